@@ -39,7 +39,7 @@ campaign-slice: setup  ## the same for 5 minutes, as CI does
 	$(BIN)/python tests/campaign --minutes 5
 
 campaign-quick: setup  ## a few of its cheap attempts, in about half a minute
-	$(BIN)/python tests/campaign --kinds file,command,data,model,flip --turns 1 --most 6
+	$(BIN)/python tests/campaign --kinds file,command,data,model,foreign,flip --turns 1 --most 6
 
 $(VENV)/.docs: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -3,6 +3,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,10 @@ MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
     # Thousands of small trainings force their files to the disk, which takes longer than they do.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+if "TENFOLD_NAMED_IMPORTS" not in os.environ:  # else the process that started this one has made it
+    _LIST_FOLDER = tempfile.TemporaryDirectory(prefix="tenfold-named-imports-")
+    os.environ["TENFOLD_NAMED_IMPORTS"] = str(Path(_LIST_FOLDER.name) / "named_imports.jsonl")
 
 # Making the parsers of all verbs takes longer than most verbs do.
 typer.testing._get_command = cache(typer.testing._get_command)

@@ -41,7 +41,7 @@ class StoreError(TenfoldError):
 
 
 class RunTakenOver(StoreError):  # noqa: N818 - it says what happened
-    """Another process has claimed the run that this one was writing, or has removed it; this one writes no more."""
+    """Another process has claimed the run that this one was writing, moved or removed it; this one writes no more."""
 
 
 class TrainingError(TenfoldError):

@@ -1,5 +1,8 @@
 """Comparisons: what is planned, what is run again and what is not, and what happens when some of it fails."""
 
+import json
+import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject
+from tenfold.runs import Store
+from tenfold.runs.storage.removal import remove_run
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 1, "threads": 1, "hidden": [4]}
 
@@ -176,6 +181,72 @@ class TestAgain:
         assert [was_recorded(), was_recorded()] == [False, True]
         module.write_text(module.read_text() + "# changed\n")
         assert [was_recorded(), was_recorded()] == [False, True]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"machine": {"host": "another"}},
+            {"machine": {"cpu": {"model": "Slow 1000"}}},
+            {"machine": {"cpu": {"budget": 999}}},
+            {"packages": {"torch": "1.0"}},
+            {"packages": {"tenfold": "0.0.1"}},
+        ],
+        ids=["host", "processor", "cores", "torch", "tenfold"],
+    )
+    def test_times_of_another_machine_or_version_are_not_shown_as_measured_here(
+        self, tmp_path: Path, change: dict[str, Any]
+    ) -> None:
+        (first,) = compare(**SMALL, runs=tmp_path).runs
+        facts = dict(first.facts)
+        for name, fields in change.items():
+            for key, value in fields.items():
+                facts[name][key] = facts[name][key] | value if isinstance(value, dict) else value
+        with sqlite3.connect(tmp_path / "tenfold.db") as connection:
+            connection.execute("UPDATE runs SET facts = ?", (json.dumps(facts),))
+        assert self.watched(tmp_path)[-1].recorded is False
+        assert self.watched(tmp_path)[-1].recorded is True
+
+    def test_a_row_that_was_not_run_again_says_so(self, tmp_path: Path) -> None:
+        first = compare(**SMALL, lr=[0.1], runs=tmp_path)
+        assert "recorded" not in first.cells()[0]
+        again = compare(**SMALL, lr=[0.1, 0.2], runs=tmp_path)
+        names, rows = again.cells()
+        assert [row[names.index("recorded")] for row in rows] == ["before", "now"]
+        assert [row.get("reused_runs", 0) for row in again.records()] == [1, 0]
+        assert any("1 of 2 runs had been recorded before" in line for line in again.lines())
+
+    def test_comparisons_that_are_started_at_once_run_every_setting_once(self, tmp_path: Path) -> None:
+        Store(tmp_path)
+        ready = threading.Barrier(2)
+        turns: list[Turn] = []
+
+        def start() -> None:
+            ready.wait()
+            compare(**SMALL, lr=[0.1, 0.2], runs=tmp_path, watch=turns.append)
+
+        threads = [threading.Thread(target=start) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert len(tenfold.list_runs(runs=tmp_path)) == 2
+        assert sorted(turn.recorded for turn in turns if turn.run is not None) == [False, False, True, True]
+        assert not (tmp_path / "comparing").exists()
+
+    def test_a_run_that_is_removed_meanwhile_does_not_cost_the_table(self, tmp_path: Path) -> None:
+        compare(**SMALL, lr=[0.1], runs=tmp_path)
+        store = Store(tmp_path)
+
+        def remove_first(turn: Turn) -> None:
+            if turn.place == 3 and turn.begins:
+                for number in (1, 2):
+                    remove_run(store, store.find(number))
+
+        result = compare(**SMALL, lr=[0.1, 0.2, 0.3], runs=tmp_path, watch=remove_first)
+        assert [row.settings["lr"] for row in result.rows] == [0.1, 0.2, 0.3]
+        assert all(row.accuracy.values for row in result.rows)
+        assert "accuracy" in str(result)
+        assert "3 settings compared" in result.report(tmp_path / "page.html").read_text()
 
     def test_an_interrupted_comparison_goes_on(self, tmp_path: Path) -> None:
         def interrupt(turn: Turn) -> None:

@@ -9,12 +9,12 @@ from tenfold.report.pages.sections import run_headline
 from tenfold.runs import Store
 
 
-def virtual_run(folder, workers, accuracy, steps, engine="virtual", **more):
+def virtual_run(folder, workers, accuracy, steps, engine="virtual", kind="simulate", **more):
     """Record a run on a virtual cluster, or another engine, without training it."""
     experiment = tenfold.Experiment(model="mlp", data="digits", workers=workers, engine=engine, epochs=3)
     store = Store(folder)
     facts = {"data": {"shape": [1, 8, 8], "classes": 10, "outputs": 10, "train": 1438}}
-    number = store.create(with_defaults(experiment), kind="simulate", facts=facts)
+    number = store.create(with_defaults(experiment), kind=kind, facts=facts)
     result = {"metrics": {"accuracy": accuracy}, "seconds": 10.0 / workers, "clock": "predicted", "epochs": 3}
     result |= {"steps": steps, "workers": workers, "part": "test"} | more
     store.update(number, result=result, status="finished")
@@ -38,6 +38,12 @@ def test_a_recorded_run_of_one_worker_tells_what_was_lost(tmp_path):
     assert warning(worse).startswith("accuracy 60.00%, but 95.00% with one worker (run 1): each replica took 12 steps")
     _, same = virtual_run(tmp_path, 4, 0.95, steps=18)
     assert warning(same) == ""
+
+
+def test_a_fold_of_a_cross_validation_is_no_run_of_one_worker(tmp_path):
+    virtual_run(tmp_path, 1, 0.95, steps=69, kind="fold")
+    _, run = virtual_run(tmp_path, 8, 0.6, steps=500)
+    assert warning(run) == ""
 
 
 def test_a_real_run_of_one_worker_does_the_same_arithmetic(tmp_path):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import tenfold
 from tenfold.cli import app
 from tenfold.errors import ModelError, UserCodeError
+from tenfold.runs import EpochEnded
 
 pytestmark = pytest.mark.usefixtures("_warm_server", "_in_a_folder_of_its_own")
 X = torch.randn(96, 5, generator=torch.Generator().manual_seed(0))
@@ -115,9 +116,19 @@ def test_a_metric_is_tried_without_a_trace() -> None:
     assert torch.equal(run.weights["weight"], plain.weights["weight"])
 
 
+def test_metrics_whose_outputs_do_not_fit_are_refused_after_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenfold.training.evaluation.free_memory", lambda: 100)
+    heard: list[Any] = []
+    with pytest.raises(
+        ModelError, match=r"the metric roc_auc_ovr needs the outputs for all .* samples of the test part"
+    ):
+        tenfold.train(model="mlp", data="digits", epochs=1, metrics=["roc_auc_ovr"], listen=heard.append)
+    assert not any(isinstance(event, EpochEnded) for event in heard)
+
+
 def test_folds_that_step_together_try_the_metrics() -> None:
     with pytest.raises(tenfold.TenfoldError, match="cannot be measured: KeyError: 'missing'"):
-        tenfold.cross_validate(**BASE, metrics=broken_metric, folds=2, fold_mode="fused")
+        tenfold.cross_validate(**BASE, metrics=broken_metric, lower_is_better=True, folds=2, fold_mode="fused")
     assert not any(epochs_trained(run) for run in tenfold.list_runs())
 
 

@@ -1,8 +1,16 @@
 """How warnings of a run reach a caller without a listener."""
 
-import pytest
+from pathlib import Path
+from typing import Any
 
+import pytest
+import torch
+from torch import nn
+
+import tenfold
 from tenfold.api.train import warn
+from tenfold.report import summary
+from tenfold.report.pages.write_report import write_report
 from tenfold.runs import Warned
 
 
@@ -16,3 +24,63 @@ def test_a_warning_about_the_run_names_none_but_the_line_of_the_users_code() -> 
     with pytest.warns(UserWarning, match="^odd$") as caught:
         warn(Warned(at=0.0, text="odd"))
     assert caught[0].filename == __file__
+
+
+def warnings_of(run: tenfold.Run) -> list[str]:
+    return [event.text for event in run.events() if isinstance(event, Warned)]
+
+
+class Tagger(nn.Module):
+    """Puts out a logit for each class at each position, the classes last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+SMALL: dict[str, Any] = {"epochs": 1, "threads": 1, "oversubscribe": True}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("fields", [{}, {"engine": "fused", "workers": 2}], ids=["serial", "fused"])
+def test_as_many_positions_as_classes_are_warned_of(tmp_path: Path, fields: dict[str, Any]) -> None:
+    for positions, unclear in ((4, True), (5, False)):
+        data = torch.randn(40, positions, 3), torch.arange(40 * positions).reshape(40, positions) % 4
+        run = tenfold.train(model=Tagger, data=data, runs=tmp_path, **SMALL, **fields)
+        assert any("as many positions as classes" in text for text in warnings_of(run)) is unclear
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "targets",
+    [torch.full((40,), 3), torch.full((40, 2), 3), torch.full((40,), 0.5)],
+    ids=["labels", "positions", "numbers"],
+)
+def test_targets_that_are_all_the_same_are_warned_of(tmp_path: Path, targets: torch.Tensor) -> None:
+    def network() -> nn.Module:
+        return nn.Linear(3, 4) if targets.ndim == 1 else nn.Sequential(nn.Linear(3, 8), nn.Unflatten(1, (4, 2)))
+
+    model = "mlp" if targets.is_floating_point() else network
+    run = tenfold.train(model=model, data=(torch.randn(40, 3), targets), runs=tmp_path, **SMALL)
+    assert any("nothing to tell apart" in text for text in warnings_of(run))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_learning_rate_that_is_scaled_with_the_workers_is_shown_wherever_a_run_is_described(tmp_path: Path) -> None:
+    data = torch.randn(40, 3), torch.arange(40) % 2
+    fields = {"model": "mlp", "data": data, "lr": 0.01, "optimizer": "sgd", "runs": tmp_path} | SMALL
+    alone = tenfold.train(**fields)
+    assert dict(summary.result_rows(alone))["learning rate"] == "0.01"
+    assert "lr" not in repr(alone)
+    run = tenfold.train(**fields, workers=4, engine="fused", average="weights")
+    highest = max(event.value for event in run.measurements() if event.name == "lr")
+    assert highest <= 0.02
+    text = dict(summary.result_rows(run))["learning rate"]
+    assert text.startswith("0.02 = 0.01 × 2 (for 4 workers")
+    assert "lr 0.02 = 0.01 × 2" in repr(run)
+    page = tmp_path / "page.html"
+    write_report([run], page)
+    assert "learning rate 0.02 = 0.01 × 2" in page.read_text()

@@ -8,10 +8,11 @@ from made_runs import make_run
 from tenfold.board.security import Access, is_own_name
 from tenfold.board.server import Board
 from tenfold.board.serving import check_access
-from tenfold.errors import ExperimentError
+from tenfold.errors import ExperimentError, StoreError
 
 EVIL = '<script>alert("x")</script>'
 HERE = "http://127.0.0.1:8642"
+LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 PAGES = ["/", "/run/1", "/compare?runs=1,2", "/data/runs", "/data/run/1", "/run/1.json", "/data/filter?q=a"]
 
 
@@ -75,7 +76,13 @@ def test_names_and_addresses_of_this_machine_are_known(host):
     assert is_own_name(host, frozenset())
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:1", "http://127.0.0.1:8642.evil"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("http://evil.example", "null", "https://127.0.0.1:1", "http://127.0.0.1:8642.evil"),
+        *("https://127.0.0.1:8642", "ftp://127.0.0.1:8642", "//127.0.0.1:8642", "http://x@127.0.0.1:8642"),
+    ],
+)
 def test_pages_of_other_sites_can_neither_read_nor_change(friend, board, origin):
     assert friend.get("/data/runs", headers={"origin": origin}).status_code == 403
     assert post(friend, board, headers={"origin": origin}).status_code == 403
@@ -86,6 +93,8 @@ def test_a_form_of_another_site_changes_nothing(friend, board):
     assert friend.post("/run/1/note", content='{"note": "evil"}', headers=form).status_code == 403
     crossed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
     assert post(friend, board, headers=crossed).status_code == 403
+    assert post(friend, board, headers=LINK).status_code == 403
+    assert friend.get("/data/runs", headers=LINK).status_code == 200
     assert post(friend, board, headers={"origin": None}).status_code == 403
     assert post(friend, board, headers={"x-tenfold-action": None}).status_code == 403
     assert post(friend, board, headers={"x-tenfold-action": "guessed"}).status_code == 403
@@ -100,6 +109,7 @@ def test_a_form_of_another_site_changes_nothing(friend, board):
         *("/static/../server.py", "/static/..%2Fserver.py", "/static/%2e%2e/%2e%2e/errors.py", "/static//etc/passwd"),
         *("/run/1/../../etc/passwd", "/run/..%2f1", "/run/1.toml", "/run/one", "/static/tenfold.db", "/data/run/-1"),
         *("/run/99999999999999999999999", "/compare?runs=1", "/compare?runs=../x", "/data/run/1/curves?from=a&to=b"),
+        *("/data/run/1/curves", "/data/run/1/lanes?from=1", "/data/run/1/lanes?from=nan&to=inf"),
     ],
 )
 def test_no_path_reaches_a_file(friend, path):
@@ -130,3 +140,15 @@ def test_a_board_for_other_machines_needs_a_token_of_yours():
     with pytest.raises(ExperimentError, match="16 or more"):
         check_access("127.0.0.1", "short")
     assert check_access("0.0.0.0", "abcdefghij123456").token == "abcdefghij123456"
+
+
+def test_tags_are_limited_in_number_and_length(friend, board):
+    for tags in (" ".join(f"tag{number}" for number in range(51)), "x" * 61, "ok " + "x" * 5000):
+        assert post(friend, board, "/run/1/tag", tags=tags).status_code == 400
+    assert board.store.find(1)["tags"] == ()
+    for kind in ("one", "other"):  # fifty are replaced by fifty
+        assert post(friend, board, "/run/1/tag", tags=" ".join(f"{kind}{n}" for n in range(50))).status_code == 200
+    with pytest.raises(StoreError, match="at most 50 tags"):
+        board.store.tag(1, "another")
+    board.store.tag(1, "other3")
+    assert post(friend, board, "/run/1/tag", tags="").status_code == 200

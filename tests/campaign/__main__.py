@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
+import foreign_faults
 import input_faults
 import network_faults
 import process_faults
@@ -31,12 +32,19 @@ KINDS: dict[str, tuple[Fault, int]] = {
     "command": (input_faults.command, 20),
     "data": (input_faults.data, 8),
     "model": (input_faults.model, 8),
+    "foreign": (foreign_faults.foreign, 8),
     "flip": (storage_faults.flip, 4),
     "kill": (process_faults.kill, 4),
     "stop": (process_faults.stop, 2),
+    "pause": (process_faults.pause, 2),
+    "term": (process_faults.term, 2),
+    "lock": (process_faults.lock, 1),
     "rank": (rank_faults.rank, 2),
     "cut": (network_faults.cut, 1),
     "disk": (storage_faults.disk, 2),
+    "full": (storage_faults.full, 1),
+    "readonly": (storage_faults.readonly, 1),
+    "fuse": (storage_faults.fuse, 1),
     "deadlock": (process_faults.deadlock, 1),
     "replace": (process_faults.replace, 2),
     "clock": (storage_faults.clock, 1),

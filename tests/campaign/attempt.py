@@ -74,6 +74,7 @@ class Attempt:
         self.work = work
         self.folder = work / f"{kind}-{number}"
         self.environment = os.environ | {"PYTHONPATH": SOURCES, "TMPDIR": str(self.folder / "tmp"), "NO_COLOR": "1"}
+        self.environment["TENFOLD_NAMED_IMPORTS"] = str(self.folder / "named_imports.jsonl")
         self.environment.pop("TENFOLD_RUNS", None)
         (self.folder / "tmp").mkdir(parents=True)
 

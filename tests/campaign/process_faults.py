@@ -1,11 +1,13 @@
-"""Processes that are killed or stopped at a random moment, or wait for a lock that nobody releases."""
+"""Processes that are killed, stopped or paused at a random moment, and models that block or keep Python's lock."""
 
 import contextlib
 import os
 import signal
 import time
 
+import psutil
 from attempt import EXPERIMENT, LOSS_LIMIT, Attempt, Fell, save_experiment
+from rank_faults import LAUNCHERS, launcher
 
 PARTS = ("worker", "worker", "parent", "server")
 MODEL = '''
@@ -30,6 +32,27 @@ class Locked(nn.Module):
                 lock = threading.Lock()
                 lock.acquire()
                 lock.acquire()
+        return self.linear(self.flatten(x))
+'''
+
+KEEPING = '''
+import ctypes
+import os
+from torch import nn
+
+class Keeping(nn.Module):
+    """Keeps Python's lock for some seconds, as a call into C may, in some workers or in all."""
+
+    def __init__(self, step: int, every: int, seconds: int) -> None:
+        super().__init__()
+        self.flatten, self.linear = nn.Flatten(), nn.Linear(64, 10)
+        self.step, self.every, self.seconds, self.steps = step, every, seconds, 0
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+            if self.steps == self.step and os.getpid() % self.every == 0:
+                ctypes.PyDLL(None).sleep(self.seconds)
         return self.linear(self.flatten(x))
 '''
 
@@ -67,6 +90,65 @@ def deadlock(attempt: Attempt) -> None:
     runs = attempt.runs()
     if runs:
         attempt.check_said(attempt.tenfold("resume", "last", "--quiet"), (0,))
+
+
+def lock(attempt: Attempt) -> None:
+    """A model keeps Python's lock for longer than a worker may be stopped: in processes, folds and ranks."""
+    (attempt.folder / "keeping.py").write_text(KEEPING)
+    options = {"step": attempt.random.randint(1, 60), "every": attempt.random.choice([1, 2])}
+    options["seconds"] = attempt.random.randint(5, 9)
+    usual = {name: EXPERIMENT[name] for name in EXPERIMENT if name not in ("hidden", "dropout", "batchnorm")}
+    fields = usual | {"model": "keeping:Keeping", "model_options": options, "epochs": 6, "stall_after": 60}
+    how = attempt.random.choice(["train", "crossval", "torchrun", "mpirun"])
+    wrapper = launcher(how) if how in LAUNCHERS else []
+    if how == "crossval":
+        fields |= {"folds": 2, "workers": 1}
+    file = save_experiment(attempt.folder / "experiment.toml", fields)
+    attempt.environment["PYTHONPATH"] += os.pathsep + str(attempt.folder)
+    verb = "crossval" if how == "crossval" else "train"
+    said = attempt.tenfold(verb, str(file), "--quiet", wrapper=wrapper)
+    if said.code or any(run["status"] != "finished" for run in attempt.runs()):
+        raise Fell(f"{how}, {options}: exit code {said.code}: {said.text[-2000:]}")
+
+
+def pause(attempt: Attempt) -> None:
+    """All processes are stopped, and continue one after another, in any order."""
+    delay = attempt.random.uniform(0, attempt.seconds())
+    with attempt.started("train", str(attempt.write_experiment()), "--quiet") as command:
+        began = time.monotonic()
+        while time.monotonic() - began < delay and command.process.poll() is None:
+            command.family()
+            time.sleep(0.01)
+        family = [process for part in command.family().values() for process in part]
+        for action, wait in (("suspend", 0.0), ("resume", 0.7)):
+            attempt.random.shuffle(family)
+            for process in family:
+                with contextlib.suppress(psutil.Error):
+                    getattr(process, action)()
+                time.sleep(attempt.random.uniform(0, wait))
+            if action == "suspend":
+                time.sleep(attempt.random.uniform(1, 12))
+        attempt.check_said(command.wait(LOSS_LIMIT + attempt.seconds()), (0,))
+    attempt.finish()
+
+
+def term(attempt: Attempt) -> None:
+    """SIGTERM to the command, or to its whole group; it says how to resume the run."""
+    delay, group = attempt.random.uniform(0, 1.2 * attempt.seconds()), attempt.random.random() < 0.5
+    with attempt.started("train", str(attempt.write_experiment()), "--quiet") as command:
+        began = time.monotonic()
+        while time.monotonic() - began < delay and command.process.poll() is None:
+            command.family()
+            time.sleep(0.01)
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if group else os.kill)(command.process.pid, signal.SIGTERM)
+        said = command.wait(LOSS_LIMIT)
+    early = said.code == -signal.SIGTERM and not said.err  # before the command line was loaded
+    attempt.check_said(said, (-signal.SIGTERM,) if early else (0, 143))
+    runs = attempt.runs()
+    if said.code == 143 and runs and runs[-1]["status"] != "finished" and "tenfold resume" not in said.err:
+        raise Fell(f"nothing says how to resume the run: {said.err}")
+    attempt.finish()
 
 
 def replace(attempt: Attempt) -> None:

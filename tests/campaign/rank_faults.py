@@ -19,7 +19,7 @@ def rank(attempt: Attempt) -> None:
     """SIGKILL or SIGSTOP to a rank; all ranks end, and the run is resumed if it had begun."""
     number = attempt.random.choice([signal.SIGKILL, signal.SIGSTOP])
     delay = attempt.random.uniform(0, 2 * attempt.seconds())
-    wrapper = _launcher(attempt.random.choice(LAUNCHERS))
+    wrapper = launcher(attempt.random.choice(LAUNCHERS))
     with attempt.started("train", str(attempt.write_experiment()), "--quiet", wrapper=wrapper) as command:
         began = time.monotonic()
         targets: list[psutil.Process] = []
@@ -51,7 +51,7 @@ def _check(said: Said, number: signal.Signals) -> None:
         raise Fell(f"nobody names the rank that was stopped: {said.text[-2000:]}")
 
 
-def _launcher(name: str) -> list[str]:
+def launcher(name: str) -> list[str]:
     """Return the command that starts two ranks: torchrun where there is no MPI."""
     from tenfold.launch.commands import find_mpirun
 

@@ -1,5 +1,6 @@
-"""Full disks, flipped bits, clocks that step, and hosts that change their name."""
+"""Full and read-only disks, odd file systems, flipped bits, clocks that step, and hosts that change their name."""
 
+import contextlib
 import json
 import os
 import resource
@@ -13,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from attempt import EXPERIMENT, LIMIT, SOURCES, Attempt, Fell
+from attempt import EXPERIMENT, LIMIT, SOURCES, Attempt, Command, Fell, Skipped
 
 SITE = """
 import os
@@ -59,7 +60,7 @@ def disk(attempt: Attempt) -> None:
 def flip(attempt: Attempt) -> None:
     """One bit flipped in a checkpoint, a manifest, model.pt or the database."""
     finished = attempt.random.random() < 0.5
-    shutil.copytree(_recorded(attempt.work, finished), attempt.folder / "runs")
+    shutil.copytree(recorded_store(attempt.work, finished), attempt.folder / "runs")
     kind = attempt.random.choice(FINISHED_FILES if finished else INTERRUPTED_FILES)
     pattern = {"checkpoint": "*/checkpoint/*.pt", "manifest": "*/checkpoint/*.json", "model.pt": "*/model.pt"}
     path = attempt.random.choice(sorted((attempt.folder / "runs").glob(pattern.get(kind, "tenfold.db"))))
@@ -98,6 +99,92 @@ def host(attempt: Attempt) -> None:
     _strange(attempt, CAMPAIGN_HOST="after")
 
 
+def full(attempt: Attempt) -> None:
+    """The disk fills up while a run trains for long; training goes on, and is recorded when there is room."""
+    if os.geteuid() != 0:
+        raise Skipped("mounting a small disk needs root")
+    fields = {"epochs": 300, "batch_size": 100}
+    limit = attempt.limit(**fields)
+    with _small_disk(attempt.folder / "runs", 4000) as grow:
+        if grow is None:
+            raise Skipped("nothing can be mounted here")
+        with attempt.started("train", str(attempt.write_experiment(**fields)), "--quiet") as command:
+            _wait_for_checkpoint(attempt, command, limit)
+            with contextlib.suppress(OSError), (attempt.folder / "runs" / "filler").open("wb") as filler:
+                while True:
+                    filler.write(b"x" * 4096)
+                    filler.flush()
+            attempt.check_said(command.wait(limit), (0, 2))
+        (attempt.folder / "runs" / "filler").unlink()
+        grow()
+        attempt.finish(**fields)
+
+
+def readonly(attempt: Attempt) -> None:
+    """A store on a disk that is mounted read-only, finished or left by a process that was killed; it can be read."""
+    finished = attempt.random.random() < 0.6
+    runs = attempt.folder / "runs"
+    shutil.copytree(recorded_store(attempt.work, finished), runs)
+    mounted = os.geteuid() == 0 and _mount("--bind", str(runs), str(runs))
+    if mounted and not _mount("-o", "remount,bind,ro", str(runs)):
+        subprocess.run(["umount", str(runs)], check=True)
+        mounted = False
+    if not mounted:
+        if os.geteuid() == 0:
+            raise Skipped("nothing can be mounted here")
+        for path in (runs, *runs.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        for verb in (["runs"], ["show", "last"], ["report", "last", "-o", "report.html"], ["doctor", "--runs", "runs"]):
+            attempt.check_said(attempt.forked(*verb), (0,))
+        if finished:
+            import numpy as np
+
+            np.save(attempt.folder / "x.npy", np.zeros((3, 8, 8), dtype=np.float32))
+            attempt.check_said(attempt.forked("predict", "last", "x.npy"), (0,))
+        attempt.check_said(attempt.forked("tag", "last", "x"), (2,))
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(runs)], check=True)
+        else:
+            for path in (runs, *runs.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def fuse(attempt: Attempt) -> None:
+    """A store on a file system without shared memory maps: the run is killed, read, and resumed."""
+    for name in ("behind", "runs"):
+        (attempt.folder / name).mkdir()
+    command = ["bindfs", "-o", "direct_io", str(attempt.folder / "behind"), str(attempt.folder / "runs")]
+    if shutil.which("bindfs") is None or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        raise Skipped("nothing can be mounted with bindfs here")
+    try:
+        limit = attempt.limit(epochs=EPOCHS)
+        with attempt.started("train", str(attempt.write_experiment(epochs=EPOCHS)), "--quiet") as running:
+            _wait_for_checkpoint(attempt, running, limit)
+            for _ in range(attempt.random.randint(0, 5)):
+                attempt.check_said(attempt.forked("runs"), (0,))
+            os.kill(running.process.pid, signal.SIGKILL)
+            running.kill()
+        attempt.finish(epochs=EPOCHS)
+        if left := [path.name for path in (attempt.folder / "runs").glob("tenfold.db-*")]:
+            raise Fell(f"beside the store there are {', '.join(left)}")
+    finally:
+        subprocess.run(["umount", "-l", str(attempt.folder / "runs")], check=False)
+
+
+def _mount(*arguments: str) -> bool:
+    return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
+
+
+def _wait_for_checkpoint(attempt: Attempt, command: Command, limit: float) -> None:
+    until = time.monotonic() + limit
+    while not list(attempt.folder.glob("runs/*/checkpoint/manifest.json")):
+        if time.monotonic() > until or command.process.poll() is not None:
+            raise Fell(f"no checkpoint was written: {command.wait(1).text}")
+        time.sleep(0.05)
+
+
 def _strange(attempt: Attempt, **later: str) -> None:
     """Train in a changed world, try to resume the run meanwhile, kill it, and resume it."""
     (attempt.folder / "site").mkdir()
@@ -105,11 +192,7 @@ def _strange(attempt: Attempt, **later: str) -> None:
     attempt.environment["PYTHONPATH"] = os.pathsep.join([str(attempt.folder / "site"), SOURCES])
     file, limit = attempt.write_experiment(epochs=EPOCHS), attempt.limit(epochs=EPOCHS)
     with attempt.started("train", str(file), "--quiet") as command:
-        until = time.monotonic() + limit
-        while not list(attempt.folder.glob("runs/*/checkpoint/manifest.json")):
-            if time.monotonic() > until or command.process.poll() is not None:
-                raise Fell(f"no checkpoint was written: {command.wait(1).text}")
-            time.sleep(0.05)
+        _wait_for_checkpoint(attempt, command, limit)
         attempt.environment |= later
         workers = command.family()["worker"]
         os.kill(command.process.pid, signal.SIGSTOP)  # so that it cannot finish while another tries to take its run
@@ -142,7 +225,7 @@ def _small_disk(folder: Path, kilobytes: int) -> Iterator[Any]:
 
 
 @cache
-def _recorded(work: Path, finished: bool) -> Path:
+def recorded_store(work: Path, finished: bool) -> Path:
     """Return a store with one run that has finished, or that was interrupted after half of its epochs."""
     shutil.rmtree(work / f"recorded-{finished}-0", ignore_errors=True)  # of an attempt that failed
     attempt = Attempt(f"recorded-{finished}", 0, 0, work)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_store import train_interrupted_and_finished
 from typer.testing import CliRunner, Result
 
 import tenfold
 from tenfold.cli import app
 from tenfold.errors import StoreError
-from tenfold.runs import EpochEnded
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 60, "epochs": 3, "threads": 1}
 COMMANDS = (
@@ -29,16 +29,7 @@ COMMANDS = (
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a store with a run that was interrupted and one that finished."""
-    folder = tmp_path_factory.mktemp("made") / "runs"
-
-    def stop(event: Any) -> None:
-        if isinstance(event, EpochEnded) and event.epoch == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tenfold.train(**SMALL, workers=1, runs=folder, listen=stop)
-    tenfold.train(**SMALL, runs=folder)
-    return folder
+    return train_interrupted_and_finished(tmp_path_factory.mktemp("made") / "runs", **SMALL)
 
 
 @pytest.fixture

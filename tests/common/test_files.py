@@ -1,11 +1,19 @@
 import os
 import stat
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenfold.common.files import check_output, replacing, write_atomically
+from tenfold.common.files import (
+    check_output,
+    open_regular,
+    open_to_update,
+    read_regular,
+    replacing,
+    write_atomically,
+)
 from tenfold.errors import StoreError
 
 
@@ -28,9 +36,12 @@ def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_atomically(pipe, b"content")
+    write_atomically(pipe, b"content", named_by_user=True)
     assert os.read(reader, 100) == b"content"
     assert pipe.is_fifo()
+    write_atomically(pipe, b"content")  # in the folder of a run, somebody else may have put it there
+    assert os.read(reader, 100) == b""
+    assert pipe.is_file()
     os.close(reader)
 
 
@@ -108,3 +119,26 @@ def test_before_a_file_is_replaced_only_its_folder_is_asked_for_permission(tmp_p
     check_output(path, "a plot", in_place=True)
     check_output(pipe, "a report")
     assert asked == [tmp_path, tmp_path, path, pipe]
+
+
+def test_only_regular_files_are_opened(tmp_path):
+    path, pipe, link = tmp_path / "x", tmp_path / "pipe", tmp_path / "link"
+    path.write_bytes(b"content")
+    os.mkfifo(pipe)
+    link.symlink_to(path)
+    assert read_regular(path) == read_regular(link) == b"content"
+    for other, reason in (
+        (pipe, "not a regular file"),
+        (Path("/dev/zero"), "not a regular file"),
+        (tmp_path, "directory"),
+    ):
+        with pytest.raises(OSError, match=reason):
+            open_regular(other)
+    with pytest.raises(OSError, match="larger than 3 bytes"):
+        read_regular(path, 3)
+    for other in (pipe, link, tmp_path):
+        with pytest.raises(OSError):  # noqa: PT011 - the system's own words
+            open_to_update(other)
+    with open_to_update(tmp_path / "new") as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"content"

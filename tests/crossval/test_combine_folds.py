@@ -1,6 +1,7 @@
 """The result of a cross-validation from those of its folds."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,16 +16,22 @@ FIVE = [0.90, 0.92, 0.94, 0.96, 0.98]
 
 
 @pytest.mark.parametrize(
-    ("worse", "better"),
+    ("metric", "lower", "worse", "better"),
     [
-        ({"loss": math.nan}, {"loss": 7.0}),
-        ({"loss": 2.0}, {"loss": 1.0}),
-        ({"loss": 1.0, "accuracy": 0.5}, {"loss": 2.0, "accuracy": 0.6}),
-        ({"loss": math.nan, "accuracy": 0.5}, {"loss": 2.0, "accuracy": 0.5}),
+        ("loss", True, {"loss": math.nan}, {"loss": 7.0}),
+        ("loss", True, {"loss": 2.0}, {"loss": 1.0}),
+        ("accuracy", False, {"loss": 1.0, "accuracy": 0.5}, {"loss": 2.0, "accuracy": 0.6}),
+        ("accuracy", False, {"loss": math.nan, "accuracy": 0.5}, {"loss": 2.0, "accuracy": 0.5}),
+        ("f1", False, {"loss": 1.0, "f1": 0.5, "accuracy": 0.9}, {"loss": 2.0, "f1": 0.6, "accuracy": 0.8}),
+        ("rmse", True, {"loss": 1.0, "rmse": 0.5}, {"loss": 2.0, "rmse": 0.4}),
+        ("rmse", True, {"loss": 1.0, "rmse": math.nan}, {"loss": 2.0, "rmse": 0.4}),
     ],
 )
-def test_the_best_comes_first_wherever_it_stands(worse: dict[str, float], better: dict[str, float]) -> None:
-    assert min([worse, better], key=best_first) is min([better, worse], key=best_first) is better
+def test_the_best_comes_first_wherever_it_stands(
+    metric: str, lower: bool, worse: dict[str, float], better: dict[str, float]
+) -> None:
+    key = partial(best_first, metric=metric, lower=lower)
+    assert min([worse, better], key=key) is min([better, worse], key=key) is better
 
 
 def fold(began: float, cores: list[int], seconds: float, evaluate: float) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def test_folds_on_one_core_never_overlap_on_it() -> None:
 def test_a_fold_that_fails_does_not_stop_the_others(workers: int) -> None:
     fields: dict[str, Any] = {"model": Touchy, "data": marked(), "epochs": 1, "folds": 3, "threads": 1}
     done = tenfold.cross_validate(**fields, workers=workers)
-    assert done.run.status == "finished"
+    assert done.run.status == "interrupted"
     assert sorted(fold["status"] for fold in done.folds) == ["failed", "failed", "finished"]
     assert len(done.accuracies) == 1
     assert len(done.run.result["failed"]) == 2
@@ -204,8 +204,11 @@ def test_folds_that_failed_keep_what_is_known_and_can_be_trained_again() -> None
     failed = [run for run in done.runs if run.status == "failed"]
     finished = next(run for run in done.runs if run.status == "finished")
     assert len(failed) == 2
+    listed = next(run for run in tenfold.list_runs() if run.id == done.run.id)
+    assert (listed.status, done.run.status) == ("interrupted", "interrupted")
+    assert listed.error.startswith("2 of 3 folds failed: fold ")
     assert all(run.result["epochs"] == 1 and "accuracy" in run.result["metrics"] for run in failed)
-    with pytest.raises(StoreError, match=r"is finished; there is nothing to resume$"):
+    with pytest.raises(StoreError, match=r"is finished; there is nothing to resume; runs that did not finish: 1$"):
         tenfold.resume(finished.id)
     events = len(list(finished.events()))
     again = tenfold.CrossValidation(tenfold.resume(done.run, model=Calm, data=marked()))
@@ -306,3 +309,21 @@ def test_models_of_a_script_are_at_hand_while_it_runs() -> None:
 def test_five_folds_are_usual() -> None:
     done = tenfold.cross_validate(**SMALL | {"folds": None, "epochs": 1}, as_sklearn=True)
     assert done["test_score"].shape == (5,)
+
+
+def level(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return a number that says which fold it is, however well that has learned."""
+    return targets.mean()
+
+
+def test_the_best_fold_is_the_one_with_the_best_value_of_the_metric_shown() -> None:
+    data = torch.randn(60, 3), torch.arange(60.0)
+    fields: dict[str, Any] = {"model": "mlp", "data": data, "epochs": 1, "folds": 3, "fold_mode": "fold-by-fold"}
+    with pytest.raises(ExperimentError, match="the best fold needs to know"):
+        tenfold.cross_validate(**fields, metrics={"level": level})
+    for lower, best in ((True, min), (False, max)):
+        done = tenfold.cross_validate(**fields, metrics={"level": level, "rmse": level}, lower_is_better=lower)
+        assert done.metric == "level"
+        chosen = done.folds[done.run.result["models"]["best"]["fold"] - 1]
+        assert chosen["metrics"]["validation"]["level"] == best(done.scores())
+        assert done.best.id == chosen["run"]

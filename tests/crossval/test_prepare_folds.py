@@ -1,5 +1,6 @@
 """What comes before the first fold."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 import torch
 from looped import looped
 
-from tenfold.crossval import check_folds, shared_data
+import tenfold
+from tenfold.crossval import check_folds, prepare_folds, shared_data
 from tenfold.engines.prepare import prepare
-from tenfold.errors import DataError, ExperimentError
+from tenfold.errors import DataError, ExperimentError, MachineError
 from tenfold.experiment import Experiment
+from tenfold.machine import cores, limits
 
 
 def experiment(**fields: Any) -> Experiment:
@@ -44,3 +47,25 @@ def test_a_validation_part_goes_back_to_the_rest_but_not_beside_groups() -> None
 def test_what_cannot_be_done_is_said_first(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExperimentError, match=sentence):
         check_folds(experiment(**fields) if "folds" not in fields else experiment().replace(**fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "processes"), [({}, 4), ({"folds": 3}, 3), ({"threads": 2}, 2), ({"workers": 6}, 6)]
+)
+def test_open_files_are_checked_for_the_processes_that_folds_start(
+    fields: dict[str, Any], processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "budget", lambda: 4)
+    checked: list[int] = []
+    monkeypatch.setattr(prepare_folds, "start_server_for", checked.append)
+    fields = {"folds": 10, "fold_mode": "folds-over-workers"} | fields
+    prepare_folds.start_processes_early(Experiment(model="mlp", data="digits", **fields))
+    assert checked == [processes]
+
+
+def test_too_few_open_files_leave_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "budget", lambda: 4)
+    monkeypatch.setattr(limits, "workers_within_limit", lambda most: 2)
+    with pytest.raises(MachineError, match="open files"):
+        tenfold.cross_validate(model="mlp", data="digits", limit=40, folds=4, runs=tmp_path)
+    assert not list(tmp_path.iterdir())

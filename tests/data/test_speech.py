@@ -11,7 +11,7 @@ from tenfold.data.sources import speech
 from tenfold.data.sources.log_mel import BANDS, RATE, log_mel, mel_filters
 from tenfold.data.sources.sentences import sentence
 from tenfold.errors import DataError
-from tenfold.training.measures import phone_accuracy
+from tenfold.training.metrics import phone_accuracy
 
 
 def test_a_tone_is_loudest_in_its_band():

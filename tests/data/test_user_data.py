@@ -284,11 +284,6 @@ def test_what_is_not_understood_is_explained(data, message):
         as_splits(data)
 
 
-def test_one_class_in_training_and_more_in_testing_is_warned_about():
-    with pytest.warns(UserWarning, match="all samples of the train part have the label 1; a model cannot learn"):
-        assert as_splits([(X, torch.ones(len(X), dtype=torch.int64)), (X, Y)]).classes > 1
-
-
 def test_positions_without_a_label_are_no_class():
     labels = torch.zeros(len(X), 3, dtype=torch.int64)
     labels[:, 0] = -100

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from engine_models import train
+from failing_ranks import failing
 from forked import forked_python
 from launchers import mpirun
 from launching import end_ranks, start_rank
@@ -122,6 +123,23 @@ def test_who_is_cut_off_is_named_on_both_sides(hosts: Hosts, tmp_path: Path) -> 
     wait_until(lambda: not is_alive(int(lost[1])), seconds=20)  # its launcher, cut off as well, may not have noticed
     hosts.remove()
     assert "[rank 1] error: worker 0 (process " in launchers[1].communicate(timeout=10)[0]
+
+
+def test_a_rank_of_another_host_may_let_no_thread_run(hosts: Hosts, tmp_path: Path) -> None:
+    fields = failing("c call", 1, 2, stall_after=30) | {"workers": 2}
+    launchers = start_all(hosts, tmp_path, fields)
+    outputs = [launcher.communicate(timeout=60)[0] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], outputs
+    assert tenfold.open_run(runs=tmp_path / "host0" / "runs").status == "finished"
+
+
+def test_a_rank_of_another_host_that_is_stopped_is_named(hosts: Hosts, tmp_path: Path) -> None:
+    launchers = start_all(hosts, tmp_path, failing("SIGSTOP", 1, 1) | {"workers": 2})
+    for launcher in launchers:
+        launcher.communicate(timeout=60)
+    run = tenfold.open_run(runs=tmp_path / "host0" / "runs")
+    assert run.status == "interrupted"
+    assert run.error.startswith("worker 1 (process ")
 
 
 def wait_for_an_epoch(runs: Path, launchers: list["subprocess.Popen[str]"]) -> None:

@@ -107,6 +107,10 @@ class TestARankThatIsLost:
         assert codes[0] not in (0, None)
         self.assert_named(tmp_path)
 
+    def test_is_not_one_whose_call_into_c_lets_no_thread_run(self, tmp_path: Path) -> None:
+        assert start_ranks(2, tmp_path, [failing("c call", 1, 2, stall_after=30)]) == [0, 0]
+        assert tenfold.open_run(runs=tmp_path / "runs").status == "finished"
+
     def test_is_named_under_mpirun(self, tmp_path: Path) -> None:
         fields = failing("SIGSTOP", 1, 1, transport="mpi", stall_after=3)
         done = launch([*mpirun(), "-n", "2", *forked_python()], tmp_path, [fields])

@@ -21,9 +21,10 @@ from waiting import wait_until
 
 import tenfold
 from tenfold.errors import ModelError, UserCodeError, WorkerLost
+from tenfold.machine.liveness import LOOK_SECONDS
+from tenfold.machine.process_state import is_alive
 from tenfold.runs import Event, Metric
 from tenfold.workers.pool import worker_pool as crew
-from tenfold.workers.pool.worker_reports import BEAT
 
 pytestmark = pytest.mark.timeout(60)
 SOURCES = os.pathsep.join([str(Path(tenfold.__file__).parents[1]), str(Path(__file__).parents[1] / "support")])
@@ -132,7 +133,7 @@ class TestAWorkerThatIsLost:
 
     def test_stopped(self, whole: tenfold.Run) -> None:
         strike = Strike(1, signal.SIGSTOP)
-        with pytest.raises(WorkerLost, match=f"worker 1 .* has sent no heartbeat for {crew.SILENCE:g} s") as lost:
+        with pytest.raises(WorkerLost, match=r"worker 1 .* was stopped") as lost:
             train(**LAWFUL, workers=3, listen=strike)
         self.assert_named_in_time(lost.value, strike)
         self.assert_resumes_to(whole)
@@ -193,8 +194,8 @@ class TestAWorkerThatIsLost:
         assert resumed.metrics == whole.metrics
 
 
-def test_silence_is_noticed_within_six_seconds() -> None:
-    assert crew.SILENCE + 2 * BEAT + crew.PATIENCE <= 6
+def test_a_stop_is_noticed_within_six_seconds() -> None:
+    assert crew.STOPPED_SECONDS + 2 * LOOK_SECONDS + crew.PATIENCE <= 6
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
@@ -211,11 +212,13 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     assert tenfold.open_run(runs=tmp_path / "runs").status == "interrupted"
 
 
-def test_ctrl_c_ends_everything_and_says_how_to_go_on(tmp_path: Path) -> None:
-    arguments = "train --model mlp --data digits --epochs 1000000 --workers 2 --set oversubscribe=true"
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_signals_end_everything_and_the_run_can_go_on(number: signal.Signals, code: int) -> None:
+    """Even the board, which has a session of its own."""
+    arguments = "train --model mlp --data digits --epochs 1000000 --workers 2 --set oversubscribe=true --board"
     command = subprocess.Popen(
         [sys.executable, "-m", "tenfold", *arguments.split()],
-        env=os.environ | {"PYTHONPATH": SOURCES},
+        env=os.environ | {"PYTHONPATH": SOURCES, "BROWSER": "true"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -227,14 +230,16 @@ def test_ctrl_c_ends_everything_and_says_how_to_go_on(tmp_path: Path) -> None:
         while "epoch 3/" not in read:
             read = command.stderr.readline()
             assert read, "it ended by itself"
+        (board,) = [one for one in psutil.Process(command.pid).children() if "board" in one.cmdline()]
         members = of_session(command.pid)
         assert len(members) >= 3
-        os.killpg(command.pid, signal.SIGINT)
+        os.kill(command.pid, number) if number == signal.SIGKILL else os.killpg(command.pid, number)
         _, rest = command.communicate(timeout=30)
-        assert command.returncode == 130
+        assert command.returncode == code
         assert "Traceback" not in rest
-        assert rest.strip().splitlines()[-1].startswith("interrupted; ")
-        wait_until(lambda: not of_session(command.pid))
+        if number != signal.SIGKILL:
+            assert "`tenfold resume 1`" in rest.strip().splitlines()[-1]
+        wait_until(lambda: not of_session(command.pid) and not is_alive(board.pid))
     finally:
         command.kill()
         command.communicate()

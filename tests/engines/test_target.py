@@ -12,7 +12,6 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults
 from tenfold.runs import Stopwatch
-from tenfold.training.measures import is_reached, target_metric
 
 DIGITS: dict[str, Any] = {"model": "mlp", "data": "digits", "epochs": 6, "batch_size": 32, "limit": 400}
 VIRTUAL = {"engine": "virtual", "cluster": {"groups": [{"count": 4, "step_seconds": 0.01, "link": "1gbe"}]}}
@@ -23,22 +22,31 @@ ENGINES: list[dict[str, Any]] = [
 ]
 
 
+def wrong(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs.argmax(1) != targets).float().mean()
+
+
 @pytest.mark.parametrize(
-    ("metric", "value", "target", "reached"),
-    [
-        ("accuracy", 0.991, 0.99, True),
-        ("accuracy", 0.989, 0.99, False),
-        ("rmse", 0.5, 0.6, True),
-        ("loss", 0.7, 0.6, False),
-    ],
+    "metrics", [["perplexity"], {"error": wrong}, {"my_perplexity": wrong}], ids=["perplexity", "error", "own"]
 )
-def test_a_target_is_reached_from_the_right_side(metric: str, value: float, target: float, reached: bool) -> None:
-    assert is_reached(metric, value, target) is reached
+def test_an_error_metric_does_not_reach_its_target_from_above(metrics: Any) -> None:
+    run = train(**DIGITS | {"epochs": 1}, metrics=metrics, target=1e-6)
+    (value,) = (value for name, value in run.metrics.items() if name != "loss")
+    assert value > 1e-6
+    assert run.seconds_to_target is None
+    reached = train(**DIGITS | {"epochs": 1}, metrics=metrics, target=1e6)
+    assert reached.seconds_to_target is not None
 
 
-def test_a_target_is_about_the_first_metric_or_the_loss() -> None:
-    assert target_metric(["rmse", "mae"]) == "rmse"
-    assert target_metric([]) == "loss"
+def test_the_direction_of_your_own_metric_is_asked_for_where_a_target_needs_it() -> None:
+    fields = DIGITS | {"epochs": 1, "metrics": {"closeness": wrong}}
+    with pytest.raises(ExperimentError, match="lower_is_better = true or false"):
+        train(**fields, target=1e-6)
+    assert train(**fields, target=1e-6, lower_is_better=False).seconds_to_target is not None
+    assert train(**fields, target=1e-6, lower_is_better=True).seconds_to_target is None
+    with pytest.raises(ExperimentError, match="higher values of accuracy are better"):
+        train(**DIGITS, target=0.9, lower_is_better=True)
+    assert "closeness" in train(**fields).metrics
 
 
 @pytest.mark.parametrize("fields", ENGINES, ids=lambda fields: fields["engine"])

@@ -15,6 +15,7 @@ from torch.nn import functional
 from tenfold import experiment
 from tenfold.cluster import Cluster, Link
 from tenfold.common import catalog
+from tenfold.common.metric_table import METRICS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, SECTIONS, Experiment, nested
 from tenfold.experiment import fields as experiment_fields
@@ -65,7 +66,8 @@ VALUES = {
     "warmup": not_negative,
     "clip": st.none() | positive,
     "loss": st.none() | st.sampled_from([*catalog.LOSSES, "package.module:loss"]),
-    "metrics": st.lists(st.sampled_from([*catalog.METRICS, "f1_macro"]), unique=True).map(tuple),
+    "metrics": st.lists(st.sampled_from([*METRICS, "f1_macro"]), unique=True).map(tuple),
+    "lower_is_better": st.none() | st.booleans(),
     "patience": st.none() | counts,
     "target": st.none() | not_negative,
     "evaluate_every": st.floats(0, 1, exclude_min=True),

@@ -9,6 +9,7 @@ from fake_machines import build_cgroup2, build_sys, layout, write
 from tenfold.machine import cores, doctor, limits
 from tenfold.machine.devices import Gpu
 from tenfold.machine.doctor import Finding, examine
+from tenfold.runs.storage.connecting import Abilities
 
 GB = 10**9
 
@@ -145,6 +146,13 @@ class TestMemoryAndDisk:
     def test_disk(self, patient: Patient, free: int, status: str) -> None:
         patient.disk(shared=GB, free=free)
         assert patient.look("disk").status == status
+
+    @pytest.mark.parametrize(("locks", "status"), [(True, "note"), (False, "problem")])
+    def test_the_file_system_of_the_runs(self, patient: Patient, locks: bool, status: str) -> None:
+        able = Abilities("nfs4", write_ahead=False, locks=locks)
+        patient.patch.setattr(doctor, "find_abilities", lambda folder: able)
+        assert patient.look("disk").status == status
+        assert "nfs4" in patient.look("disk").found
 
 
 class TestCompute:

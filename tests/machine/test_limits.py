@@ -4,7 +4,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from fake_machines import build_cgroup1, build_cgroup2
+from fake_machines import build_cgroup1, build_cgroup2, write
 
 from tenfold.errors import MachineError
 from tenfold.machine import limits
@@ -92,3 +92,14 @@ class TestCgroups:
     def test_no_cgroups_no_limits(self, tmp_path: Path) -> None:
         assert limits.cpu_quota(tmp_path) is None
         assert limits.memory_limit(tmp_path) is None
+
+
+def test_kills_for_lack_of_memory_are_counted(tmp_path: Path) -> None:
+    assert limits.count_out_of_memory_kills(tmp_path / "none") == 0
+    events = "low 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n"
+    build_cgroup2(tmp_path / "two", "/a", {"a": {"memory.events": events}, "": {"memory.events": "oom_kill 9"}})
+    assert limits.count_out_of_memory_kills(tmp_path / "two") == 2
+    build_cgroup1(tmp_path / "one", "/a", {"a": {"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 5"}})
+    assert limits.count_out_of_memory_kills(tmp_path / "one") == 5
+    write(tmp_path / "vm" / "proc/vmstat", "nr_free_pages 10\noom_kill 7\n")
+    assert limits.count_out_of_memory_kills(tmp_path / "vm") == 7

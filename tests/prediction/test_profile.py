@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,42 @@ class TestFiles:
         (tmp_path / "file").write_text("")
         with pytest.raises(MachineError, match="cannot be written"):
             made_profile().save(tmp_path / "file" / "profile.toml")
+
+
+class TestSavingChanges:
+    def test_what_another_process_has_saved_meanwhile_is_kept(self, tmp_path: Path) -> None:
+        place = made_profile().save(tmp_path / "profile.toml")
+        before = Profile.load(place)
+        steps = [Step(work="mlp", batch_size=size, threads=1, workers=1, mean=1e-3) for size in (128, 256)]
+        one = before.add(steps=steps[:1]).with_costs(start={2: 0.2})
+        other = before.add(steps=steps[1:]).with_costs(start={8: 0.8}, adding=3e-10)
+        one.save_changes(before, place)
+        other.save_changes(before, place)
+        found = Profile.load(place)
+        assert {step.batch_size for step in found.steps} == {16, 64, 128, 256}
+        assert found.costs.start == {1: 0.1, 2: 0.2, 4: 0.4, 8: 0.8}
+        assert found.costs.adding == 3e-10
+
+    @pytest.mark.parametrize("content", [None, "damaged"])
+    def test_one_that_cannot_be_read_is_replaced(self, tmp_path: Path, content: str | None) -> None:
+        place = tmp_path / "new" / "profile.toml"
+        if content is not None:
+            place.parent.mkdir()
+            place.write_text(content)
+        made_profile().save_changes(made_profile(), place)
+        assert Profile.load(place).steps == made_profile().steps
+
+    def test_processes_take_turns(self, tmp_path: Path) -> None:
+        place = made_profile().save(tmp_path / "profile.toml")
+        before = Profile.load(place)
+
+        def save(size: int) -> None:
+            step = Step(work="mlp", batch_size=size, threads=1, workers=1, mean=1e-3)
+            before.add(steps=[step]).save_changes(before, place)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(save, range(1000, 1016)))
+        assert {step.batch_size for step in Profile.load(place).steps} >= set(range(1000, 1016))
 
 
 class TestCheck:

@@ -90,6 +90,25 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, name):
     assert "to train again from the beginning" in refused(checkpoint.find_undamaged, tmp_path)
 
 
+@pytest.mark.parametrize("name", [checkpoint.MANIFEST, checkpoint.file_name(2, 0), checkpoint.file_name(2, 1)])
+def test_a_missing_file_is_noticed_as_a_damaged_one_is(tmp_path, name):
+    for epoch in (1, 2):
+        write_epoch(tmp_path, epoch)
+        checkpoint.commit(tmp_path, {"epoch": epoch, "workers": 2})
+    (tmp_path / name).unlink()
+    manifest, problem = checkpoint.find_undamaged(tmp_path)
+    assert manifest == {"epoch": 1, "workers": 2}
+    assert name in problem
+    (tmp_path / checkpoint.file_name(1, 1)).unlink()
+    assert "to train again from the beginning" in refused(checkpoint.find_undamaged, tmp_path)
+
+
+def test_files_that_other_hosts_have_are_not_missed(tmp_path):
+    tensor_file.save({}, tmp_path / checkpoint.file_name(1, 0))
+    checkpoint.commit(tmp_path, {"epoch": 1, "workers": 2})
+    assert checkpoint.find_undamaged(tmp_path) == ({"epoch": 1, "workers": 2}, "")
+
+
 def test_a_manifest_of_an_earlier_version_has_no_checksum(tmp_path):
     (tmp_path / checkpoint.MANIFEST).write_text('{"epoch": 3, "workers": 2}')
     assert checkpoint.find_undamaged(tmp_path)[0] == {"epoch": 3, "workers": 2}

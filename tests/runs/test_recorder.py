@@ -4,7 +4,7 @@ import pytest
 from made_store import new_run, some_events
 
 from tenfold.errors import StoreError
-from tenfold.runs import EpochEnded, Metric, Recorder, WorkerDropped, WorkerJoined, recorder
+from tenfold.runs import EpochEnded, Metric, Recorder, Span, WorkerDropped, WorkerJoined, recorder
 
 
 class FullDisk:
@@ -13,6 +13,7 @@ class FullDisk:
     def __init__(self, store):
         self.store = store
         self.full = True
+        self.handed = 0
 
     def keep_open(self):
         return self.store.keep_open()
@@ -20,9 +21,10 @@ class FullDisk:
     def release(self, run):
         self.store.release(run)
 
-    def append(self, *args):
+    def append(self, run, events, **kwargs):
+        self.handed += len(events)
         self._check()
-        self.store.append(*args)
+        self.store.append(run, events, **kwargs)
 
     def update(self, *args, **kwargs):
         self._check()
@@ -104,6 +106,32 @@ def test_a_disk_that_stays_full_ends_no_training(tmp_path, clock):
         record.close(result={}, status="finished")
     assert len(warned) == 1
     assert store.find(number)["status"] == "interrupted", "it can be resumed, here and at once"
+
+
+def test_a_disk_that_stays_full_takes_little_time_and_memory(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(recorder, "MOST_WAITING", 1000)
+    store, number = new_run(tmp_path)
+    disk = FullDisk(store)
+    record = Recorder(disk, number)
+    steps, epochs = 20_000, 100
+
+    def train():
+        for step in range(steps):
+            clock["now"] += 0.05
+            record(Span(at=float(step), kind="compute", seconds=0.1))
+            if step % (steps // epochs) == 0:
+                record(EpochEnded(at=float(step), epoch=step * epochs // steps))
+                record.flush_unless_failing()
+
+    with pytest.warns(UserWarning, match="training continues"):
+        train()
+    assert disk.handed < steps, "what waits is handed over and over"
+    disk.full = False
+    assert record.close(result={}, status="finished")
+    events = list(store.events(number))
+    assert [event.epoch for event in events if isinstance(event, EpochEnded)] == list(range(epochs))
+    assert len(events) <= 1000 + epochs
+    assert "not recorded" in events[-1].text
 
 
 def test_other_problems_are_told_once_too(tmp_path):

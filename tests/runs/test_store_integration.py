@@ -3,6 +3,8 @@
 import json
 import multiprocessing
 import os
+import shutil
+import subprocess
 
 import pytest
 import store_processes
@@ -13,15 +15,32 @@ from tenfold.runs import Metric, Store
 from tenfold.workers.pool.fork_server import context
 
 
+@pytest.fixture(params=["here", "on FUSE"])
+def folder(request, tmp_path):
+    """A folder of this machine, or one whose files cannot be mapped into memory."""
+    if request.param == "here":
+        yield tmp_path
+        return
+    for name in ("behind", "mounted"):
+        (tmp_path / name).mkdir()
+    command = ["bindfs", "-o", "direct_io", str(tmp_path / "behind"), str(tmp_path / "mounted")]
+    if shutil.which("bindfs") is None or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("nothing can be mounted with bindfs here")
+    try:
+        yield tmp_path / "mounted"
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path / "mounted")], check=True)
+
+
 @pytest.mark.timeout(120)
-def test_writers_from_several_processes_lose_nothing(tmp_path):
+def test_writers_from_several_processes_lose_nothing(folder):
     """They start on a store that none of them has made yet."""
     begin = context().Barrier(4)
-    writers = [start_forked(store_processes.write_run, tmp_path / "runs", who, 20, begin) for who in range(4)]
+    writers = [start_forked(store_processes.write_run, folder / "runs", who, 20, begin) for who in range(4)]
     for writer in writers:
         writer.join(90)
     assert [writer.exitcode for writer in writers] == [0, 0, 0, 0]
-    store = Store(tmp_path / "runs", create=False)
+    store = Store(folder / "runs", create=False)
     records = {record["id"]: record for record in store.records()}
     assert sorted(records) == [1, 2, 3, 4]
     assert sorted(record["facts"]["who"] for record in records.values()) == [0, 1, 2, 3]

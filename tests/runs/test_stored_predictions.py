@@ -7,7 +7,7 @@ import pytest
 
 import tenfold
 from tenfold.errors import StoreError
-from tenfold.runs import stored_predictions
+from tenfold.runs import Note, stored_predictions
 from tenfold.runs.stored_predictions import Predictions
 
 
@@ -69,3 +69,27 @@ def test_a_run_gives_back_the_numbers_of_its_test_samples(tmp_path: Path) -> Non
     silent = tenfold.train(**fields, save_predictions=False)
     with pytest.raises(StoreError, match="has no stored predictions on a test part"):
         _ = silent.predictions
+
+
+def test_outputs_that_are_too_large_are_not_stored_and_the_run_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_predictions, "LIMIT", 8)
+    data = (np.random.default_rng(0).random((60, 2), dtype=np.float32), np.arange(60) % 2)
+    run = tenfold.train(model="mlp", data=data, epochs=1, test_fraction=0.5, runs=tmp_path)
+    assert run.status == "finished"
+    assert not (run.path / stored_predictions.FILE).exists()
+    assert any("not stored with the run" in event.text for event in run.events() if isinstance(event, Note))
+
+
+def test_a_vote_does_not_need_the_outputs_of_the_folds_to_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = {"model": "mlp", "data": "digits", "limit": 90, "epochs": 1, "folds": 3, "fold_mode": "fold-by-fold"}
+    stored = tenfold.cross_validate(**fields, runs=tmp_path)
+    monkeypatch.setattr(stored_predictions, "LIMIT", 8)
+    silent = tenfold.cross_validate(**fields, runs=tmp_path)
+    assert not list(silent.runs[0].path.glob("*outputs*"))
+    assert silent.run.result["models"]["vote"]["metrics"] == pytest.approx(
+        stored.run.result["models"]["vote"]["metrics"], rel=1e-5
+    )

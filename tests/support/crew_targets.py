@@ -1,5 +1,6 @@
 """What the workers of the crew's tests do; imported by them, so it is a module of its own."""
 
+import ctypes
 import os
 import pickle
 import signal
@@ -8,7 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tenfold.errors import WorkerLost
-from tenfold.workers.pool.worker_reports import WorkerProgress, start_heartbeat
+from tenfold.workers.pool.worker_reports import attach_to_parent
 
 
 def say(connection: Connection, message: Any) -> None:
@@ -19,17 +20,17 @@ def hear(connection: Connection) -> Any:
     return pickle.loads(connection.recv_bytes())
 
 
-def echo(rank: int, connection: Connection, lifeline: Connection, beats: Any, greeting: str) -> None:
+def echo(rank: int, connection: Connection, lifeline: Connection, floats: Any, greeting: str) -> None:
     """Say a greeting, then repeat what is heard until it is "enough"."""
-    start_heartbeat(rank, lifeline, beats)
+    attach_to_parent(rank, lifeline, floats)
     say(connection, f"{greeting} from {rank}")
     while (heard := hear(connection)) != "enough":
         say(connection, heard)
 
 
-def leave(rank: int, connection: Connection, lifeline: Connection, beats: Any, leaver: int, code: int) -> None:
+def leave(rank: int, connection: Connection, lifeline: Connection, floats: Any, leaver: int, code: int) -> None:
     """One leaves after its last words; the others complain about it, a little later and for as long as they live."""
-    start_heartbeat(rank, lifeline, beats)
+    attach_to_parent(rank, lifeline, floats)
     if rank == leaver:
         say(connection, "last words")
         os._exit(code)
@@ -38,16 +39,16 @@ def leave(rank: int, connection: Connection, lifeline: Connection, beats: Any, l
     time.sleep(60)
 
 
-def complain(rank: int, connection: Connection, lifeline: Connection, beats: Any) -> None:
+def complain(rank: int, connection: Connection, lifeline: Connection, floats: Any) -> None:
     """The second worker fails, and the first one says that it is lost."""
-    start_heartbeat(rank, lifeline, beats)
+    attach_to_parent(rank, lifeline, floats)
     say(connection, ValueError("a mistake") if rank == 1 else WorkerLost(1, "worker 1 died"))
     time.sleep(60)
 
 
-def strike(rank: int, connection: Connection, lifeline: Connection, beats: Any, victim: int, number: int) -> None:
+def strike(rank: int, connection: Connection, lifeline: Connection, floats: Any, victim: int, number: int) -> None:
     """One sends itself a signal."""
-    start_heartbeat(rank, lifeline, beats)
+    attach_to_parent(rank, lifeline, floats)
     say(connection, "here")
     hear(connection)
     if rank == victim:
@@ -56,47 +57,62 @@ def strike(rank: int, connection: Connection, lifeline: Connection, beats: Any, 
     time.sleep(60)
 
 
-def stubborn(rank: int, connection: Connection, lifeline: Connection, beats: Any) -> None:
+def stubborn(rank: int, connection: Connection, lifeline: Connection, floats: Any) -> None:
     """Pay no heed to requests to end."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    start_heartbeat(rank, lifeline, beats)
+    attach_to_parent(rank, lifeline, floats)
     say(connection, "here")
     time.sleep(60)
 
 
-def work_long(rank: int, connection: Connection, lifeline: Connection, beats: Any, seconds: float) -> None:
+def work_long(rank: int, connection: Connection, lifeline: Connection, floats: Any, seconds: float) -> None:
     """Say nothing for a while, as in a long step."""
-    start_heartbeat(rank, lifeline, beats)
+    attach_to_parent(rank, lifeline, floats)
     time.sleep(seconds)
     say(connection, "done")
 
 
-def talk_much(rank: int, connection: Connection, lifeline: Connection, beats: Any, nbytes: int) -> None:
+def keep_the_interpreter(rank: int, connection: Connection, lifeline: Connection, floats: Any, seconds: int) -> None:
+    """Let no other thread of this process run for a while, as a call into C may."""
+    attach_to_parent(rank, lifeline, floats)
+    ctypes.PyDLL(None).sleep(seconds)
+    say(connection, "done")
+
+
+def talk_now_and_then(rank: int, connection: Connection, lifeline: Connection, floats: Any) -> None:
+    """Say something ten times a second."""
+    attach_to_parent(rank, lifeline, floats)
+    while True:
+        say(connection, "here")
+        time.sleep(0.1)
+
+
+def talk_much(rank: int, connection: Connection, lifeline: Connection, floats: Any, nbytes: int) -> None:
     """Send more than the kernel keeps, then leave."""
-    start_heartbeat(rank, lifeline, beats)
+    attach_to_parent(rank, lifeline, floats)
     say(connection, b"x" * nbytes)
     say(connection, "done")
     hear(connection)
 
 
-def stop_before_the_first_beat(rank: int, connection: Connection, lifeline: Connection, beats: Any) -> None:
+def stop_at_once(rank: int, connection: Connection, lifeline: Connection, floats: Any) -> None:
     """The last of two is stopped as soon as it has started."""
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-    start_heartbeat(rank, lifeline, beats)
+    attach_to_parent(rank, lifeline, floats)
     time.sleep(60)
 
 
-def never_beat(rank: int, connection: Connection, lifeline: Connection, beats: Any) -> None:
-    """The last of two hangs before its heartbeat starts."""
+def never_start(rank: int, connection: Connection, lifeline: Connection, floats: Any) -> None:
+    """The last of two hangs before it runs its own code."""
     if rank == 0:
-        start_heartbeat(rank, lifeline, beats)
+        attach_to_parent(rank, lifeline, floats)
     lifeline.poll(60)
 
 
-def stop_in_mid_message(rank: int, connection: Connection, lifeline: Connection, beats: Any, nbytes: int) -> None:
+def stop_in_mid_message(rank: int, connection: Connection, lifeline: Connection, floats: Any, nbytes: int) -> None:
     """The last of two is stopped when it has sent the beginning of a message."""
-    start_heartbeat(rank, lifeline, beats)
+    attach_to_parent(rank, lifeline, floats)
     if rank == 1:
         content = pickle.dumps(b"x" * nbytes)
         os.write(connection.fileno(), len(content).to_bytes(4, "big") + content[: nbytes // 2])
@@ -105,11 +121,10 @@ def stop_in_mid_message(rank: int, connection: Connection, lifeline: Connection,
 
 
 def get_stuck(
-    rank: int, connection: Connection, lifeline: Connection, beats: Any, stuck: list[int], waiting: bool
+    rank: int, connection: Connection, lifeline: Connection, floats: Any, stuck: list[int], waiting: bool
 ) -> None:
-    """Some make no progress after a while, though they beat; the others step, or wait for them."""
-    start_heartbeat(rank, lifeline, beats)
-    progress = WorkerProgress(beats, rank)
+    """Some make no progress after a while; the others step, or wait for them."""
+    progress = attach_to_parent(rank, lifeline, floats)
     for _ in range(10):
         progress.mark()
         time.sleep(0.02)

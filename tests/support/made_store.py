@@ -2,6 +2,7 @@
 
 import pytest
 
+import tenfold
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import EpochEnded, Metric, Span, Store
@@ -37,3 +38,16 @@ def flip(path, place):
     content = bytearray(path.read_bytes())
     content[place % len(content)] ^= 1 << (place % 8)
     path.write_bytes(bytes(content))
+
+
+def train_interrupted_and_finished(folder, **fields):
+    """Make a store with a run that was interrupted after its first epoch, and one like it that finished."""
+
+    def stop(event):
+        if isinstance(event, EpochEnded) and event.epoch == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tenfold.train(**fields, runs=folder, listen=stop)
+    tenfold.train(**fields, runs=folder)
+    return folder

@@ -1,3 +1,8 @@
+import math
+import pickle
+import weakref
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -6,8 +11,20 @@ from torch import nn
 from torch.nn import functional
 
 from tenfold.data import Tensors
-from tenfold.training import LOSSES, METRICS, all_targets, evaluate, measure, predict
-from tenfold.training.evaluation import BATCH
+from tenfold.errors import ModelError
+from tenfold.experiment import Training
+from tenfold.training import (
+    LOSSES,
+    METRICS,
+    all_targets,
+    choose_loss,
+    choose_metrics,
+    evaluate,
+    evaluation,
+    measure,
+    predict,
+)
+from tenfold.training.evaluation import BATCH, evaluate_share, merge_shares, share_of, values_of
 
 
 def network():
@@ -97,3 +114,126 @@ def test_measures_are_numbers_by_name():
     found = measure(outputs, targets, LOSSES["mse"], {"mae": METRICS["mae"], "three": lambda o, t: 3})
     assert found == {"loss": 2.0, "mae": 1.0, "three": 3.0}
     assert {type(value) for value in found.values()} == {float}
+
+
+class Counting(nn.Module):
+    """Outputs for each position and word, of which it counts how many are in memory."""
+
+    def __init__(self, words, positions):
+        super().__init__()
+        self.words, self.positions = words, positions
+        self.alive = self.most = 0
+
+    def forward(self, x):
+        outputs = x[:, :1, None].expand(len(x), self.positions, self.words) * torch.linspace(-1, 1, self.words)
+        self.alive += len(x)
+        self.most = max(self.most, self.alive)
+        weakref.finalize(outputs, self._freed, len(x))
+        return outputs
+
+    def _freed(self, samples):
+        self.alive -= samples
+
+
+LOSS = choose_loss(Training(), 3)
+LANGUAGE = choose_metrics(Training(metrics=["accuracy", "perplexity", "f1_micro"]), 2048)
+
+
+@pytest.mark.parametrize("samples", [40, 200])
+def test_an_evaluation_takes_the_same_memory_however_many_samples_there_are(samples):
+    made = Counting(words=2048, positions=64)  # 0.5 MB for each sample
+    texts = Tensors(torch.randn(samples, 4), torch.randint(0, 2048, (samples, 64)))
+    share = evaluate_share(made, texts, torch.arange(samples), LOSS, LANGUAGE, keep=64 * samples)
+    assert made.most <= 128  # 64 MB: those of the batch at hand, and of the one before it
+    assert share.outputs is None
+    assert share.output_bytes == samples * 64 * 2048 * 4
+    found = values_of(share, texts, LOSS, LANGUAGE)
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert len(pickle.dumps(replace(share, sums=share.sums | {"f1_micro": {}}))) < 10_000
+
+
+def test_very_large_outputs_are_computed_for_one_sample_at_a_time():
+    made = Counting(words=32_000, positions=512)  # 65 MB
+    texts = Tensors(torch.randn(4, 4), torch.randint(0, 32_000, (4, 512)))
+    evaluate_share(made, texts, torch.arange(4), LOSS, {})
+    assert made.most == 2
+
+
+def convolutions():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5))
+
+
+MEASURED = choose_metrics(Training(metrics=["accuracy", "f1_macro", "neg_log_loss", "roc_auc_ovr"]), 5)
+
+
+@pytest.mark.parametrize("samples", [7, 200, 1000])
+def test_metrics_have_the_same_bits_for_any_number_of_workers(samples):
+    made = convolutions()
+    images = Tensors(torch.rand(samples, 1, 8, 8), torch.arange(samples) % 5)
+
+    def evaluated(workers):
+        parts = [share_of(samples, rank, workers) for rank in range(workers)]
+        assert torch.equal(torch.cat(parts), torch.arange(samples))
+        return values_of(
+            merge_shares([evaluate_share(made, images, part, LOSS, MEASURED) for part in parts]), images, LOSS, MEASURED
+        )
+
+    alone = evaluated(1)
+    assert list(alone) == ["loss", *MEASURED]
+    for workers in (2, 3, 5, 16):
+        assert evaluated(workers) == alone
+
+
+def test_targets_that_come_with_the_batches_reach_metrics_of_all_outputs():
+    made, data = network(), part(50)
+    metrics = choose_metrics(Training(metrics=["roc_auc_ovr", "accuracy"]), 3)
+    unknown = WithoutTargets(data.x, data.y)
+    assert evaluate(made, unknown, LOSS, metrics) == evaluate(made, data, LOSS, metrics)
+
+
+def test_metrics_of_all_outputs_are_refused_where_these_do_not_fit(monkeypatch):
+    monkeypatch.setattr(evaluation, "free_memory", lambda: 1000)
+    with pytest.raises(ModelError, match="roc_auc_ovr needs the outputs for all 500 samples") as caught:
+        evaluate(network(), part(500), LOSS, choose_metrics(Training(metrics=["accuracy", "roc_auc_ovr"]), 3))
+    assert "of memory" in str(caught.value)
+    evaluate(network(), part(500), LOSS, choose_metrics(Training(metrics=["accuracy", "f1_macro"]), 3))
+
+
+def test_what_cannot_be_measured_is_named():
+    metrics = choose_metrics(Training(metrics=["mae"]), None)
+    with pytest.raises(ModelError, match=r"of the test part cannot be measured.*outputs have shape"):
+        evaluate_share(network(), part(5), torch.arange(5), LOSS, metrics, name="test")
+
+
+def test_outputs_whose_length_differs_between_batches_are_measured_and_not_kept():
+    class Texts(Tensors):
+        """Batches of texts, padded to the longest of each batch."""
+
+        targets = None
+
+        def batches(self, indices):
+            for number, (x, y) in enumerate(super().batches(indices)):
+                yield x[:, : 2 + number], y[:, : 2 + number]
+
+    words = torch.arange(80 * 6).reshape(80, 6) % 3
+    texts = Texts(functional.one_hot(words, 3).float(), words)
+    share = evaluate_share(nn.Identity(), texts, torch.arange(80), LOSS, LANGUAGE, keep=1 << 20)
+    assert share.outputs is None
+    assert values_of(share, texts, LOSS, LANGUAGE)["accuracy"] == 1.0
+
+
+def test_a_network_may_use_the_memory_of_its_outputs_again():
+    class Reusing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.buffer = torch.empty(BATCH + 1, 3)
+
+        def forward(self, x):
+            return torch.mul(x[:, :3], 1, out=self.buffer[: len(x)])
+
+    data = part(3 * BATCH)
+    right = Tensors(data.x, data.x[:, :3].argmax(1))
+    metrics = choose_metrics(Training(metrics=["accuracy", "roc_auc_ovr"]), 3)
+    assert evaluate(Reusing(), right, LOSS, metrics)["accuracy"] == 1.0
+    assert torch.equal(predict(Reusing(), data, torch.arange(len(data))), data.x[:, :3])

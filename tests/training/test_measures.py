@@ -9,7 +9,7 @@ from torch.nn import functional
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Experiment, Training
 from tenfold.training import LOSSES, METRICS, choose_loss, choose_metrics
-from tenfold.training.measures import accuracy, check_labels, check_target, describe_failure, output_kind
+from tenfold.training.measures import check_labels, check_target, describe_failure, output_kind
 
 law = settings(deadline=None, derandomize=True, max_examples=40)
 
@@ -224,7 +224,7 @@ def test_a_loss_may_compare_several_outputs_with_one_target():
 
 def test_accuracy_of_numbers_is_refused():
     with pytest.raises(ModelError, match="accuracy needs classes, but the targets are numbers other than 0 and 1"):
-        accuracy(torch.zeros(3, 1), torch.tensor([0.5, 1, 2]))
+        METRICS["accuracy"](torch.zeros(3, 1), torch.tensor([0.5, 1, 2]))
 
 
 @pytest.mark.parametrize(("field", "name", "meant"), [("metrics", "acc", "accuracy"), ("loss", "mae", "l1")])

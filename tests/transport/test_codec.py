@@ -16,6 +16,8 @@ import tenfold
 from tenfold.engines.launched.rank import Orders
 from tenfold.errors import DataError, TrainingError, WorkerLost
 from tenfold.runs import Metric, Warned
+from tenfold.training.evaluation import EvaluatedShare
+from tenfold.training.metrics import ExactSum, PairCounts
 from tenfold.transport.network import codec
 from tenfold.workers.messages import EpochTrained, Evaluated
 
@@ -60,12 +62,18 @@ def test_registered_dataclasses_come_back_as_they_were() -> None:
         Metric(at=1, name="a", value=float("inf"), part="test", step=1, epoch=0, seconds=2),
     ]
     outputs = torch.arange(6.0).view(2, 3)
-    trained = EpochTrained(epoch=1, step=2, seconds=0.5, loss=1e-300, samples=7, outputs=outputs)
+    sums = {"loss": {"sum": ExactSum.of(outputs), "count": torch.tensor(2)}}
+    pairs = {"f1": {"pairs": PairCounts.of(torch.tensor([1, 0]), torch.tensor([1, 1]), 2)}}
+    share = EvaluatedShare(samples=2, sums=sums | pairs, outputs=outputs, main_shape=(2, 3))
+    trained = EpochTrained(epoch=1, step=2, seconds=0.5, loss=1e-300, samples=7, share=share)
     back_events, back = sent((events, trained))
     assert back_events == events
-    assert torch.equal(back.outputs, outputs)
+    assert torch.equal(back.share.outputs, outputs)
+    assert back.share.sums["loss"]["sum"] == sums["loss"]["sum"]
+    assert back.share.sums["f1"]["pairs"].counts.tolist() == [1, 1]
+    assert back.share.main_shape == (2, 3)
     assert (back.epoch, back.loss) == (1, 1e-300)
-    assert sent(Evaluated(epoch=1, step=2, seconds=0.5, outputs=None)).step == 2
+    assert sent(Evaluated(epoch=1, step=2, seconds=0.5, share=None)).step == 2
     assert sent(Orders(Path("a/b"), {"epoch": 3}, 1.5)) == Orders(Path("a/b"), {"epoch": 3}, 1.5)
 
 

@@ -1,6 +1,8 @@
 """Heartbeats through a store: who is watched, and what values in the store can do."""
 
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ import pytest
 import torch.distributed as dist
 
 from tenfold.errors import TrainingError, WorkerLost
+from tenfold.machine.rank_guard import GuardAddress
 from tenfold.transport.network import failure_detector
 from tenfold.transport.network.failure_detector import FailureDetector
 
@@ -83,3 +86,51 @@ def test_a_rank_that_left_is_named_by_those_who_wait_for_it(monkeypatch: pytest.
         check_for_ever(one)
     one.stop(patience=0.1)
     assert lost.value.rank == 1
+
+
+class Guard(GuardAddress):
+    """A guard on another host that says whether its rank runs."""
+
+    def __init__(self, *, running: bool) -> None:
+        super().__init__((), 0, "")
+        object.__setattr__(self, "running", running)
+
+    def answers(self) -> bool:
+        return bool(vars(self)["running"])
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("running", [True, False])
+def test_a_silent_rank_of_another_host_is_lost_unless_its_guard_says_that_it_runs(
+    monkeypatch: pytest.MonkeyPatch, *, running: bool
+) -> None:
+    monkeypatch.setattr(failure_detector, "BEAT", BEAT)
+    monkeypatch.setattr(failure_detector, "SILENCE", 5 * BEAT)
+    store = dist.HashStore()
+    guards = {1: Guard(running=running)}
+    one, _silent = (FailureDetector(store, rank, ["worker 0", "worker 1"], guards) for rank in range(2))
+    one.start({})
+    try:
+        failure = one.failure(within=30 * BEAT if running else 30)
+    finally:
+        one.stop(patience=0.1)
+    assert (failure is None) == running
+
+
+@pytest.mark.timeout(60)
+def test_of_a_rank_of_this_host_the_kernel_says_whether_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_detector, "BEAT", BEAT)
+    monkeypatch.setattr(failure_detector, "SILENCE", 5 * BEAT)
+    store = dist.HashStore()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as silent:
+        one, _ = (FailureDetector(store, rank, ["worker 0", "worker 1"]) for rank in range(2))
+        one.start({1: silent.pid})
+        try:
+            assert one.failure(within=30 * BEAT) is None
+            os.kill(silent.pid, signal.SIGSTOP)
+            failure = one.failure(within=30)
+        finally:
+            one.stop(patience=0.1)
+            silent.kill()
+    assert isinstance(failure, WorkerLost)
+    assert failure.rank == 1

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,27 +91,3 @@ def test_a_report_that_cannot_be_read_runs_nothing(launchers_store: Any) -> None
     launchers_store.set("tenfold-start/0/lost", b"cos\nsystem\n(S'exit 1'\ntR.")
     with StartupWatch(ON_TWO_HOSTS, os.getpid()) as watch, pytest.raises(TrainingError, match="cannot be read"):
         check_until_it_raises(watch)
-
-
-GUARDED = """
-from pathlib import Path
-from tenfold.launch.detect import World
-from tenfold.machine.stop_guard import start_guard
-world = World(rank=1, size=2, local_rank=0, local_size=1, launcher="torchrun")
-start_guard(world, lambda world, lost: Path("reported").write_text(f"{lost.rank}"), stopped_seconds=0.2)
-print("ready", flush=True)
-input()
-"""
-
-
-@pytest.mark.timeout(60)
-def test_a_rank_that_is_alone_on_its_host_has_a_guard(tmp_path: Path) -> None:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", GUARDED], cwd=tmp_path, text=True, **pipes) as rank:
-        assert rank.stdout is not None
-        rank.stdout.readline()
-        os.kill(rank.pid, signal.SIGSTOP)
-        error = rank.communicate(timeout=50)[1]
-    assert error.startswith(f"[rank 1] error: worker 1 (process {rank.pid} on ")
-    assert rank.returncode == -signal.SIGKILL
-    assert (tmp_path / "reported").read_text() == "1"

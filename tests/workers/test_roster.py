@@ -30,8 +30,8 @@ def handover(membership: int, step: int = 7) -> Handover:
     return Handover(membership=membership, step=step, state=b"")
 
 
-TRAINED = EpochTrained(epoch=0, step=8, seconds=1.0, loss=1.0, samples=8, outputs=None)
-FINISHED = Finished(step=8, seconds=1.0, times={}, bytes_moved=0, outputs=None, weights=None)
+TRAINED = EpochTrained(epoch=0, step=8, seconds=1.0, loss=1.0, samples=8, share=None)
+FINISHED = Finished(step=8, seconds=1.0, times={}, bytes_moved=0, share=None, weights=None)
 
 
 class Fakes:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from threaded import make_task
 
-from tenfold.errors import ModelError
+from tenfold.data import Tensors
 from tenfold.runs import Metric, Stopwatch, Warned
+from tenfold.training.evaluation import EvaluatedShare, evaluate_share
 from tenfold.workers.messages import EpochTrained, Finished
 from tenfold.workers.supervisor import Supervisor
 
@@ -24,14 +25,22 @@ def loss_of_probabilities(outputs: torch.Tensor, targets: torch.Tensor) -> torch
     return torch.nn.functional.nll_loss(outputs.log(), targets)
 
 
-def trained(epoch: int, output: float) -> EpochTrained:
-    outputs = torch.full((4, 1), output)
-    return EpochTrained(epoch=epoch, step=epoch + 1, seconds=1.0, loss=1.0, samples=8, outputs=outputs)
+def share(judge: Supervisor, outputs: torch.Tensor, first: int = 0) -> EvaluatedShare:
+    """Return what a worker would report whose network has these outputs for the test samples from `first` on."""
+    targets = judge.task.splits.parts["test"].targets
+    assert targets is not None
+    part = Tensors(outputs, targets[first : first + len(outputs)])
+    return evaluate_share(torch.nn.Identity(), part, torch.arange(len(outputs)), judge.loss, judge.metrics)
+
+
+def trained(judge: Supervisor, epoch: int, output: float) -> EpochTrained:
+    evaluated = share(judge, torch.full((4, 1), output))
+    return EpochTrained(epoch=epoch, step=epoch + 1, seconds=1.0, loss=1.0, samples=8, share=evaluated)
 
 
 def test_an_epoch_without_a_number_is_never_the_best_for_long() -> None:
     judge = supervisor(patience=2)
-    decisions = [judge.decide([trained(epoch, output)]) for epoch, output in enumerate([math.nan, 9.0, 1.0])]
+    decisions = [judge.decide([trained(judge, epoch, output)]) for epoch, output in enumerate([math.nan, 9.0, 1.0])]
     assert [decision.best for decision in decisions] == [True, True, True]
     assert not any(decision.stop for decision in decisions)
     assert judge.best_epoch == 2
@@ -40,17 +49,13 @@ def test_an_epoch_without_a_number_is_never_the_best_for_long() -> None:
 def test_the_time_of_an_epoch_is_that_of_the_slowest_worker() -> None:
     heard: list[Any] = []
     judge = Supervisor(make_task(model="mlp", data=DATA, workers=2), Stopwatch(), heard.append)
-    judge.decide([replace(trained(0, 1.0), outputs=torch.zeros(2, 1), seconds=seconds) for seconds in (1.0, 3.0)])
+    shares = [share(judge, torch.zeros(2, 1), first) for first in (0, 2)]
+    judge.decide(
+        [replace(trained(judge, 0, 1.0), share=one, seconds=s) for one, s in zip(shares, (1.0, 3.0), strict=True)]
+    )
     measured = [event for event in heard if isinstance(event, Metric)]
     assert {event.part for event in measured} == {"train", "test"}
     assert {event.seconds for event in measured} == {3.0}
-
-
-def test_what_cannot_be_measured_is_named() -> None:
-    judge = supervisor(data=DATA | {"validation": DATA["train"]})
-    finished = Finished(weights={}, outputs=torch.zeros(3, 1), seconds=1.0, times={}, step=1, bytes_moved=0)
-    with pytest.raises(ModelError, match="of the test part cannot be measured"):
-        judge.decide([finished])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +70,7 @@ def test_what_is_said_of_probabilities_depends_on_the_loss(loss: Any, advice: st
     labels = {"train": (torch.randn(8, 2), torch.arange(8) % 2), "test": (torch.randn(4, 2), torch.arange(4) % 2)}
     events: list[Any] = []
     judge = Supervisor(make_task(model="mlp", data=labels, loss=loss), Stopwatch(), events.append)
-    outputs = torch.full((4, 2), 0.5)
-    judge.decide([Finished(weights={}, outputs=outputs, seconds=1.0, times={}, step=1, bytes_moved=0)])
+    evaluated = share(judge, torch.full((4, 2), 0.5))
+    judge.decide([Finished(weights={}, share=evaluated, seconds=1.0, times={}, step=1, bytes_moved=0)])
     (warned,) = (event for event in events if isinstance(event, Warned))
     assert advice in warned.text

@@ -1,7 +1,9 @@
 """Comparisons: the same experiment over a grid of settings, run in turns, recorded, and put side by side."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,13 +14,15 @@ from tenfold.api.experiment_grid import drop_repeated, experiments_of, split_gri
 from tenfold.api.open_run import open_run
 from tenfold.api.train import train
 from tenfold.common.catalog import SOURCES
+from tenfold.common.files import short_path
 from tenfold.engines import require_no_launcher
-from tenfold.engines.run_facts import own_files
-from tenfold.errors import ExperimentError, TenfoldError
+from tenfold.engines.run_facts import measuring_machine, own_files
+from tenfold.errors import ExperimentError, StoreError, TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.experiment.call_errors import fields_by_name
 from tenfold.experiment.field_types import Grid
 from tenfold.launch.detect import detect_world
+from tenfold.machine.facts import facts
 from tenfold.report.differences import describe_settings
 from tenfold.report.live.follow import is_watched
 from tenfold.report.live.grid_progress import GridProgress, Turn
@@ -28,9 +32,12 @@ from tenfold.report.run_values import require_columns
 from tenfold.report.select_by_validation import NOT_VALIDATED
 from tenfold.runs import Emit, Run, Store
 from tenfold.runs.callbacks import as_list
+from tenfold.runs.storage.claim import Claim
 from tenfold.runs.store import CROSSVAL
 
 KIND = "compare"
+WAIT_SECONDS = 0.5
+"""How often to look whether another comparison has run a setting."""
 
 
 Watch = Callable[[Turn], None]
@@ -67,8 +74,10 @@ def compare(
     the grid, anything else changes the experiment. `together` lists settings that change together and are combined
     with the rest of the grid: `together=[{"pin": "0", "threads": 1}, {"pin": "0,1", "threads": 2}]`. Repeats differ
     in the seed and come in turns, so that a machine that slows down slows all down. Where `folds` is set, every
-    setting is cross-validated. What is recorded already is not run again, unless `fresh`, or a data file or a module
-    that the experiment names has changed since; `rerun_doubtful` runs again what other programs have disturbed.
+    setting is cross-validated. What is recorded already is not run again, and its row says so. It is run again with
+    `fresh`, where it was recorded on another host, processor or number of cores or with another version of torch or
+    Tenfold, and where a data file or a module that the experiment names has changed since; `rerun_doubtful` runs again
+    what other programs have disturbed. A setting that another comparison in the same store is running is waited for.
     Of strategies that exchange the same messages with the given number of workers, one is run. What fails is reported
     and does not stop the rest.
 
@@ -88,7 +97,6 @@ def compare(
     if select and not any(map(_may_validate, planned)):
         raise ExperimentError(NOT_VALIDATED)
     store = Store(runs)
-    known = {} if fresh else _finished(store)
     callbacks = [*as_list(callbacks), *make_loggers(log, store.folder)]
     shows = progress if progress is not None else watch is None and listen is None and is_watched()
     with GridProgress() if shows else nullcontext() as shown:
@@ -96,17 +104,17 @@ def compare(
             watch, listen = _both(shown.watch, watch), _both(shown.listen, listen)
         label_of = partial(_label, dimensions=dimensions, repeats=repeats)
         run_one = partial(_run, store=store, callbacks=callbacks, listen=listen)
-        done, failed = _run_all(planned, known, store, label_of, run_one, watch or _ignore)
+        done, failed, reused = _run_all(planned, store, label_of, run_one, watch or _ignore, fresh=fresh)
         if rerun_doubtful and (doubtful := Comparison(done, failed).doubtful):
             again = [one for one in planned if _stored(one) in {_stored(run.experiment) for run in doubtful}]
-            repeated, problems = _run_all(again, {}, store, label_of, run_one, watch or _ignore)
+            repeated, problems, _ = _run_all(again, store, label_of, run_one, watch or _ignore, fresh=True)
             renewed = {_stored(run.experiment): run for run in repeated}
             done, failed = [renewed.get(_stored(run.experiment), run) for run in done], failed | problems
     if not done:
         reasons = "; ".join(dict.fromkeys(failed.values()))
         none = f"none of the {len(planned)} runs could be done" if len(planned) > 1 else "the run could not be done"
         raise ExperimentError(f"{none}: {reasons}")
-    result = Comparison(done, failed, left_out)
+    result = Comparison(done, failed, left_out, reused=reused)
     result = result.select() if select else result
     return result.with_columns(*columns) if columns else result
 
@@ -119,31 +127,87 @@ def _may_validate(experiment: Experiment) -> bool:
 
 def _run_all(
     planned: Sequence[Experiment],
-    known: dict[str, ReusableRun],
     store: Store,
     label_of: Callable[[Experiment], str],
     run_one: Callable[[Experiment], Run],
     watch: Watch,
-) -> tuple[list[Run], dict[str, str]]:
-    """Run what is not recorded yet, and return all runs and why others failed, by label."""
+    *,
+    fresh: bool,
+) -> tuple[list[Run], dict[str, str], set[int]]:
+    """Run what is not recorded yet; return all runs, why others failed, by label, and the numbers of those reused."""
     done: list[Run] = []
     failed: dict[str, str] = {}
+    reused: set[int] = set()
+    known = {} if fresh else _finished(store)
     for place, one in enumerate(planned, 1):
         turn = Turn(place, len(planned), label_of(one), one)
-        recorded = known.get(_stored(one))
-        if recorded is not None and recorded.own_files == own_files(one):
-            done.append(open_run(recorded.id, runs=store.folder))
-            watch(replace(turn, run=done[-1], recorded=True))
-            continue
-        watch(turn)
+        recorded = _reusable(one, known, store)
+        with ExitStack() as claims:
+            if recorded is None and not fresh:
+                claims.enter_context(_alone(one, store, partial(watch, replace(turn, waits=True))))
+                known |= _finished(store)  # another comparison may have run it meanwhile
+                recorded = _reusable(one, known, store)
+            if recorded is not None:
+                done.append(recorded)
+                reused.add(recorded.id)
+                watch(replace(turn, run=recorded, recorded=True))
+                continue
+            watch(turn)
+            try:
+                done.append(_held(run_one(one)))
+            except TenfoldError as error:
+                failed[turn.label] = str(error).replace("\n", "; ")
+                watch(replace(turn, error=failed[turn.label]))
+            else:
+                watch(replace(turn, run=done[-1]))
+    return done, failed, reused
+
+
+def _reusable(experiment: Experiment, known: Mapping[str, ReusableRun], store: Store) -> Run | None:
+    """Return a recorded run of an experiment that was made with the same files; None if there is none."""
+    found = known.get(_stored(experiment))
+    if found is None or found.own_files != own_files(experiment):
+        return None
+    with suppress(StoreError):  # removed since
+        return _held(open_run(found.id, runs=store.folder))
+    return None
+
+
+def _held(run: Run) -> Run:
+    """Read what the store has of a run, so that its row stays if the run is removed before the comparison ends."""
+    _ = run.facts
+    return run
+
+
+@contextmanager
+def _alone(experiment: Experiment, store: Store, waits: Callable[[], None]) -> Iterator[None]:
+    """Let one comparison at a time run an experiment in this store; `waits` is called once if another one does."""
+    digest = hashlib.blake2b(_stored(experiment).encode(), digest_size=8).hexdigest()
+    folder = store.folder / "comparing" / digest
+    claim = _take(folder)
+    if claim is None:
+        waits()
+    while claim is None:
+        time.sleep(WAIT_SECONDS)
+        claim = _take(folder)
+    try:
+        yield
+    finally:
+        claim.release()
+        with suppress(OSError):  # another comparison waits there
+            folder.rmdir()
+            folder.parent.rmdir()
+
+
+def _take(folder: Path) -> Claim | None:
+    while True:
         try:
-            done.append(run_one(one))
-        except TenfoldError as error:
-            failed[turn.label] = str(error).replace("\n", "; ")
-            watch(replace(turn, error=failed[turn.label]))
-        else:
-            watch(replace(turn, run=done[-1]))
-    return done, failed
+            folder.mkdir(parents=True, exist_ok=True)
+            return Claim.take(folder)
+        except FileNotFoundError:  # another comparison has just removed the folder
+            continue
+        except OSError as error:
+            raise StoreError(f"the run store {short_path(folder)} cannot be written to: {error.strerror}") from None
 
 
 def _stored(experiment: Experiment) -> str:
@@ -178,11 +242,11 @@ def _run(experiment: Experiment, store: Store, callbacks: Sequence[object], list
 
 
 def _finished(store: Store) -> dict[str, ReusableRun]:
-    """Return the finished runs that can be reused, by their experiment; none that was given Python objects."""
-    found = {}
+    """Return the finished runs that can be reused, by their experiment: of this machine, without Python objects."""
+    found, here = {}, measuring_machine({"machine": facts()})
     for record in store.records(KIND, CROSSVAL):
         whole = record["status"] == "finished" and not record["result"].get("failed")
-        if whole and not record["problems"]:
+        if whole and not record["problems"] and measuring_machine(record["facts"]) == here:
             with suppress(ExperimentError):  # a run of another version, which may have had other fields
                 experiment = Experiment(**record["experiment"])
                 if not experiment.unrecorded_fields:

@@ -105,7 +105,7 @@ def _lines(text: str, path: Path, x: torch.Tensor) -> str:
 @contextmanager
 def _replaced(path: Path) -> Iterator[Any]:
     try:
-        with replacing(path) as file:
+        with replacing(path, named_by_user=True) as file:
             yield file
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None

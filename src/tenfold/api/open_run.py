@@ -1,10 +1,13 @@
 """`tenfold.open_run` and `tenfold.list_runs`: read runs from the store."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenfold.common.catalog import MODELS
+from tenfold.common.files import read_regular
 from tenfold.errors import ModelError
-from tenfold.experiment.values import PythonObject, UnrecordedObject
+from tenfold.experiment.values import LARGEST_PICKLE, PythonObject, UnrecordedObject
 from tenfold.machine.cores import use_threads_that_exist
 from tenfold.runs import Run, Store
 from tenfold.runs.run_filter import filter_runs
@@ -17,12 +20,13 @@ if TYPE_CHECKING:
 def open_run(run: str | int = "last", *, runs: str | Path | None = None, trust: bool = False) -> Run:
     """Return a recorded run by its number, its title, or "last".
 
-    `run.model` builds the network again if its class or function can be imported. One that was defined in a script or a
-    notebook is kept with the run as a pickle, which is read only with `trust=True`: unpickling runs the code it holds,
-    so trust only folders that nobody else can write to.
+    `run.model` builds the network again if its class or function can be imported. Importing runs code: what the record
+    names (model, data, loss, metrics, ...) is imported if your own commands have named it before, for the same file, or
+    with `trust=True`. A network that was defined in a script or a notebook is kept with the run as a pickle, which is
+    read only with `trust=True`: unpickling runs the code it holds, so trust only folders that nobody else can write to.
     """
     store = Store(runs, create=False)
-    return Run(store, store.find(run), build=load_trusted if trust else load_model)
+    return Run(store, store.find(run), build=load_model, trust=trust)
 
 
 def list_runs(*, runs: str | Path | None = None, filter: str = "") -> list[Run]:  # noqa: A002 - as the option
@@ -42,29 +46,58 @@ def newest_runs(count: int, *, runs: str | Path | None = None, folds: bool = Fal
     return [Run(store, row, build=load_model) for row in rows], total
 
 
-def build_model(run: Run, *, trust: bool = False) -> "nn.Module":
-    """Return a run's trained network, rebuilt with the saved weights; `trust` allows unpickling its model."""
+def build_model(run: Run) -> "nn.Module":
+    """Return a run's trained network, rebuilt with the saved weights; a pickled model is read only if it is trusted."""
+    import torch
+
     from tenfold.data.tree import shape_from_record
     from tenfold.models import build
-    from tenfold.models.input_scaling import scale_inputs, scaling_in
 
     weights, shapes, model = run.weights, run.facts["data"], run.experiment.model
     if isinstance(model.name, UnrecordedObject) and (file := _model_pickle(run)).exists():
-        if not trust:
+        if not run.is_trusted:
             raise ModelError(
                 f"the model {model.name} of run {run.id} was given as a Python object and cannot be imported; "
-                f"tenfold.open_run({run.id}, trust=True) reads the one kept in {file.parent.name}, which runs the "
-                "code in it; or build the network yourself and give it the weights: "
+                f"tenfold.open_run({run.id}, trust=True) reads the one kept in {file.parent.name}, as --trust does on "
+                "the command line, which runs the code in it; or build the network yourself and give it the weights: "
                 "network.load_state_dict(run.weights)"
             )
-        kept = PythonObject.unpickled(file.read_bytes(), model.name.name)
+        try:
+            kept = PythonObject.unpickled(read_regular(file, LARGEST_PICKLE), model.name.name)
+        except Exception as error:  # a damaged pickle may raise anything
+            raise ModelError(f"{file} cannot be read ({type(error).__name__}: {error})") from error
         model = model.model_copy(update={"name": kept})
-    shape = shape_from_record(shapes["shape"])
-    network = build(model, shape, shapes["outputs"], seed=run.experiment.training.seed)
+    make = partial(build, model, shape_from_record(shapes["shape"]), shapes["outputs"])
+    if isinstance(model.name, str) and model.name in MODELS:  # a damaged record may ask for more than there is memory
+        try:
+            with torch.device("meta"):
+                _fill(make(seed=0), weights, run, assign=True)
+        except (RuntimeError, OverflowError, TypeError) as error:
+            raise ModelError(f"the model of run {run.id} cannot be built as its record says: {error}") from None
+    return _fill(make(seed=run.experiment.training.seed), weights, run).eval()
+
+
+def _fill(network: "nn.Module", weights: dict[str, Any], run: Run, *, assign: bool = False) -> "nn.Module":
+    """Return a network with the weights of a run; raise ModelError if they are not those of such a network."""
+    import torch
+
+    from tenfold.models.input_scaling import scale_inputs, scaling_in
+
+    floats = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+    problem = ""
     if (scaling := scaling_in(weights)) is not None:
         scale_inputs(network, scaling)
-    network.load_state_dict(weights)
-    return network.eval()
+    for name, own in network.state_dict().items():
+        kinds = {own.dtype, weights[name].dtype} if name in weights and isinstance(own, torch.Tensor) else set()
+        if len(kinds) > 1 and not kinds <= floats:
+            problem = f"{name} is of type {weights[name].dtype}, in the model {own.dtype}"
+    try:
+        if not problem:
+            network.load_state_dict(weights, assign=assign)
+            return network
+    except RuntimeError as error:
+        problem = " ".join(str(error).split())
+    raise ModelError(f"{run.path / 'model.pt'} does not fit the model of run {run.id}: {problem:.400}") from None
 
 
 def _model_pickle(run: Run) -> Path:
@@ -76,12 +109,9 @@ def _model_pickle(run: Run) -> Path:
 class _ModelLoader:
     """What a `Run` does with its model; torch is imported only when it is used."""
 
-    def __init__(self, *, trust: bool = False) -> None:
-        self._trust = trust
-
     def __call__(self, run: Run, /) -> "nn.Module":
         use_threads_that_exist()
-        return build_model(run, trust=self._trust)
+        return build_model(run)
 
     def predict(self, run: Run, x: Any, /, *, probabilities: bool = False) -> Any:
         from tenfold.api.predict import predict
@@ -96,4 +126,4 @@ class _ModelLoader:
         return evaluate(run, data, part=part, metrics=metrics, loss=loss).metrics
 
 
-load_model, load_trusted = _ModelLoader(), _ModelLoader(trust=True)
+load_model = _ModelLoader()

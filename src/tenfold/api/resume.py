@@ -8,6 +8,7 @@ from tenfold import crossval
 from tenfold.api.open_run import load_model
 from tenfold.api.train import engine_for, finished_run, warn
 from tenfold.common.files import sweep
+from tenfold.common.trust import remember_named
 from tenfold.common.user_code import warn_user
 from tenfold.engines import RecordedRun
 from tenfold.engines.prepare import prepare, resolve_defaults
@@ -28,6 +29,7 @@ def resume(
     *,
     runs: str | Path | None = None,
     force: bool = False,
+    trust: bool = False,
     callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
@@ -45,8 +47,9 @@ def resume(
 
     The finished folds of a cross-validation are not trained again, and one whose folds failed can be resumed, too. What
     the run was given as Python objects (model, data, loss, metrics, groups, collate, optimizer, schedule) has to be
-    given again. `force` takes over the run even if another process seems to work on it; if that process is still alive,
-    it stops before its next write.
+    given again, and so has everything that the run names by import paths which your own commands have not named before,
+    unless `trust` is set: importing runs code. `force` takes over the run even if another process seems to work on it;
+    if that process is still alive, it stops before its next write.
     """
     given = {"model": model, "data": data, "loss": loss, "metrics": metrics, "groups": groups}
     given |= {"collate": collate, "optimizer": optimizer, "schedule": schedule}
@@ -56,8 +59,11 @@ def resume(
     callbacks = [*as_list(callbacks), *make_loggers(log, store.folder)]
     _check_resumable(store, record)
     again = {field: value for field, value in given.items() if value is not None}
-    experiment = Run(store, record, build=load_model).experiment.replace(**again)
+    trust = trust or (isinstance(run, Run) and run.is_trusted)
+    before = Run(store, record, build=load_model, trust=trust).experiment
+    experiment = before.replace(**again).with_trusted_imports()
     _check_given(experiment, number)
+    remember_named(Experiment(**again).import_paths)
     _warn_of_changes(experiment, record)
     folded = record["kind"] == CROSSVAL
     with follow(lambda: FoldProgress() if folded else RunProgress(experiment), progress, listen, warn) as shown:

@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 
 from tenfold.api.forecast import forecast
+from tenfold.common.metric_table import main_metric
 from tenfold.engines.prepare import resolve_defaults
 from tenfold.experiment import FOLD_FIELDS, Division, Experiment
 from tenfold.report.formatting import duration, metric_value, plural, ratio
 from tenfold.report.related_runs import find_single_worker
-from tenfold.report.scores import higher_is_better, main_metric
 from tenfold.runs import Run
 
 FEW_STEPS = 300
@@ -82,8 +82,8 @@ def _warning(run: Run, batch: int) -> str:
     found, name = find_single_worker(run), main_metric(run.metrics)
     if found is not None and name is not None and name in found.metrics:
         ours, theirs = run.metrics[name], found.metrics[name]
-        loss = (theirs - ours) if higher_is_better(name) else (ours - theirs)
-        if loss <= WORSE * abs(theirs):
+        lower = run.experiment.training.prefers_lower(name)
+        if lower is None or (ours - theirs if lower else theirs - ours) <= WORSE * abs(theirs):
             return ""
         described = (
             f"{name} {metric_value(name, ours)}, but {metric_value(name, theirs)} with one worker (run {found.id})"

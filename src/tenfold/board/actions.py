@@ -4,17 +4,19 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tenfold.common.files import open_regular, open_to_update
+from tenfold.common.imports import tenfold_command
 from tenfold.errors import StoreError
 from tenfold.runs import Store
 from tenfold.runs.storage.claim import LOCK
 from tenfold.runs.storage.removal import remove_run, to_remove
 from tenfold.runs.storage.renaming import rename_run
+from tenfold.runs.storage.store_tables import checked_tags
 
 RESUME_SECONDS = 3.0
 """How long a resumed run is watched for an error at its start."""
@@ -54,10 +56,15 @@ class Actions:
         record = self.store.find(number)
         if record["status"] not in ("interrupted", "failed"):
             raise StoreError(f"run {number} is {record['status']}; there is nothing to resume")
-        command = [sys.executable, "-m", "tenfold", "resume", str(number), "--runs", str(self.store.folder)]
+        command = tenfold_command("resume", str(number), "--runs", str(self.store.folder))
         log = self.store.path(number, record["title"]) / "resume.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("w") as output:
+        try:
+            log.unlink(missing_ok=True)
+            output = open_to_update(log)
+        except OSError as error:
+            raise StoreError(f"{log} cannot be written: {error.strerror}") from None
+        with output:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, start_new_session=True
             )
@@ -78,10 +85,10 @@ class Actions:
 
     def tag(self, number: int, given: dict[str, Any]) -> str:
         """Give a run these tags and no others."""
-        wanted = set(_text(given, "tags").replace(",", " ").split())
+        wanted = set(checked_tags(_text(given, "tags").replace(",", " ").split()))
         had = set(self.store.find(number)["tags"])
-        self.store.tag(number, *sorted(wanted - had))
         self.store.untag(number, *sorted(had - wanted))
+        self.store.tag(number, *sorted(wanted - had))
         return f"tagged {' '.join(sorted(wanted))}" if wanted else "has no tags now"
 
     def note(self, number: int, given: dict[str, Any]) -> str:
@@ -119,5 +126,7 @@ def _text(given: dict[str, Any], name: str) -> str:
 
 
 def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    with open_regular(log) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_NOTE))
+        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     return lines[-1].removeprefix("error: ") if lines else ""

@@ -1,9 +1,11 @@
 """What is new on the console of a run: complete lines, and the line that is being written."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tenfold.common.files import open_regular
 from tenfold.runs.console import FILE, LIMIT
 
 
@@ -25,8 +27,8 @@ def console_since(folder: Path, before: ConsolePosition | None) -> tuple[dict[st
     "again" says that they replace what the page has.
     """
     try:
-        with (folder / FILE).open("rb") as file:
-            state = (folder / FILE).stat()
+        with open_regular(folder / FILE) as file:
+            state = os.fstat(file.fileno())
             if before is not None and (before.inode, before.written) == (state.st_ino, state.st_mtime_ns):
                 return None, before
             again = before is None or before.inode != state.st_ino or before.size > state.st_size

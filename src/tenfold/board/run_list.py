@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenfold.api.open_run import load_model
+from tenfold.common.metric_table import loss_last
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.report.formatting import field_value
-from tenfold.report.scores import ordered
 from tenfold.runs import FoldChanged, FoldsStarted, Run, Started, Store
 from tenfold.runs.run_filter import filter_runs
 from tenfold.runs.storage.follower import Follower
@@ -105,7 +105,7 @@ class RunList:
             for name, value in recorded.items()
             if name in ALWAYS or (value != self._defaults.get(name) and value not in (None, {}, []))
         }
-        score = next(iter(ordered(run.metrics).items()), (None, None))
+        score = next(iter(loss_last(run.metrics).items()), (None, None))
         return {
             "id": run.id,
             "title": run.title,

@@ -90,7 +90,7 @@ class Guard:
         """Return why a request is refused; None where it is not."""
         if not is_own_name(headers.get("host", ""), self.access.names):
             return "this page is only served under the names of this machine, such as 127.0.0.1"
-        if not _is_own_origin(headers):
+        if not _is_own_origin(scope, headers):
             return "requests of other pages are refused"
         if scope["path"].startswith(OPEN_PATHS) and scope["method"] in SAFE_METHODS:
             return None
@@ -119,12 +119,16 @@ def is_own_name(host: str, names: frozenset[str]) -> bool:
     return True
 
 
-def _is_own_origin(headers: Headers) -> bool:
-    """Return whether a request comes from a page of this server, or was typed in by a person."""
+def _is_own_origin(scope: Scope, headers: Headers) -> bool:
+    """Return whether a request comes from a page of this server, was typed in by a person, or follows a link.
+
+    A link only shows a page: what changes something never comes from another site, whatever it claims to be.
+    """
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        return is_link and scope["method"] in SAFE_METHODS
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == headers.get("host")
+    return origin is None or origin == f"{scope.get('scheme', 'http')}://{headers.get('host')}"
 
 
 def _cookies(headers: Headers) -> Mapping[str, str]:

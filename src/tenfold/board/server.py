@@ -1,6 +1,7 @@
 """The server: addresses, and what answers them. No part of an address is a path: runs are named by their numbers."""
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ from tenfold.runs.storage.follower import Follower
 
 LONGEST_BODY = 64 * 1024
 MOST_COLUMNS = 4000
+LARGEST_NUMBER = 1e15
 
 
 class Board:
@@ -114,7 +116,7 @@ class Board:
         what = request.path_params["what"]
         if what not in ("curves", "lanes"):
             raise HTTPException(404, "a run has curves and lanes")
-        first, last = (float(request.query_params[name]) for name in ("from", "to"))
+        first, last = (_number(request, name) for name in ("from", "to"))
         columns = min(MOST_COLUMNS, max(1, int(request.query_params.get("columns", PLOT_COLUMNS))))
         self.watch.open(request.path_params["run"])
         with self.watch.measurements(request.path_params["run"]) as watched:
@@ -179,6 +181,13 @@ async def _body(request: Request) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise HTTPException(400, "the request has to be a JSON object")
     return given
+
+
+def _number(request: Request, name: str) -> float:
+    value = float(request.query_params.get(name, "nan"))
+    if not math.isfinite(value) or abs(value) > LARGEST_NUMBER:
+        raise HTTPException(400, "write where the stretch begins and ends: ?from=0&to=100")
+    return value
 
 
 def _numbers(request: Request) -> list[int]:

@@ -13,9 +13,17 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from tenfold.cli.output import INTERRUPTED, exit_interrupted, launched_rank, prefix, print_interrupted
+from tenfold.cli.output import (
+    Terminated,
+    exit_interrupted,
+    interruption_code,
+    launched_rank,
+    prefix,
+    print_interrupted,
+    signals_received,
+)
 from tenfold.cli.usage import UsageError, usage_sentence
-from tenfold.errors import TenfoldError, WorkerLost
+from tenfold.errors import TenfoldError
 from tenfold.machine import limits
 from tenfold.machine.cores import set_wait_policy
 
@@ -43,7 +51,7 @@ class Commands(TyperGroup):
             _refuse(usage_sentence(error, ctx.invoked_subcommand), error)
         except KeyboardInterrupt:
             if launched_rank():
-                raise typer.Exit(INTERRUPTED) from None
+                raise typer.Exit(interruption_code()) from None
             exit_interrupted("nothing was recorded")
         except (typer.Exit, typer.Abort):
             raise
@@ -158,14 +166,10 @@ def main() -> None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the program ends
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     set_wait_policy()
-    heard: list[int] = []
-
-    def interrupt(number: int, frame: Any) -> None:
-        heard.append(number)
-        signal.default_int_handler(number, frame)
-
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGINT, _interrupt)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _interrupt)
     try:
         os.getcwd()  # noqa: PTH109 - only whether it is there
     except FileNotFoundError:
@@ -182,14 +186,23 @@ def main() -> None:
             more = 2 * (limits.open_file_limit() or 512)
             print_error(f"this process may not open more files; raise the limit with `ulimit -n {more}`")
             sys.exit(2)
-        if not heard:
+        if not signals_received:
             raise
         # A library that was being imported turned the interrupt into an error.
         print_interrupted("nothing was recorded")
-        sys.exit(INTERRUPTED)
+        sys.exit(interruption_code())
     finally:
-        if heard:
+        if signals_received:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C should not interrupt the cleanup
+
+
+def _interrupt(number: int, _: Any) -> None:
+    """End the command after Ctrl-C or SIGTERM, such that what it records is complete."""
+    signals_received.append(number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one should not interrupt the cleanup
+    raise Terminated
 
 
 def _guard_rank() -> None:
@@ -197,19 +210,14 @@ def _guard_rank() -> None:
     is_launched = any("RANK" in name or name == "SLURM_PROCID" for name in os.environ)
     if not is_launched or sys.argv[1:2] not in (["train"], ["resume"]):
         return
-    from tenfold.launch.detect import World, detect_world
-
-    def report(world: World, lost: WorkerLost) -> None:
-        from tenfold.transport.network.startup_store import report_stop
-
-        report_stop(world, lost)
+    from tenfold.launch.detect import detect_world
 
     with suppress(TenfoldError):  # about invalid launcher variables; the command reports it
         world = detect_world()
-        if world is not None:
-            from tenfold.machine.stop_guard import start_guard
+        if world is not None and world.local_size < world.size:  # those of one host watch each other
+            from tenfold.machine.rank_guard import start_guard
 
-            start_guard(world, report)
+            start_guard(world, "tenfold.transport.network.startup_store:report_stop")
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

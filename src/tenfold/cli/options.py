@@ -54,6 +54,13 @@ def check_report(path: Path | None) -> Path | None:
 Report = Annotated[
     Path | None, typer.Option("--output", "-o", help="Also write an HTML report.", callback=check_report)
 ]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Run the code that it names: import paths that your own commands have not named before, pickled models.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 Log = Annotated[
     list[str] | None,

@@ -1,5 +1,6 @@
 """The output of commands: tables and sentences for people, JSON for programs."""
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,10 +19,21 @@ if TYPE_CHECKING:
     from tenfold.runs import Emit, Event, Run
 
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells have it."""
 PARTIAL = 3
 """The exit code of a command that did only a part of its work: some folds or runs failed."""
+
+
+signals_received: list[int] = []
+"""The signals that asked this command to end: SIGINT (Ctrl-C) or SIGTERM."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM asked this command to end; it does what it does after Ctrl-C."""
+
+
+def interruption_code() -> int:
+    """Return the exit code after a signal, as shells have it: 130 after Ctrl-C, 143 after SIGTERM."""
+    return 128 + (signals_received[0] if signals_received else signal.SIGINT)
 
 
 def launched_rank() -> int | None:
@@ -61,7 +73,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     from tenfold.common.files import write_atomically
 
     try:
-        write_atomically(path, content if isinstance(content, bytes) else content.encode())
+        write_atomically(path, content if isinstance(content, bytes) else content.encode(), named_by_user=True)
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
 
@@ -134,12 +146,13 @@ def following(display: "Display", runs: Path | None, quiet: bool) -> Iterator[tu
 def exit_interrupted(how: str) -> NoReturn:
     """Say that the command was interrupted and what to do now, and exit."""
     print_interrupted(how)
-    raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(interruption_code()) from None
 
 
 def print_interrupted(how: str) -> None:
     """Say that the command was interrupted, and what to do now."""
-    typer.secho(f"interrupted; {how}", err=True, fg="yellow")
+    what = "ended by SIGTERM" if signal.SIGTERM in signals_received else "interrupted"
+    typer.secho(f"{what}; {how}", err=True, fg="yellow")
 
 
 def _elsewhere(runs: Path | None) -> str:

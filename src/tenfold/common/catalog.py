@@ -1,10 +1,10 @@
 """Every family whose members an experiment chooses by name.
 
 A line is a name and where the member is defined; the member is imported when it is first used, so that names can be
-checked and listed without importing torch. To add a member, write it in a new file and add its line here.
+checked and listed without importing torch. To add a member, write it in a new file and add its line here. Metrics have
+a table of their own, `metric_table.py`.
 """
 
-import re
 from typing import Any
 
 from tenfold.common.registry import LazyRegistry, Registry
@@ -114,16 +114,6 @@ LOSSES: Registry[Any] = LazyRegistry(
         "network": "tenfold.training.measures:loss_of_network",
     },
 )
-METRICS: Registry[Any] = LazyRegistry(
-    "metric",
-    {
-        "accuracy": "tenfold.training.measures:accuracy",
-        "mae": "tenfold.training.measures:mean_absolute_error",
-        "rmse": "tenfold.training.measures:root_mean_square_error",
-        "phone_accuracy": "tenfold.training.measures:phone_accuracy",
-        "word_error_rate": "tenfold.training.word_errors:word_error_rate",
-    },
-)
 LOGGERS: Registry[Any] = LazyRegistry(
     "logger",
     {
@@ -157,5 +147,3 @@ FOLD_MODES: Registry[Any] = LazyRegistry(
         "fused": "tenfold.crossval.modes:fused",
     },
 )
-RANKING_METRIC = re.compile(r"(precision|recall|map|ndcg)_at_([1-9]\d{0,5})")
-"""Metrics of the labels that are ranked highest, such as precision_at_10; any number may follow."""

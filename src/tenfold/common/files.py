@@ -1,16 +1,68 @@
-"""Files: reading TOML with an error message for what is wrong, and writing whole files or nothing."""
+"""Files: opening regular ones only, reading TOML with an error message, and writing whole files or nothing."""
 
+import errno
 import os
+import re
 import secrets
+import stat
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tenfold.errors import ExperimentError, StoreError
 
 PARTIAL = ".part"
+OCTAL = re.compile(r"\\([0-7]{3})")
+"""How a list of mounts writes spaces and the like in names."""
+LARGEST_TEXT = 2**26
+"""Bytes of a TOML or JSON file that are read at most."""
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file to read it; OSError for anything else, since a pipe or a device may keep a reader waiting."""
+    require_regular(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.fdopen(_checked(descriptor, path), "rb")
+
+
+def open_to_update(path: Path) -> BufferedRandom:
+    """Open a regular file to read and write it, made if it is missing; OSError for anything else, and for links."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    return os.fdopen(_checked(descriptor, path), "r+b")
+
+
+def require_regular(path: Path) -> None:
+    """Raise OSError for what is not a regular file, or a link to one."""
+    _check_kind(path.stat(), path)
+
+
+def read_regular(path: Path, most: int = LARGEST_TEXT) -> bytes:
+    """Return what a regular file holds; OSError for anything else, and for more than `most` bytes."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+    return content
+
+
+def _checked(descriptor: int, path: Path) -> int:
+    """Return a descriptor of a regular file; of any other, close it and raise OSError."""
+    try:
+        _check_kind(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_kind(status: os.stat_result, path: Path) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def names_data_file(name: str) -> bool:
@@ -44,9 +96,12 @@ def _is_stream(path: Path) -> bool:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that replaces `path` when the block ends; after an error in it, `path` stays as it was."""
-    if _is_stream(path):
+def replacing(path: Path, *, named_by_user: bool = False) -> Iterator[BinaryIO]:
+    """Open a file that replaces `path` when the block ends; after an error in it, `path` stays as it was.
+
+    Devices and pipes are written to where a user has named them; in the folder of a run, they are replaced.
+    """
+    if path.parent == Path("/dev") or (named_by_user and _is_stream(path)):
         with path.open("wb") as file:
             yield file
         return
@@ -64,16 +119,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write the content to the path, whole or not at all."""
-    with replacing(path) as file:
+def write_atomically(path: Path, content: bytes, *, named_by_user: bool = False) -> None:
+    """Write the content to the path, whole or not at all; `named_by_user` as in `replacing`."""
+    with replacing(path, named_by_user=named_by_user) as file:
         file.write(content)
 
 
 def read_toml(path: Path, kind: str, missing: str) -> dict[str, Any]:
     """Return what a TOML file holds; `kind` says in sentences what it should be, `missing` what to do without it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_regular(path).decode("utf-8-sig"))
     except FileNotFoundError:
         raise ExperimentError(f"there is no file {path}; {missing}") from None
     except UnicodeDecodeError:
@@ -87,10 +142,30 @@ def read_toml(path: Path, kind: str, missing: str) -> dict[str, Any]:
 
 
 def write_toml(path: Path, content: dict[str, Any]) -> None:
-    """Write a TOML file, whole or not at all."""
+    """Write a TOML file that a user has named, whole or not at all."""
     import tomli_w
 
-    write_atomically(path, tomli_w.dumps(content).encode())
+    write_atomically(path, tomli_w.dumps(content).encode(), named_by_user=True)
+
+
+def nearest_folder(path: Path) -> Path:
+    """Return a folder, or the nearest one above it that exists."""
+    path = path.absolute()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """Return the type of the file system that a path is on, such as ext4 or nfs4; "" where the system does not say."""
+    try:
+        lines = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError:
+        return ""
+    place, innermost, name = nearest_folder(path).resolve(), "", ""
+    for _, mounted, kind, *_ in lines:
+        mounted = OCTAL.sub(lambda code: chr(int(code[1], 8)), mounted)
+        if place.is_relative_to(mounted) and len(mounted) >= len(innermost):
+            innermost, name = mounted, kind
+    return name
 
 
 def short_path(path: Path) -> Path:

@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.common.registry import suggest
+from tenfold.common.trust import check_trusted, is_in_current_folder
 from tenfold.errors import ExperimentError, MachineError, TenfoldError
 
 
 def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -> Any:
     """Return what "package.module:name" names, looking in the current folder too.
 
-    `what` is what an error calls it ("data", "model"). Whatever the module itself raises keeps its traceback.
+    `what` is what an error calls it ("data", "model"). Whatever the module itself raises keeps its traceback. A path
+    that was read from a record or a file is refused unless it is trusted (see `common/trust.py`).
     """
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:
         raise error(f"{what} '{path}' is not an import path; it should look like 'package.module:callable'")
-    here = look_in_current_folder()
+    check_trusted(path, what, error)
+    here = look_in_current_folder(module_name)
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as missing:
@@ -40,12 +43,33 @@ def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -
     return found
 
 
-def look_in_current_folder() -> str:
-    """Make the modules in the current folder importable, and return its path."""
-    here = str(Path.cwd())
+def look_in_current_folder(module: str) -> str:
+    """Make the modules in the current folder importable, and return its path.
+
+    The folder comes first only where it holds the wanted module, so that its other files do not hide installed ones.
+    """
+    here, first = str(Path.cwd()), is_in_current_folder(module)
     if here not in sys.path:
+        sys.path.insert(0 if first else len(sys.path), here)
+        _added_last.update(() if first else (here,))
+    elif first and here in _added_last:
+        sys.path.remove(here)
         sys.path.insert(0, here)
+        _added_last.remove(here)
     return here
+
+
+_added_last: set[str] = set()
+"""Folders that were added behind all others."""
+
+
+def tenfold_command(*arguments: str) -> list[str]:
+    """Return the command that runs `tenfold` in another process, which looks for modules where this one does.
+
+    `python -m` alone would look in the current folder first, which may be somebody else's.
+    """
+    looks_here = not {"", str(Path.cwd())}.isdisjoint(sys.path)
+    return [sys.executable, *([] if looks_here else ["-P"]), "-m", "tenfold", *arguments]
 
 
 def optional_module(name: str, what: str, extra: str) -> Any:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from tenfold.common.metric_table import LOSS
 from tenfold.common.part_names import PARTS
 from tenfold.crossval.fold_experiment import resolve_fold_mode
 from tenfold.crossval.fold_splits import FoldSplit
@@ -107,10 +108,11 @@ def summarize_folds(folds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict
     return found
 
 
-def best_first(metrics: dict[str, float]) -> tuple[float, float]:
-    """Return a sort key that puts the best model first: by accuracy if there is one, then by loss."""
-    loss = metrics["loss"]
-    return -metrics.get("accuracy", 0.0), math.inf if math.isnan(loss) else loss
+def best_first(metrics: dict[str, float], *, metric: str, lower: bool) -> tuple[float, float]:
+    """Return a sort key that puts the best model first: by this metric, then by the loss; what is no number is last."""
+    values = metrics.get(metric, math.nan), metrics.get(LOSS, math.nan)
+    signed = values[0] if lower else -values[0], values[1]
+    return tuple(math.inf if math.isnan(value) else value for value in signed)  # type: ignore[return-value]
 
 
 def _per_core(results: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[float]:

@@ -8,6 +8,7 @@ import numpy as np
 from torch import nn
 
 from tenfold.common.html_views import facts_table, short_number, values_table
+from tenfold.common.metric_table import LOSS, main_metric
 from tenfold.common.part_names import PARTS
 from tenfold.common.registry import suggest
 from tenfold.crossval.combine_folds import interval
@@ -43,9 +44,8 @@ class CrossValidation:
 
     @property
     def metric(self) -> str:
-        """The metric of mean, std and confidence: accuracy if measured, else the first metric, else the loss."""
-        names = self._names("validation")
-        return next((name for name in ["accuracy", *names] if name in names and name != "loss"), "loss")
+        """The metric of mean, std, confidence and the best fold: the first of the experiment, else the loss."""
+        return main_metric(self._names("validation")) or LOSS
 
     def scores(self, metric: str | None = None, part: str = "validation") -> list[float]:
         """Return the values of a metric over the finished folds, on one part: train, validation or test."""
@@ -102,7 +102,7 @@ class CrossValidation:
     @cached_property
     def average_model(self) -> nn.Module:
         """A network whose weights are the mean of all folds' weights."""
-        return self.run.other(self.run.id, weights=dict(tensor_file.load(self.run.path / AVERAGE))).model
+        return self.run.other(self.run.id, weights=tensor_file.load_weights(self.run.path / AVERAGE)).model
 
     @cached_property
     def vote(self) -> nn.Module:

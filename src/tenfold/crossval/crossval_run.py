@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from tenfold.common.metric_table import LOSS, main_metric
 from tenfold.crossval.combine_folds import FoldEntry, best_first, combine_results, fold_entry
 from tenfold.crossval.ensemble import AVERAGE, measure_vote, save_average
 from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldWork
@@ -207,7 +208,12 @@ class CrossValidationRun:
     def _combine_models(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Measure the best model, the average and the vote of the finished folds; return this and the best weights."""
         finished = sorted(self._results)
-        best = min(finished, key=lambda index: best_first(self.entries[index]["metrics"]["validation"]))
+        measured = {index: self.entries[index]["metrics"]["validation"] for index in finished}
+        metric = main_metric(measured[finished[0]]) or LOSS
+        lower = self.task.experiment.training.prefers_lower(metric)
+        if lower is None:  # a run of an earlier version, resumed: `check_folds` asks for it now
+            metric, lower = LOSS, True
+        best = min(finished, key=lambda index: best_first(measured[index], metric=metric, lower=lower))
         weights: dict[str, Any] = {}
         # Its "fold" is its position in the list of folds, from 1: elsewhere "fold" counts within a repeat and node.
         combined: dict[str, Any] = {

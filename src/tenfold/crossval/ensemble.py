@@ -97,13 +97,23 @@ def save_average(task: Task, samples: dict[Path, int], path: Path) -> dict[str, 
 
 def measure_vote(task: Task, folders: Iterable[Path]) -> dict[str, float]:
     """Return the metrics, on the test part, of the vote of the models in some folders of runs."""
-    splits = task.splits
+    splits, training = task.splits, task.experiment.training
     if splits.test is None:
         return {}
+    folders = list(folders)
     outputs = [_test_outputs(folder) for folder in folders]
-    kind = output_kind(task.experiment.training, splits.classes, find_main_output(outputs[0]))
-    combined = combine_outputs(outputs, kind)
-    return measure(combined, all_targets(splits.test), *_measures(task))
+    if any(one is None for one in outputs):  # too large to be stored
+        device = devices.resolve(task.experiment.machine.device)
+        vote = Vote([_fold_network(task, folder) for folder in folders], training, splits.classes).to(device)
+        return evaluate(vote, splits.test, *_measures(task), precision=training.precision)
+    kind = output_kind(training, splits.classes, find_main_output(outputs[0]))
+    return measure(combine_outputs(outputs, kind), all_targets(splits.test), *_measures(task))
+
+
+def _fold_network(task: Task, folder: Path) -> nn.Module:
+    network = make_network(task)
+    network.load_state_dict(dict(tensor_file.load(folder / "model.pt")))
+    return network
 
 
 def _measures(task: Task) -> tuple[Any, Any]:
@@ -112,8 +122,8 @@ def _measures(task: Task) -> tuple[Any, Any]:
 
 
 def _test_outputs(folder: Path) -> Any:
-    """Return a fold's outputs on the test part, from the file that holds them."""
-    stored = stored_predictions.load(folder / stored_predictions.FILE, "test")
-    if stored is None or (folder / OUTPUTS).exists():
+    """Return a fold's outputs on the test part, from the file that holds them; None where there is none."""
+    if (folder / OUTPUTS).exists():
         return tensor_file.load(folder / OUTPUTS)
-    return torch.from_numpy(stored.outputs)
+    stored = stored_predictions.load(folder / stored_predictions.FILE, "test")
+    return torch.from_numpy(stored.outputs) if stored is not None else None

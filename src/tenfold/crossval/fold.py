@@ -25,8 +25,8 @@ from tenfold.machine.cores import using_threads
 from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, stored_predictions, tensor_file
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.store import FOLD
-from tenfold.training import all_targets, choose_loss, choose_metrics, measure, predict
-from tenfold.training.evaluation import make_predictions
+from tenfold.training import choose_loss, choose_metrics
+from tenfold.training.evaluation import evaluate_share, make_predictions, values_of, without_large_outputs
 from tenfold.workers.task import Task, make_network
 
 OUTPUTS = "test_outputs.pt"
@@ -172,12 +172,14 @@ def _measure_fold(task: Task, outcome: Outcome, validation: dict[str, float]) ->
 
 
 def _save_outputs(task: Task, outcome: Outcome) -> None:
-    """Save a fold's outputs on the test part for the vote, unless they are stored as its predictions anyway."""
+    """Save a fold's outputs on the test part for the vote, unless they are stored as its predictions anyway.
+
+    Those that are too large to be kept are computed again for the vote.
+    """
     if outcome.outputs is None or task.checkpoints is None:
         return
-    predictions = outcome.predictions.get("test")
     one_output = isinstance(outcome.outputs, torch.Tensor)  # of several only the main one is a prediction
-    if not one_output or predictions is None or predictions.outputs.nbytes > stored_predictions.LIMIT:
+    if not one_output or "test" not in outcome.predictions:
         tensor_file.save(outcome.outputs, task.checkpoints.parent / OUTPUTS)
 
 
@@ -194,12 +196,21 @@ def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict
         part: Part | None = getattr(splits, name)
         if part is None:
             return {}
-        outputs = predict(network, part, torch.arange(len(part)), precision=experiment.training.precision)
-        targets = all_targets(part)
-        if name != "train" and experiment.training.save_predictions and name not in outcome.predictions:
-            made = make_predictions(task.experiment.training, task.splits, name, outputs, targets)
-            outcome.predictions.update({name: made} if made is not None else {})
-        return measure(outputs, targets, loss, metrics)
+        stores = name != "train" and experiment.training.save_predictions and name not in outcome.predictions
+        share = evaluate_share(
+            network,
+            part,
+            torch.arange(len(part)),
+            loss,
+            metrics,
+            precision=experiment.training.precision,
+            keep=stored_predictions.LIMIT if stores else 0,
+            name=name,
+        )
+        values = values_of(share, part, loss, metrics, name=name)
+        if stores and (made := make_predictions(experiment.training, splits, name, without_large_outputs(share))):
+            outcome.predictions[name] = made
+        return values
 
     test = outcome.result["metrics"] if outcome.result["part"] == "test" else {}
     with using_threads(task.threads * task.workers):

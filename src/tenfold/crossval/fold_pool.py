@@ -14,12 +14,13 @@ from tenfold.engines.recording import Outcome
 from tenfold.engines.serial import Serial
 from tenfold.errors import StopTraining, WorkerLost
 from tenfold.machine import affinity
+from tenfold.machine.liveness import WorkerProgress
 from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.workers.pool.snapshot import TaskSnapshot
 from tenfold.workers.pool.worker_pool import WorkerPool
 from tenfold.workers.pool.worker_process import forward_warnings
-from tenfold.workers.pool.worker_reports import WorkerConnection, WorkerProgress, start_heartbeat
+from tenfold.workers.pool.worker_reports import WorkerConnection, attach_to_parent
 from tenfold.workers.task import Task
 
 
@@ -120,14 +121,15 @@ class FoldPool:
 
 
 def fold_worker(
-    process: int, pipe: Connection, lifeline: Connection, beats: Any, snapshot: TaskSnapshot, context: FoldContext
+    process: int, pipe: Connection, lifeline: Connection, floats: Any, snapshot: TaskSnapshot, context: FoldContext
 ) -> None:
     """Train the folds that this process is given, one after another."""
-    start_heartbeat(process, lifeline, beats)
-    progress = WorkerProgress(beats, process)
+    progress = attach_to_parent(process, lifeline, floats)
     connection = WorkerConnection(pipe, waiting=progress.mark_waiting)
     try:
-        task, request = snapshot.open(), JobRequest()
+        with progress.allow_more_time():
+            task, request = snapshot.open(), JobRequest()
+        progress.clear()
         while (job := _next_job(pipe, request)) is not None:
             request = JobRequest(_do_job(task, context, job, connection, progress))
             connection.flush()

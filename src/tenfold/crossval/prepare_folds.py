@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from tenfold.crossval.core_slots import share_cores
 from tenfold.crossval.fold_experiment import fold_experiment, resolve_fold_mode, trains_folds_together
 from tenfold.data import Splits, join_parts
 from tenfold.engines import choose, validate
@@ -11,6 +12,7 @@ from tenfold.engines.processes import Processes
 from tenfold.engines.validate import validate_fused
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.training.measures import require_direction
 from tenfold.workers.pool.fork_server import start_server_for
 from tenfold.workers.pool.snapshot import SharedTensors, in_shared_memory
 from tenfold.workers.task import Task
@@ -29,6 +31,8 @@ def check_folds(experiment: Experiment) -> None:
         raise ExperimentError(
             f'machine.engine = "{experiment.machine.engine}" does not support cross-validation; use "auto"'
         )
+    for metric in experiment.training.metric_names[:1]:
+        require_direction(experiment.training, metric, "the best fold")
     mode = resolve_fold_mode(experiment)
     if mode == "folds-over-workers" and experiment.machine.device != "cpu":
         raise ExperimentError(
@@ -52,7 +56,16 @@ def start_processes_early(experiment: Experiment) -> None:
     by_fold = resolve_fold_mode(experiment) == "fold-by-fold"
     if by_fold and not isinstance(choose(fold_experiment(experiment, "fold")), Processes):
         return
-    start_server_for(experiment.division.workers)
+    start_server_for(
+        experiment.division.workers if by_fold else share_cores(experiment, _count_models(experiment)).at_once
+    )
+
+
+def _count_models(experiment: Experiment) -> int:
+    """Return how many models are trained: one for each fold, of each node where every node has its own."""
+    division = experiment.division
+    nodes = division.workers if resolve_fold_mode(experiment) == "data-and-folds" else 1
+    return (division.folds or 2) * division.fold_repeats * nodes
 
 
 @contextmanager

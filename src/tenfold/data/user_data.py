@@ -11,7 +11,6 @@ from torch.utils.data import IterableDataset, TensorDataset
 from tenfold.common.imports import resolve
 from tenfold.common.part_names import PARTS
 from tenfold.common.registry import suggest
-from tenfold.common.user_code import warn_user
 from tenfold.data.collate import Collate
 from tenfold.data.dataset_part import DatasetPart
 from tenfold.data.files.column_values import columns_of, is_frame, is_series, series_values
@@ -240,7 +239,7 @@ def _described(name: str, parts: dict[str, Part], known_classes: int | None = No
 
 
 def _classes(parts: dict[str, Part]) -> int:
-    """Return the number of classes; a training part with a single class is refused, or warned about if others exist."""
+    """Return the number of classes; if there is only one, that is an error."""
     labels = {name: part.targets for name, part in parts.items() if part.targets is not None}
     ranges = {name: part.label_range for name, part in parts.items() if isinstance(part, DatasetPart)}
     many = {name: some for name, some in ranges.items() if some is not None}
@@ -254,11 +253,11 @@ def _classes(parts: dict[str, Part]) -> int:
     train = labels.get("train")
     if train is not None:
         train = train[train != NO_LABEL]
-    if train is not None and len(train) and int(train.min()) == int(train.max()):
-        only = f"all samples of the train part have the label {int(train.min())}"
-        if classes == 1:
-            raise DataError(f"{only}; a classification needs two classes or more, a regression needs floats as targets")
-        warn_user(f"{only}; a model cannot learn to tell classes apart from one class")
+    if classes == 1 and train is not None and len(train):
+        raise DataError(
+            "all samples of the train part have the label 0; a classification needs two classes or more, a regression "
+            "needs floats as targets"
+        )
     return classes
 
 

@@ -175,6 +175,10 @@ def _finish(outcome: Outcome, dispatcher: EventDispatcher, path: Path) -> None:
         dispatcher.end("interrupted", problem, outcome.result)
         return
     outcome.result["problem"] = ""
+    if failed := outcome.result.get("failed"):  # folds of a cross-validation, which can be trained again
+        of = f"{len(failed)} of {len(outcome.result['folds'])} folds failed"
+        dispatcher.end("interrupted", f"{of}: {failed[0]}", outcome.result)
+        return
     if dispatcher.end("finished", result=outcome.result):
         checkpoint.remove(path / "checkpoint")
     outcome.result["problem"] = dispatcher.recorder.problem

@@ -1,7 +1,6 @@
 """What is recorded with a run before it begins: machine, code, data, shards, and the user's own files."""
 
 import hashlib
-import importlib.util
 import os
 import shlex
 import subprocess
@@ -15,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from tenfold.common.catalog import SOURCES
-from tenfold.common.files import names_data_file
-from tenfold.common.imports import look_in_current_folder
+from tenfold.common.files import names_data_file, open_regular
+from tenfold.common.trust import locate
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
-from tenfold.experiment.values import PythonObject
 from tenfold.machine import facts
+from tenfold.mixing.rate_scaling import rate_scale
 from tenfold.models import parameter_count
+from tenfold.training import base_rate
 from tenfold.workers.task import Task, make_network
 
 MOST_CLASSES_COUNTED = 100
@@ -30,14 +30,15 @@ MOST_CLASSES_COUNTED = 100
 
 def describe(task: Task) -> dict[str, Any]:
     """Return what is recorded with a new run: machine, packages, command line, code version, data."""
-    machine, splits = facts.facts(), task.splits
+    machine, splits, network = facts.facts(), task.splits, make_network(task)
     return {
         "machine": machine,
         "packages": machine.pop("packages"),
         "command": _command(),
         "code": _commit(),
         "own_files": own_files(task.experiment),
-        "parameters": parameter_count(make_network(task)),
+        "parameters": parameter_count(network),
+        "lr": {"base": base_rate(task.experiment.training, network), "scale": rate_scale(task.experiment)},
         "data": {
             "name": splits.name,
             "shape": splits.shape if isinstance(splits.shape, dict) else list(splits.shape),
@@ -52,6 +53,22 @@ def describe(task: Task) -> dict[str, Any]:
         },
         "shards": audit(task),
         "cores": asdict(task.cores),
+    }
+
+
+def measuring_machine(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return what the time of a run depends on beside its experiment, of what was recorded with it.
+
+    The threads that an experiment leaves open follow from the cores.
+    """
+    machine = recorded.get("machine", {})
+    cpu, packages = machine.get("cpu", {}), recorded.get("packages") or machine.get("packages", {})
+    return {
+        "host": machine.get("host"),
+        "processor": cpu.get("model"),
+        "cores": [cpu.get(name) for name in ("logical", "usable_physical", "quota", "budget")],
+        "gpus": [gpu.get("name") for gpu in machine.get("gpus", ())],
+        "versions": {name: packages.get(name) for name in ("tenfold", "torch")},
     }
 
 
@@ -94,24 +111,19 @@ def own_files(experiment: Experiment) -> dict[str, str]:
 
 def own_modules(experiment: Experiment) -> dict[str, str]:
     """Return a digest of each module of the user's that an experiment names, by its name there."""
-    named = [value for values in experiment.named_values.values() for value in values]
-    paths = [value.import_path if isinstance(value, PythonObject) else value for value in named]
-    modules = dict.fromkeys(path.partition(":")[0] for path in paths if isinstance(path, str) and ":" in path)
+    modules = dict.fromkeys(path.partition(":")[0] for path in experiment.import_paths)
     return {module: _digest(_source(module)) for module in modules}
 
 
 def _source(module: str) -> Path | None:
     """Return the file of a module, which may be in the current folder."""
-    look_in_current_folder()
-    with suppress(ImportError, ValueError, AttributeError):
-        spec = importlib.util.find_spec(module)
-        return Path(spec.origin) if spec is not None and spec.origin is not None else None
-    return None
+    files = locate(module)
+    return Path(files[-1]) if files is not None else None
 
 
 def _digest(path: Path | None) -> str:
     """Return a digest of a file's content, or of a folder's list of files; "" for what is not there."""
-    if path is None or not path.exists():
+    if path is None or not (path.is_file() or path.is_dir()):
         return ""
     if path.is_dir():
         return hashlib.blake2b(repr(_listed(path)).encode(), digest_size=8).hexdigest()
@@ -133,7 +145,7 @@ def _listed(folder: Path) -> list[tuple[str, int, int]]:
 @cache
 def _content_digest(path: Path, _size: int, _time: int) -> str:
     """Return a digest of a file's content; a file of the same size and time is not read again."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
 
@@ -143,16 +155,24 @@ def _command() -> str:
 
 
 def _commit() -> str:
-    """Return the commit of the folder that the run was started in, "+" for uncommitted changes; "" outside git."""
+    """Return the commit of the folder that the run was started in, "+" for uncommitted changes; "" outside git.
+
+    A repository may name programs in its own settings: hooks, monitors, filters. The first two are not run by these
+    commands. Where it has filters, which look at changed files, "?" stands for not having looked.
+    """
     try:
         here = Path.cwd()
         if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
             return ""  # known without starting git
         commit = _git("rev-parse", "--short=12", "HEAD")
-        return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+        filters = _git("config", "--show-scope", "--includes", "--get-regexp", r"^filter\.", check=False)
+        if any(line.startswith(("local", "worktree")) for line in filters.splitlines()):
+            return f"{commit}?"
+        return commit + ("+" if _git("diff-index", "--name-only", "--ignore-submodules", "HEAD") else "")
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
-def _git(*command: str) -> str:
-    return subprocess.run(["git", *command], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+def _git(*command: str, check: bool = True) -> str:
+    line = ["git", "-c", "core.fsmonitor=false", *command]
+    return subprocess.run(line, capture_output=True, text=True, timeout=5, check=check).stdout.strip()

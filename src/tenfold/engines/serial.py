@@ -5,6 +5,7 @@ import torch
 from tenfold.engines.base import Engine
 from tenfold.engines.recording import Outcome
 from tenfold.machine import affinity, cores, devices
+from tenfold.machine.liveness import WorkerProgress
 from tenfold.machine.process_state import keeping_freed_memory
 from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Stopwatch, Warned
@@ -14,7 +15,6 @@ from tenfold.training.precision import set_matmul_precision
 from tenfold.training.randomness import keep_rng_state
 from tenfold.workers.channels import single_worker_channels
 from tenfold.workers.messages import Decision, Message
-from tenfold.workers.pool.worker_reports import WorkerProgress
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Worker

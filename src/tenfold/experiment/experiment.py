@@ -11,12 +11,13 @@ from typing import Any, Self, Unpack
 from pydantic import ValidationError, field_validator, model_validator
 
 from tenfold.common.files import read_toml, write_toml
+from tenfold.common.trust import Origin, RecordedPath, check_trusted, mark_paths
 from tenfold.errors import ExperimentError
 from tenfold.experiment.explain import explain
 from tenfold.experiment.field_types import Fields
 from tenfold.experiment.fields import FIELDS, nested, suggest_field, with_defaults
 from tenfold.experiment.section_fields import Data, Division, Machine, Model, Section, Training
-from tenfold.experiment.values import Text, UnrecordedObject, format_value
+from tenfold.experiment.values import PythonObject, Text, UnrecordedObject, format_value
 
 
 class Experiment(Section):
@@ -69,13 +70,22 @@ class Experiment(Section):
                 f"the first argument should be an Experiment, not {what}; give fields by name, model=... and data=..., "
                 'or read a file: Experiment.load("file.toml")'
             )
-        return (experiment or cls()).replace(**fields)
+        return (experiment or cls()).replace(**fields).with_trusted_imports()
+
+    @classmethod
+    def recorded(cls, fields: dict[str, Any], origin: Origin) -> Self:
+        """Return an experiment that a record holds; what its import paths name is imported only where it is trusted."""
+        return cls(**mark_paths(fields, origin))
 
     @classmethod
     def load(cls, path: str | Path, /, **changes: Unpack[Fields]) -> Self:
-        """Read an experiment from a TOML file, with some fields changed."""
+        """Read an experiment from a TOML file, with some fields changed.
+
+        Import paths in the file may name code of your own. An installed module, or any module where the file is that
+        of a recorded run, has to be named in `changes` or by an earlier call.
+        """
         path = Path(path)
-        fields = read_toml(path, "an experiment", f"`tenfold init {path}` writes one")
+        fields = mark_paths(read_toml(path, "an experiment", f"`tenfold init {path}` writes one"), _origin_of(path))
         try:
             return cls(**nested(fields, changes))
         except ExperimentError as error:
@@ -121,6 +131,28 @@ class Experiment(Section):
         }
 
     @property
+    def import_paths(self) -> list[str]:
+        """The import paths that it names, and those of its Python objects that can be imported."""
+        named = [value for values in self.named_values.values() for value in values]
+        paths = [value.import_path if isinstance(value, PythonObject) else value for value in named]
+        return [path for path in paths if isinstance(path, str) and ":" in path]
+
+    def with_trusted_imports(self, *, trust: bool = False) -> Self:
+        """Return the experiment with import paths that may be imported.
+
+        Raises ExperimentError if a record or a file named one that this user's own commands have not named before,
+        unless `trust` is set.
+        """
+        plain: dict[str, Any] = {}
+        for field, values in self.named_values.items():
+            if any(isinstance(value, RecordedPath) for value in values):
+                for value in () if trust else values:
+                    check_trusted(value, field)
+                unmarked = [str(value) if isinstance(value, RecordedPath) else value for value in values]
+                plain[field] = unmarked if field == "metrics" else unmarked[0]
+        return self.replace(**plain) if plain else self
+
+    @property
     def unrecorded_fields(self) -> list[str]:
         """The short names of fields whose Python objects were not recorded, and have to be given again to run."""
         fields = self.named_values
@@ -144,3 +176,10 @@ class Experiment(Section):
         dumped = with_defaults(self).model_dump(mode="json")
         values = {short: dumped[section][field] for short, (section, field) in FIELDS.items()}
         return {"name": self.name} | values | {"sync_every": self.division.pace}
+
+
+def _origin_of(path: Path) -> Origin:
+    """Return whose words a file holds: those of whoever wrote it for a command, or those of a store of runs."""
+    is_record = path.name == "experiment.toml" and (path.absolute().parent.parent / "tenfold.db").exists()
+    way_out = "if you trust it, name it yourself: --set FIELD=PATH on the command line, or as an argument in Python"
+    return Origin(str(path), way_out, trusts_user_code=not is_record)

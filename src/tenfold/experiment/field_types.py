@@ -54,6 +54,7 @@ class Fields(TypedDict, total=False):
     precision: Literal["fp32", "tf32", "bf16", "fp16"]
     loss: Any
     metrics: Any
+    lower_is_better: bool | None
     patience: int | None
     target: float | None
     evaluate_every: float
@@ -152,6 +153,7 @@ class Grid(TypedDict, total=False):
     precision: OneOrSeveral[Literal["fp32", "tf32", "bf16", "fp16"]]
     loss: Any
     metrics: Any
+    lower_is_better: OneOrSeveral[bool | None]
     patience: OneOrSeveral[int | None]
     target: OneOrSeveral[float | None]
     evaluate_every: OneOrSeveral[float]

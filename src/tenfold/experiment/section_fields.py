@@ -10,17 +10,16 @@ from tenfold.common.catalog import (
     FOLD_MODES,
     LOSSES,
     LR_SCALINGS,
-    METRICS,
     MODELS,
     NETWORK_TRANSPORTS,
     OPTIMIZERS,
     OUTER,
-    RANKING_METRIC,
     SCHEDULES,
     SHARD_KINDS,
     SOURCES,
     STRATEGIES,
 )
+from tenfold.common.metric_table import METRICS, RANKING_METRIC, lower_is_better
 from tenfold.common.optimizer_traits import OptimizerTraits, traits_of
 from tenfold.common.registry import nearest
 from tenfold.errors import ExperimentError
@@ -191,12 +190,18 @@ class Training(Section):
 
     Default: cross-entropy for classes, mse for numbers."""
     metrics: NamesOrObjects = ()
-    """accuracy, mae, rmse; precision_at_10, recall_at_10, map_at_10, ndcg_at_10 (any number) where a sample has several
-    labels; a scikit-learn scorer (f1_macro); or f(outputs, targets). Default: accuracy for classes."""
+    """accuracy, perplexity, mae, rmse; precision_at_10, recall_at_10, map_at_10, ndcg_at_10 (any number) where a sample
+    has several labels; a scikit-learn scorer (f1_macro); or f(outputs, targets). Models are judged by the first.
+
+    Default: accuracy for classes."""
+    lower_is_better: bool | None = None
+    """Whether lower values of the first metric are better, where it is your own and its name does not say so: a target,
+    and the best fold or setting, need to know. Default: known for built-in metrics and for names such as my_error."""
     patience: Count | None = None
     """Stop after this many epochs without a better evaluation loss, and keep the best weights. Default: never."""
     target: float | None = None
-    """Stop when the evaluation part reaches this value of the first metric: at least, or for loss, mae, rmse at most.
+    """Stop when the evaluation part reaches this value of the first metric: at least, or where lower is better (loss,
+    rmse, perplexity) at most.
 
     The evaluation part is the validation part, or the test part where there is none. Default: train all epochs."""
     evaluate_every: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -217,6 +222,10 @@ class Training(Section):
     def metric_names(self) -> tuple[str, ...]:
         """What the metrics are called in results: the last part of an import path, or the name of a function."""
         return tuple(map(label_of, self.metrics))
+
+    def prefers_lower(self, metric: str) -> bool | None:
+        """Return whether lower values of a metric are better; None if neither its name nor the experiment says so."""
+        return lower_is_better(metric, self.lower_is_better if metric in self.metric_names[:1] else None)
 
     @property
     def rate_schedule(self) -> "str | PythonObject | UnrecordedObject":

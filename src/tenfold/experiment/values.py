@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from tenfold.common.files import names_data_file
 from tenfold.common.registry import Registry, suggest
+from tenfold.common.trust import RecordedPath
 
 LARGEST = 2**63
 EPOCH = "epoch"
@@ -65,7 +66,7 @@ def _written(value: Any, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise ValueError(f"options are nested deeper than {DEEPEST} levels")
     if isinstance(value, str):
-        return _check_text(value)
+        return _check_text(str(value))
     if isinstance(value, bool) or (isinstance(value, int) and -LARGEST <= value < LARGEST):
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -251,6 +252,8 @@ def named_or_imported(known: Collection[str]) -> WithJsonSchema:
 
 
 def _wrap(value: object) -> object:
+    if isinstance(value, RecordedPath):
+        return value
     if isinstance(value, str | Path):
         return UnrecordedObject.read(str(value))
     if isinstance(value, bool | int | float | datetime.date | datetime.time):  # from a file; no object to train with
@@ -265,11 +268,13 @@ def _wrap_many(value: object) -> object:
 
 
 def _name_of(value: object) -> object:
-    return repr(value) if isinstance(value, PythonObject | UnrecordedObject) else value
+    if isinstance(value, PythonObject | UnrecordedObject):
+        return repr(value)
+    return str(value) if isinstance(value, RecordedPath) else value
 
 
 _AS_TEXT = (PlainSerializer(_name_of, when_used="json"), WithJsonSchema({"type": "string"}))
-_Member = Text | InstanceOf[PythonObject] | InstanceOf[UnrecordedObject]
+_Member = InstanceOf[RecordedPath] | Text | InstanceOf[PythonObject] | InstanceOf[UnrecordedObject]
 NameOrObject = Annotated[_Member, BeforeValidator(_wrap), *_AS_TEXT]
 """A name, "package.module:callable", or the object itself."""
 NamesOrObjects = Annotated[tuple[Annotated[_Member, *_AS_TEXT], ...], TakesList(_wrap_many)]

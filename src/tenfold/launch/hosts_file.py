@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from tenfold.common.files import read_regular
 from tenfold.errors import MachineError
 
 NAME = re.compile(r"(?:[\w.-]+@)?(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\])")
@@ -28,7 +29,7 @@ class Host:
 def read_hosts(path: Path, slots: int = 1) -> tuple[Host, ...]:
     """Read a hosts file; `slots` is the default for lines without a number."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
     except FileNotFoundError:
         raise MachineError(f"there is no hosts file {path}; {FORMS}") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -14,10 +14,12 @@ from typing import Literal
 
 import psutil
 
+from tenfold.common.files import nearest_folder
 from tenfold.launch.commands import find_mpirun
 from tenfold.machine import devices, limits
 from tenfold.machine.cores import ROOT, Topology, budget, load_is_high
 from tenfold.machine.facts import has_bf16, instruction_sets, torch_build
+from tenfold.runs.storage.connecting import describe_no_locks, find_abilities
 
 Status = Literal["ok", "note", "problem"]
 
@@ -150,15 +152,17 @@ def _shared_memory(root: Path) -> Iterator[Finding]:
 
 
 def _disk(folder: Path) -> Finding:
-    # The folder for runs may not have been made yet: its nearest existing parent is on the same disk.
-    there = next(path for path in [folder.absolute(), *folder.absolute().parents] if path.exists())
-    free = shutil.disk_usage(there).free
+    free, system = shutil.disk_usage(nearest_folder(folder)).free, find_abilities(folder)
+    found = f"{_size(free)} free in {folder}" + (f", file system {system.name}" if system.name else "")
+    if not system.locks:
+        return Finding("disk", found, "problem", f"runs cannot be recorded there: {describe_no_locks(system.name)}")
     if free < _LITTLE_DISK:
         advice = "checkpoints and events of runs may fill it; make room or choose another folder"
-        return Finding(
-            "disk", f"{_size(free)} free in {folder}", "note" if free > _LITTLE_DISK // 10 else "problem", advice
-        )
-    return Finding("disk", f"{_size(free)} free in {folder}")
+        return Finding("disk", found, "note" if free > _LITTLE_DISK // 10 else "problem", advice)
+    if not system.write_ahead:
+        advice = "recording is slower there, and waits for commands that read; a disk of this machine is better"
+        return Finding("disk", found, "note", advice)
+    return Finding("disk", found)
 
 
 def _torch() -> Finding:

@@ -38,6 +38,38 @@ def memory_left(root: Path = Path("/")) -> int | None:
     return min((max(0, limit - _memory_used(group)) for limit, group in limits if limit is not None), default=None)
 
 
+def count_out_of_memory_kills(root: Path = Path("/")) -> int:
+    """The processes that the kernel has killed for lack of memory: in this process's group, else on the machine."""
+    for group in _groups(root, "memory"):
+        for name in ("memory.events", "memory.oom_control"):
+            counts = _counts(group / name)
+            if "oom_kill" in counts:
+                return counts["oom_kill"]
+    return _counts(root / "proc/vmstat").get("oom_kill", 0)
+
+
+class MemoryHint:
+    """Says whether a process that has been killed was killed for lack of memory."""
+
+    def __init__(self) -> None:
+        """Note how many have been killed so far."""
+        self._before = count_out_of_memory_kills()
+
+    def __str__(self) -> str:
+        """What to add to the sentence about a killed process; "" where memory is not the reason."""
+        if count_out_of_memory_kills() <= self._before:
+            return ""
+        return ": the memory did not suffice; use fewer workers, smaller batches or a smaller model, or raise the limit"
+
+
+def free_memory() -> int:
+    """The bytes of memory that are free; in a container, of what the container may use."""
+    import psutil
+
+    available, left = int(psutil.virtual_memory().available), memory_left()
+    return available if left is None else min(available, left)
+
+
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """Folders of the groups that hold this process for `controller`, from its own up to where they are mounted."""
     paths = _memberships(root)
@@ -105,6 +137,11 @@ def _memory_used(group: Path) -> int:
     stat = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat"))
     cached = stat.get("total_inactive_file", stat.get("inactive_file", "0"))
     return max(0, int(used[0]) - int(cached)) if used else 0
+
+
+def _counts(path: Path) -> dict[str, int]:
+    words = (line.split() for line in _lines(path))
+    return {name: int(count) for name, count in (pair for pair in words if len(pair) == 2) if count.isdigit()}
 
 
 def _lines(path: Path) -> list[str]:

@@ -70,11 +70,20 @@ def is_alive(pid: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process was stopped by a signal."""
+    """Return whether a process was stopped by a signal; one that a debugger holds was not."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process has used; 0 for one that has ended."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
 
 
 def _set_thresholds(mmap: int, trim: int) -> None:

@@ -3,7 +3,8 @@
 import math
 import os
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +12,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from tenfold.cluster.hardware import RoundPrice, StepTime
-from tenfold.common.files import write_atomically
+from tenfold.common.files import read_regular, write_atomically
 from tenfold.errors import MachineError
 from tenfold.experiment.explain import explain
 from tenfold.mixing import Round
@@ -20,6 +21,8 @@ from tenfold.prediction.measurements import Averaging, Costs, Entry, Evaluating,
 
 ADVICE = "run `tenfold calibrate`"
 DIGITS = 5
+LOCK_SECONDS = 10.0
+"""How long to wait for another process that writes a profile."""
 
 
 class Profile(Entry):
@@ -39,7 +42,7 @@ class Profile(Entry):
         """Read a profile; by default the one that `tenfold calibrate` has saved."""
         path = Path(path) if path is not None else default_path()
         try:
-            return cls(**tomllib.loads(path.read_text(encoding="utf-8")))
+            return cls(**tomllib.loads(read_regular(path).decode()))
         except FileNotFoundError:
             raise MachineError(f"there is no profile {path}; {ADVICE} to measure this machine") from None
         except ValidationError as error:
@@ -54,10 +57,36 @@ class Profile(Entry):
 
         path = Path(path) if path is not None else default_path()
         try:
-            write_atomically(path, tomli_w.dumps(_written(self.model_dump(exclude_none=True))).encode())
+            content = tomli_w.dumps(_written(self.model_dump(exclude_none=True))).encode()
+            write_atomically(path, content, named_by_user=True)
         except OSError as error:
             raise MachineError(f"the profile {path} cannot be written: {error.strerror}; name another file") from None
         return path
+
+    def save_changes(self, before: "Profile | None", path: str | Path | None = None) -> Path:
+        """Write what was measured since `before` was read, and keep what other processes have written meanwhile."""
+        path = Path(path) if path is not None else default_path()
+        profile: Profile = self
+        with _locked(path):
+            with suppress(MachineError):  # one that cannot be read, or is not there, is replaced
+                latest = type(self).load(path)
+                if before is not None and latest.check(self.machine) is None:
+                    profile = latest._with_changes(before, self)
+            return profile.save(path)
+
+    def _with_changes(self, before: "Profile", after: "Profile") -> Self:
+        """Return the profile with what is in `after` and was not in `before`."""
+        entries = {
+            name: [entry for entry in getattr(after, name) if entry not in getattr(before, name)]
+            for name in ("averaging", "evaluating", "steps")
+        }
+        costs = {}
+        for name, value in after.costs:
+            if value != getattr(before.costs, name):
+                here = getattr(self.costs, name)
+                costs[name] = here | value if isinstance(value, dict) else value
+        newer = self.model_copy(update={"made": after.made, "machine": after.machine})
+        return newer.add(**entries).with_costs(**costs)
 
     def check(self, facts: dict[str, Any]) -> str | None:
         """Return why this profile does not apply to the machine with these facts, as a sentence; None if it does."""
@@ -201,6 +230,23 @@ class Profile(Entry):
             return 0.0
         nearest = min(known, key=lambda entry: _apart(entry.workers, workers))
         return nearest.seconds * (samples / workers) / (nearest.samples / nearest.workers)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time change a profile; without a lock where its file system has none."""
+    from filelock import FileLock
+
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=LOCK_SECONDS)
+    except (OSError, NotImplementedError):
+        pass
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def default_path() -> Path:

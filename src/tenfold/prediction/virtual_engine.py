@@ -9,7 +9,6 @@ It is here and not in `engines/` because it needs predictions, which are measure
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 
@@ -102,9 +101,7 @@ def free_memory(device: torch.device) -> int:
     """Return the free bytes of a device's memory; in a container, of what the container may use."""
     if device.type == "cuda":
         return int(left_on_gpu(device))
-    available = int(psutil.virtual_memory().available)
-    left = limits.memory_left()
-    return available if left is None else min(available, left)
+    return limits.free_memory()
 
 
 def _size(nbytes: int) -> str:

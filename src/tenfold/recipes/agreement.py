@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from tenfold.common.metric_table import lower_is_better
 from tenfold.recipes.recipe import PaperClaim
 from tenfold.report.formatting import duration, grouped, metric_value
 from tenfold.report.run_values import is_time
-from tenfold.report.scores import higher_is_better
 
 Numbers = Sequence[tuple[str, Mapping[str, float], Mapping[str, float]]]
 """For each row its label, the paper's numbers and ours, by column."""
@@ -93,7 +93,7 @@ def _range(factors: Iterable[float]) -> str:
 
 def _best(column: str) -> Callable[..., float]:
     """Return the function that finds the best value of a column."""
-    return max if not is_time(column) and higher_is_better(column) else min
+    return min if is_time(column) or lower_is_better(column) else max
 
 
 def _order(labels: Sequence[str], theirs: Sequence[float], mine: Sequence[float]) -> str:

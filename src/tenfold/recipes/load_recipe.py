@@ -5,9 +5,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from tenfold.common.catalog import METRICS
 from tenfold.common.files import read_toml
+from tenfold.common.metric_table import METRICS
 from tenfold.common.registry import suggest
+from tenfold.common.trust import Origin, mark_paths
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS
 from tenfold.experiment.values import label_of
@@ -20,14 +21,21 @@ def names() -> list[str]:
     return sorted(path.name.removesuffix(".toml") for path in _library().iterdir() if path.name.endswith(".toml"))
 
 
-def load(name: str | Path) -> Recipe:
-    """Return a built-in recipe by its name, or your own by the path of its TOML file."""
+def load(name: str | Path, *, trust: bool = False) -> Recipe:
+    """Return a built-in recipe by its name, or your own by the path of its TOML file.
+
+    The import paths that a file names are imported when it is run, if your own commands have named them before; others
+    only with `trust`.
+    """
     path = Path(name)
-    if path.suffix != ".toml":
+    is_file = path.suffix == ".toml"
+    if not is_file:
         if str(name) not in names():
             raise ExperimentError(f"unknown recipe '{name}'; {suggest(str(name), names())}, or the path of a TOML file")
         path = Path(str(_library().joinpath(f"{name}.toml")))
     content = read_toml(path, "a recipe", "name a built-in recipe, or an existing file")
+    if is_file and not trust:
+        content = mark_paths(content, Origin(str(path)))
     try:
         recipe = Recipe(**content)
         _check(recipe)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
+from tenfold.common.metric_table import lower_is_better, main_metric
 from tenfold.recipes.recipe import PaperRow, Recipe
 from tenfold.report.differences import describe_settings
 from tenfold.report.rows import Doubt, make_rows
 from tenfold.report.run_values import run_value
-from tenfold.report.scores import higher_is_better, main_metric
 from tenfold.report.tables.columns import DOUBT
 from tenfold.runs import Run
 
@@ -130,7 +130,7 @@ def _with_selected(rows: Sequence[ResultRow]) -> list[ResultRow]:
     scored = [row for row in rows if f"validation_{metric}" in row.ours]
     if not scored:
         return list(rows)
-    sign = 1 if higher_is_better(str(metric)) else -1
+    sign = -1 if lower_is_better(str(metric)) else 1
     best = max(scored, key=lambda row: sign * row.ours[f"validation_{metric}"])
     return [replace(row, selected=True) if row is best else replace(row, ours=_untested(row.ours)) for row in rows]
 

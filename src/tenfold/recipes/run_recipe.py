@@ -29,15 +29,16 @@ def run(
     device: str | None = None,
     runs: str | Path | None = None,
     progress: ShowProgress | None = None,
+    trust: bool = False,
 ) -> RecipeResult:
     """Run a recipe and return its numbers beside the paper's.
 
     Runs that are recorded already are not repeated, so an interrupted recipe continues when it is started again.
     Settings that need more cores than this machine has are predicted on a virtual cluster; what cannot be run or
-    predicted is listed with the reason. `progress` is called with a line for each setting.
+    predicted is listed with the reason. `progress` is called with a line for each setting. `trust` is that of `load`.
     """
     if not isinstance(recipe, Recipe):
-        recipe = load(recipe)
+        recipe = load(recipe, trust=trust)
     if scale not in SCALES:
         raise ExperimentError(f"unknown scale '{scale}'; known: {', '.join(SCALES)}")
     size = recipe.scales.get(scale, Size())
@@ -67,7 +68,7 @@ def _check_experiments(
     """Raise an error for the first setting whose fields do not make an experiment, before anything is run."""
     for (block, settings), own in zip(planned, fields, strict=True):
         try:
-            Experiment(**own)
+            Experiment(**own).with_trusted_imports()
         except ExperimentError as error:
             varied = ", ".join(f"{key}={value}" for key, value in settings.items())
             raise ExperimentError(f"recipe {recipe.name}, {block.verb} {varied}: {error}") from None
@@ -111,7 +112,7 @@ def _run_setting(
     from tenfold.api.compare import compare
 
     try:
-        experiment = Experiment(**fields)
+        experiment = Experiment(**fields).with_trusted_imports()
         if experiment.machine.device.startswith("cuda") and not is_available("gpu"):
             return Setting(block.verb, settings, reason=f"needs {NEEDS['gpu']}")
         short = _too_few_cores(experiment) if block.verb in ("train", "crossval") else ""

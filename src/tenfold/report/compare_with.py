@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from tenfold.common.metric_table import loss_last, main_metric
 from tenfold.report import clocks, summary
 from tenfold.report.differences import differing_fields
 from tenfold.report.formatting import NOTHING, count, duration, field_value, metric_value, one_line, plural
-from tenfold.report.scores import main_metric, ordered
 from tenfold.runs import Run
 from tenfold.runs.storage.store_tables import RunRecord
 
@@ -15,7 +15,7 @@ MOST_OFFERED = 50
 def compare_runs(run: Run, other: Run, what: str = "") -> dict[str, Any]:
     """Return a table of two runs: metrics, times, and the fields in which they differ, with the values of both."""
     both = (run, other)
-    names = list(dict.fromkeys(name for one in both for name in ordered(one.metrics)))
+    names = list(dict.fromkeys(name for one in both for name in loss_last(one.metrics)))
     parts = list({summary.evaluated_part(one) for one in both if one.metrics})
     same = parts[0] if len(parts) == 1 else ""
     scores = [(f"{same} {one_line(name)}".strip(), *(_score(one, name, same) for one in both)) for name in names]

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from tenfold.experiment import FIELDS, FOLD_FIELDS, Experiment
 from tenfold.report.clocks import HOW_RUN, PREDICTED
-from tenfold.report.formatting import field_value, one_line, plural
+from tenfold.report.formatting import field_value, plural, short_title
 from tenfold.runs import Run
 
 LABEL_FIELDS = 3
@@ -148,7 +148,7 @@ def label_runs(runs: Sequence[Run]) -> list[str]:
     """
     settings = varied_settings(runs)
     names = settings[0] if settings else {}
-    titles = [one_line(run.title) for run in runs]
+    titles = [short_title(run.title) for run in runs]
     if not names or (len(names) > LABEL_FIELDS and len(set(titles)) == len(runs)):
         found = titles
     else:

@@ -9,6 +9,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 NOTHING = "–"
 """Shown in a table where there is no value."""
+LONGEST_TITLE = 120
 
 
 def count(value: float | None) -> str:
@@ -134,6 +135,12 @@ def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
     for key, value in pairs:
         found.setdefault(key, []).append(value)
     return found
+
+
+def short_title(title: str) -> str:
+    """Return a title on one line, cut off where it is very long."""
+    text = one_line(title)
+    return text if len(text) <= LONGEST_TITLE else f"{text[: LONGEST_TITLE - 1]}…"
 
 
 def one_line(text: str) -> str:

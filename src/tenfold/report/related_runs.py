@@ -87,8 +87,10 @@ def _recorded(run: Run, wanted: Callable[[RunRecord], bool]) -> Iterator[Run]:
 
 
 def _has_one_worker(record: RunRecord) -> bool:
+    """Return whether a run was trained by one worker to the end; a fold learns from a part of the data only."""
     division = record["experiment"].get("division", {})
-    return record["status"] == "finished" and division.get("workers", 1) == 1 and division.get("folds") is None
+    one_model = record["kind"] != FOLD and division.get("folds") is None
+    return record["status"] == "finished" and division.get("workers", 1) == 1 and one_model
 
 
 def _agree(run: Run, other: Run, except_for: Sequence[str]) -> bool:

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from tenfold.common.metric_table import describe_direction, main_metric
 from tenfold.report.formatting import grouped
 from tenfold.report.rows import Row
-from tenfold.report.scores import higher_is_better, main_metric
 
 
 def rows_metric(rows: Sequence[Row]) -> str:
@@ -15,11 +15,18 @@ def rows_metric(rows: Sequence[Row]) -> str:
 
 
 def quality(row: Row, metric: str) -> float:
-    """Return how good the trained model is: the metric, negated where less is better; -inf where it is unknown."""
+    """Return how good the trained model is: the metric, negated where lower is better; -inf where that is unknown."""
     mean = row.metrics[metric].mean if metric in row.metrics else None
-    if mean is None:
+    lower = row.experiment.training.prefers_lower(metric)
+    if mean is None or lower is None:
         return -math.inf
-    return mean if higher_is_better(metric) else -mean
+    return -mean if lower else mean
+
+
+def direction(rows: Sequence[Row], metric: str) -> str:
+    """Return "higher is better" or "lower is better"; "" where that is not known, or the rows disagree."""
+    found = {row.experiment.training.prefers_lower(metric) for row in rows}
+    return describe_direction(found.pop()) if len(found) == 1 else ""
 
 
 def mean_seconds(row: Row) -> float:

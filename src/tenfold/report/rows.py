@@ -7,6 +7,7 @@ from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from tenfold.common.metric_table import loss_last
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.report import clocks, summary
 from tenfold.report.differences import (
@@ -17,7 +18,6 @@ from tenfold.report.differences import (
     label_runs,
     varied_settings,
 )
-from tenfold.report.scores import ordered
 from tenfold.runs import Run
 
 MACHINE_FIELDS = (
@@ -85,7 +85,7 @@ class Row:
     target_speedup: float | None = None
     """T1 / Tn of the training times to the target; None unless all runs of both settings reached it."""
     metrics: dict[str, Spread] = field(default_factory=dict)
-    """The final measurements on `part`, the accuracy first and the loss last."""
+    """The final measurements on `part`, the loss last."""
     part: str = "test"
     """The part of the data that `metrics` are about: test, or validation."""
     selected: bool | None = None
@@ -113,6 +113,8 @@ class Row:
     """The deviations of both times, propagated as for the speedup."""
     factor_per_sample: bool = False
     """Whether the factor against cpu compares times per sample."""
+    reused: int = 0
+    """How many of its runs a comparison has not run again, because they were recorded before."""
     doubts: tuple[Doubt, ...] = ()
     """Why the time or the speedup should not be trusted: see DOUBTS."""
     shares: dict[str, float] = field(init=False)
@@ -200,7 +202,7 @@ def _mean_times(times: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def metrics_of(runs: Sequence[Run], part: str | None = None) -> dict[str, Spread]:
     """Return the final metrics of runs on a part of the data; by default, on the part that was evaluated last."""
-    found = [ordered(run.metrics if part is None else run.metrics_on(part)) for run in runs]
+    found = [loss_last(run.metrics if part is None else run.metrics_on(part)) for run in runs]
     names = dict.fromkeys(name for one in found for name in one)
     return {name: spread_of(one.get(name) for one in found) for name in names}
 

@@ -20,7 +20,10 @@ def select_by_validation(rows: Sequence[Row]) -> list[Row]:
     validated = [
         replace(row, part="validation", metrics=metrics_of(row.runs, "validation"), selected=False) for row in rows
     ]
+    from tenfold.training.measures import require_direction
+
     metric = rows_metric(validated)
+    require_direction(rows[0].experiment.training, metric, "a selection")
     best = max(validated, key=lambda row: quality(row, metric))
     if not math.isfinite(quality(best, metric)):
         raise ExperimentError(NOT_VALIDATED)

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tenfold.common.metric_table import loss_last
 from tenfold.experiment import Experiment
 from tenfold.report import clocks
 from tenfold.report.formatting import count, duration, field_value, grouped, metric_value, name_some, one_line, plural
-from tenfold.report.scores import ordered
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
@@ -115,6 +115,18 @@ def describe_workers(run: Run) -> str:
     return f"{plural(workers, 'worker')}{each} on {field_value(run.experiment.machine.device)}{describe_pinning(run)}"
 
 
+def describe_lr(run: Run) -> str:
+    """Return the learning rate before warm-up and schedule, and why it is not the one that was given; "" if unknown."""
+    lr = run.facts.get("lr") or {}
+    if "base" not in lr or "scale" not in lr:
+        return ""
+    base, scale, division = lr["base"], lr["scale"], run.experiment.division
+    if scale == 1:
+        return f"{base:.3g}"
+    why = f"for {plural(division.workers, 'worker')}, lr_scaling = {division.lr_scaling}"
+    return f"{base * scale:.3g} = {base:.3g} × {scale:.3g} ({why}; lr_scaling = none keeps {base:.3g})"
+
+
 def describe_hardware(experiment: Experiment) -> str:
     """Return the link or the cluster of a virtual run: "link 10gbe", "cluster here"."""
     machine = experiment.machine
@@ -152,6 +164,8 @@ def result_rows(run: Run) -> list[tuple[str, str]]:
     """Return the results of a run as pairs of name and text; what was not measured is omitted."""
     rows = [("model", describe_model(run)), ("data", describe_data(run)), ("trained", describe_length(run))]
     rows += score_rows(run)
+    if lr := describe_lr(run):
+        rows.append(("learning rate", lr))
     if run.seconds is not None:
         rows.append(("training time", describe_speed(run)))
     if run.experiment.training.target is not None:
@@ -167,7 +181,7 @@ def result_rows(run: Run) -> list[tuple[str, str]]:
 def score_rows(run: Run) -> list[tuple[str, str]]:
     """Return the final metrics of a run as pairs of name and text."""
     part = evaluated_part(run)
-    return [(f"{part} {one_line(name)}", metric_value(name, value)) for name, value in ordered(run.metrics).items()]
+    return [(f"{part} {one_line(name)}", metric_value(name, value)) for name, value in loss_last(run.metrics).items()]
 
 
 def describe_lost_workers(run: Run) -> list[str]:
@@ -189,7 +203,10 @@ def describe_end(run: Run) -> str:
         return run.error.strip() or "failed without an error message"
     if run.status == "interrupted":
         reason = f"{run.error.strip()}\n" if run.error.strip() else ""
-        return f"{reason}`tenfold resume {run.id}` continues from the last completed epoch"
+        goes_on = (
+            "trains the folds that are missing" if run.kind == CROSSVAL else "continues from the last completed epoch"
+        )
+        return f"{reason}`tenfold resume {run.id}` {goes_on}"
     return "still running; these are the results so far" if run.status == "running" else ""
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tenfold.common.files import write_atomically
+from tenfold.common.files import read_regular, write_atomically
 from tenfold.errors import StoreError
 from tenfold.runs import tensor_file
 from tenfold.runs.storage.claim import check_claim
@@ -23,6 +23,8 @@ MANIFEST = "manifest.json"
 BEFORE = "manifest-before.json"
 """The manifest of the checkpoint before the last."""
 CHECKSUM = "checksum"
+FILES = "files"
+"""In a manifest: the workers' files that were in the folder when it was written; those of other hosts were not."""
 
 
 def file_name(epoch: int, rank: int) -> str:
@@ -47,7 +49,7 @@ def commit(folder: Path, manifest: dict[str, Any]) -> None:
     try:
         if before is not None and before["epoch"] != manifest["epoch"]:
             _write(folder / BEFORE, before)
-        _write(folder / MANIFEST, manifest)
+        _write(folder / MANIFEST, manifest | {FILES: sorted(path.name for path in _files_of(folder, manifest))})
     except OSError as error:
         raise StoreError(f"{folder / MANIFEST} cannot be written: {error.strerror}") from None
     earlier = _read(folder / BEFORE)
@@ -60,20 +62,23 @@ def commit(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def find_undamaged(folder: Path) -> tuple[dict[str, Any] | None, str]:
-    """Return the manifest of the last checkpoint of which nothing is damaged, and what is wrong with a later one.
+    """Return the manifest of the last checkpoint that is whole and undamaged, and what is wrong with a later one.
 
     The manifest is None before the first checkpoint. Of workers on other hosts, the files are not here to be checked.
     """
     problems = []
     for name in (MANIFEST, BEFORE):
         if not (folder / name).exists():
+            if name == MANIFEST and (folder / BEFORE).exists():
+                problems.append(f"there is no file {folder / name}")
             continue
         manifest = _read(folder / name)
         if manifest is None:
             problems.append(f"{folder / name} is damaged")
             continue
+        names = manifest.pop(FILES, ())
         try:
-            for path in folder.glob(f"epoch-{manifest['epoch']}-worker-*.pt"):
+            for path in {*_files_of(folder, manifest), *(folder / Path(str(name)).name for name in names)}:
                 tensor_file.verify(path)
         except StoreError as error:
             problems.append(str(error))
@@ -83,6 +88,11 @@ def find_undamaged(folder: Path) -> tuple[dict[str, Any] | None, str]:
     if problems:
         raise StoreError(f"{'; '.join(problems)}; delete the folder {folder} to train again from the beginning")
     return None, ""
+
+
+def _files_of(folder: Path, manifest: dict[str, Any]) -> list[Path]:
+    """Return the workers' files of a checkpoint that are here."""
+    return list(folder.glob(f"epoch-{manifest['epoch']}-worker-*.pt"))
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,11 @@ class Resumption:
     def state(self, rank: int) -> dict[str, Any]:
         """Return the saved state that a worker continues from; where there are more workers now, some share one."""
         saved = self.ranks[rank % len(self.ranks)]
-        return dict(tensor_file.load(self.folder / file_name(self.manifest["epoch"], saved)))
+        path = self.folder / file_name(self.manifest["epoch"], saved)
+        state = tensor_file.load(path)
+        if not isinstance(state, dict):
+            raise StoreError(f"{path} holds a {type(state).__name__}; it should hold the state of a worker")
+        return state
 
 
 def remove(folder: Path) -> None:
@@ -122,7 +136,7 @@ def _write(path: Path, manifest: dict[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any] | None:
     """Return a manifest; None where it is missing or damaged."""
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(read_regular(path))
         checksum = manifest.pop(CHECKSUM, None)
         good = checksum == _checksum(manifest) if checksum is not None else _is_plausible(manifest)
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):

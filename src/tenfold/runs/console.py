@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from tenfold.common.files import open_regular, open_to_update, write_atomically
+
 FILE = "console.txt"
 LIMIT = 200_000
 """How many bytes are shown; a file that has grown to twice as many is cut to its last part."""
@@ -50,12 +52,11 @@ class ConsoleFile:
         self._own, self._pid = LineBuffer(), os.getpid()
         self._workers: dict[int, LineBuffer] = {}
         self._changed = self._failed = False
-        before = self._read()
-        self._waiting: list[str] = [""] if before and not before.endswith(b"\n") else []  # ends a line that was cut off
+        self._size, ends_line = self._end()
+        """Bytes of the complete lines in the file; a line that is not complete follows them."""
+        self._waiting: list[str] = [] if ends_line else [""]  # ends a line that was cut off
         self._written = time.monotonic()
         self._lock = threading.RLock()
-        self._size = len(before)
-        """Bytes of the complete lines in the file; a line that is not complete follows them."""
 
     def add(self, text: str, worker: int | None = None) -> None:
         """Keep a text that was printed here, or by a worker process, which its lines then name."""
@@ -84,7 +85,7 @@ class ConsoleFile:
                 return
             lines = "".join(f"{line}\n" for line in self._waiting).encode(errors="replace")[-2 * LIMIT :]
             try:
-                with self.path.open("r+b" if self.path.exists() else "wb") as file:
+                with open_to_update(self.path) as file:
                     file.seek(self._size)
                     file.write(lines)
                     self._size = file.tell()
@@ -96,22 +97,23 @@ class ConsoleFile:
                 self._failed = True
             self._waiting, self._changed = [], False
 
-    def _read(self) -> bytes:
-        """Return what the file holds from before, such as the first part of a resumed run."""
+    def _end(self) -> tuple[int, bool]:
+        """Return the bytes that the file has from before, for a resumed run, and whether its last line is whole."""
         try:
-            return self.path.read_bytes()
+            with open_regular(self.path) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - 1))
+                return size, file.read() in (b"", b"\n")
         except FileNotFoundError:
-            return b""
+            return 0, True
         except OSError:
             self._failed = True
-            return b""
+            return 0, True
 
     def _cut(self) -> None:
         """Replace the file by one with its last part."""
-        kept = _tail(self.path.read_bytes()[: self._size])
-        partial = self.path.with_name(f".{self.path.name}.part")
-        partial.write_bytes(kept)
-        partial.replace(self.path)
+        kept = _read_tail(self.path, self._size)
+        write_atomically(self.path, kept)
         self._size = len(kept)
 
     def close(self) -> None:
@@ -127,16 +129,17 @@ class ConsoleFile:
 def read_console(folder: Path) -> str:
     """Return the last part of what a run printed; empty where it printed nothing or its folder is gone."""
     with suppress(OSError):
-        return _tail((folder / FILE).read_bytes()).decode(errors="replace")
+        return _read_tail(folder / FILE).decode(errors="replace")
     return ""
 
 
-def _tail(content: bytes) -> bytes:
-    """Return the last lines of a text that have at most LIMIT bytes."""
-    if len(content) <= LIMIT:
-        return content
-    kept = content[-LIMIT:]
-    return kept[kept.find(b"\n") + 1 :]
+def _read_tail(path: Path, end: int | None = None) -> bytes:
+    """Return the last lines before a place in a file, by default its end, that have at most LIMIT bytes."""
+    with open_regular(path) as file:
+        end = file.seek(0, os.SEEK_END) if end is None else end
+        file.seek(max(0, end - LIMIT))
+        kept = file.read(min(end, LIMIT))
+    return kept if end <= LIMIT else kept[kept.find(b"\n") + 1 :]
 
 
 class Tap:

@@ -7,17 +7,35 @@ from typing import Any
 
 from tenfold.errors import RunTakenOver, StoreError
 from tenfold.runs.console import ConsoleFile
-from tenfold.runs.events import CheckpointFailed, Emit, Ended, Ending, Event, Lifecycle, Metric, Printed, Stopwatch
+from tenfold.runs.events import (
+    CheckpointFailed,
+    Emit,
+    Ended,
+    Ending,
+    Event,
+    Lifecycle,
+    Metric,
+    Printed,
+    Stopwatch,
+    Warned,
+)
+from tenfold.runs.storage.connecting import LOCK_SECONDS
 from tenfold.runs.store import Store
 
 FLUSH_SECONDS = 0.5
+LONGEST_RETRY_SECONDS = 60.0
+"""While the store cannot be written to, the time until the next attempt doubles up to this."""
+RETRY_LOCK_SECONDS = 1.0
+"""How long such an attempt waits for another process to release the store."""
+MOST_WAITING = 50_000
+"""Events that wait for a store that cannot be written to; beyond that, those of single steps are left out."""
 
 
 class Recorder:
     """A listener that keeps events for a moment and records them together.
 
     When the store cannot be written to (a full disk, say) training continues: it warns once, keeps the events, and
-    tries again with every flush.
+    tries again now and then.
     """
 
     def __init__(self, store: Store, run: int) -> None:
@@ -25,6 +43,8 @@ class Recorder:
         self.run = run
         self.problem = ""
         self._failing = False
+        self._retry_seconds = FLUSH_SECONDS
+        self._left_out = 0
         self._waiting: list[Event] = []
         self._flushed = time.monotonic()
         self._connection = store.keep_open()
@@ -32,18 +52,46 @@ class Recorder:
     def __call__(self, event: Event) -> None:
         """Keep the event, and record what has waited long enough."""
         self._waiting.append(event)
-        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+        if time.monotonic() - self._flushed > self._retry_seconds:
+            self.flush()
+        elif self._failing and len(self._waiting) > MOST_WAITING:
+            self._leave_out_steps()
+
+    def flush_unless_failing(self) -> None:
+        """Record what is waiting, unless the store could not be written to a moment ago."""
+        if not self._failing:
             self.flush()
 
     def flush(self) -> None:
         """Record what is waiting."""
+        if self._waiting:
+            seconds = RETRY_LOCK_SECONDS if self._failing else LOCK_SECONDS
+            if self._try(self.store.append, self.run, self._waiting, lock_seconds=seconds):
+                self._retry_seconds, self._waiting = FLUSH_SECONDS, self._note_left_out()
+            else:
+                self._retry_seconds = min(2 * self._retry_seconds, LONGEST_RETRY_SECONDS)
         self._flushed = time.monotonic()
-        if self._waiting and self._try(self.store.append, self.run, self._waiting):
-            self._waiting = []
+
+    def _leave_out_steps(self) -> None:
+        """Forget events of single steps, which only curves and timelines show; of the others, the oldest."""
+        kept = [event for event in self._waiting if _is_summary(event)][-MOST_WAITING // 2 :]
+        self._left_out += len(self._waiting) - len(kept)
+        self._waiting = kept
+
+    def _note_left_out(self) -> list[Event]:
+        """Return an event that says how many were left out, if any."""
+        count, self._left_out = self._left_out, 0
+        if not count:
+            return []
+        text = f"{count:,} events of single steps are not recorded: the run store could not be written to for a while"
+        return [Warned(at=self._waiting[-1].at, text=text)]
 
     def close(self, *, result: dict[str, Any], status: str, error: str = "") -> bool:
         """Record what is waiting and how the run ended, release the run, and return whether all is recorded."""
         self.flush()
+        if self._waiting:  # a last attempt, which waits longer, or the count of what was left out
+            self._failing = False
+            self.flush()
         done = self._try(self.store.update, self.run, result=result, status=status, error=error) and not self._waiting
         self.store.release(self.run)
         self._connection.close()
@@ -73,6 +121,13 @@ class Recorder:
         if self._failing:  # what could not be written has been by now
             self._failing, self.problem = False, ""
         return True
+
+
+def _is_summary(event: Event) -> bool:
+    """Return whether an event is about more than a step or two."""
+    return isinstance(event, Lifecycle) or (
+        isinstance(event, Metric) and (event.part != "train" or "epoch" in event.name)
+    )
 
 
 class EventDispatcher:
@@ -111,7 +166,7 @@ class EventDispatcher:
         self.latest = max(self.latest, event.at)
         self.recorder(event)
         if isinstance(event, Lifecycle):
-            self.recorder.flush()
+            self.recorder.flush_unless_failing()
         elif isinstance(event, Metric) and event.part != "train":
             self.known |= {"part": event.part, "epochs": event.epoch + 1, "seconds": event.seconds}
             self.known.setdefault("metrics", {})[event.name] = event.value

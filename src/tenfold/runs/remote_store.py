@@ -1,8 +1,7 @@
 """A store that another rank writes."""
 
-import sqlite3
-from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NoReturn
 
 from tenfold.errors import StoreError
 from tenfold.runs.storage import store_tables
@@ -18,7 +17,14 @@ class RemoteStore(Store):
         self.version = store_tables.VERSION
         self._claims = {}
 
-    def _connect(self) -> AbstractContextManager[sqlite3.Connection]:  # type: ignore[override]
+    def _check_writable(self) -> None:
+        self._refuse()
+
+    def connect(self, *_: object, **__: object) -> NoReturn:
+        """Raise StoreError."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
         raise StoreError(
             f"rank 0 of the launch records this run, in its folder {self.folder}; read it there, or on rank 0 only"
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tenfold.common.part_names import PARTS
+from tenfold.common.trust import Origin
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import tensor_file
@@ -51,8 +52,12 @@ class Run:
         experiment: Experiment | None = None,
         weights: dict[str, Any] | None = None,
         result: dict[str, Any] | None = None,
+        trust: bool = False,
     ) -> None:
-        """Wrap a record; `experiment`, `weights` and `result` are given if they need not be read from the store."""
+        """Wrap a record; `experiment`, `weights` and `result` are given if they need not be read from the store.
+
+        `trust` allows to run the code that the record names.
+        """
         self.store = store
         self.id: int = record["id"]
         self.title: str = record["title"]
@@ -71,6 +76,8 @@ class Run:
         self._build = build
         self._weights = weights
         self._result = result
+        self.is_trusted = trust
+        """Whether the code that its record names may run, though you have not named it before."""
 
     @property
     def error(self) -> str:
@@ -97,7 +104,9 @@ class Run:
             if not self._held["experiment"]:
                 raise StoreError(f"the experiment of run {self.id} is damaged")
             try:
-                self._experiment = Experiment(**self._held["experiment"])
+                fields = self._held["experiment"]
+                recorded = Experiment.recorded(fields, Origin(f"run {self.id}"))
+                self._experiment = recorded.with_trusted_imports(trust=True) if self.is_trusted else recorded
             except ExperimentError as error:
                 reason = str(error).replace("\n", "; ")
                 raise StoreError(f"the experiment of run {self.id} cannot be read by this version: {reason}") from None
@@ -259,7 +268,7 @@ class Run:
             }
             otherwise = f"it is {self.status}; `tenfold resume {self.id}` continues it"
             raise StoreError(f"run {self.id} has no saved model: {way_out.get(self.status, otherwise)}")
-        return dict(tensor_file.load(self.path / "model.pt"))
+        return tensor_file.load_weights(self.path / "model.pt")
 
     def tag(self, *names: str) -> None:
         """Add tags to the run, by which `list_runs(filter="tag=...")` finds it."""
@@ -313,7 +322,7 @@ class Run:
 
     def other(self, run: int, *, weights: dict[str, Any] | None = None) -> "Run":
         """Return another run of the same store, or this one with other weights; its folds know its model, too."""
-        found = Run(self.store, self.store.find(run), build=self._build, weights=weights)
+        found = Run(self.store, self.store.find(run), build=self._build, weights=weights, trust=self.is_trusted)
         if found.facts.get("crossval", {}).get("parent", run) == self.id:
             found._experiment = found.experiment.replace(model=self.experiment.model)
         return found
@@ -368,7 +377,10 @@ class Run:
     def __repr__(self) -> str:
         scores = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items())
         time = f", {self.seconds:.3g} s {self.clock}" if self.seconds is not None else ""
-        return f"<Run {self.id} {self.title}: {self.status}{scores}{time}>"
+        lr = self.facts.get("lr") or {"base": 0.0, "scale": 1}
+        base, scale = lr["base"], lr["scale"]
+        scaled = f", lr {base * scale:.3g} = {base:.3g} × {scale:.3g}" if scale != 1 else ""
+        return f"<Run {self.id} {self.title}: {self.status}{scores}{time}{scaled}>"
 
 
 def _numbers(values: Any) -> dict[str, float]:

@@ -15,15 +15,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tenfold.common.files import short_path
+from tenfold.common.files import require_regular, short_path, write_atomically
+from tenfold.common.trust import remember_named
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
 from tenfold.runs.events import Event, as_row
 from tenfold.runs.storage import store_tables
-from tenfold.runs.storage.claim import Claim, taken_over
+from tenfold.runs.storage.claim import Claim
+from tenfold.runs.storage.connecting import LOCK_SECONDS, StoreFile, describe_no_locks
 from tenfold.runs.storage.lookup import find_row
-from tenfold.runs.storage.store_tables import RunRecord, checked_tag, read_labels
+from tenfold.runs.storage.store_tables import RunRecord, checked_tags, read_labels
 
 MARK_REPEATED = """
 UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?
@@ -49,7 +51,7 @@ def _keep_model(experiment: Experiment, path: Path) -> None:
     """Keep the model beside the run where importing it by name would not give it again."""
     model = experiment.model.name
     if isinstance(model, PythonObject) and model.import_path is None and (content := model.pickled()):
-        path.write_bytes(content)
+        write_atomically(path, content)
 
 
 class Store:
@@ -70,10 +72,25 @@ class Store:
                 raise StoreError(
                     f"the run store {short_path(self.folder)} cannot be opened: it is a file; --runs names a folder"
                 )
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._check_files()
+            self._access = StoreFile(self.file)
+            self._open_file()
             with self._connect() as connection:
-                store_tables.prepare_tables(connection, self.file)
+                if self._access.access == "write":
+                    store_tables.prepare_tables(connection, self.file, write_ahead=self._access.abilities.write_ahead)
                 self.version = store_tables.version_of(connection)
+
+    def _open_file(self) -> None:
+        """Make the folder of a new store, or find out how the file of one that exists can be opened."""
+        if self.file.exists():
+            self._access.choose_access()
+        elif not self._access.abilities.locks:  # before anything is made
+            raise StoreError(
+                f"a run store cannot be made in {short_path(self.folder)}: "
+                f"{describe_no_locks(self._access.abilities.name)}"
+            )
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True)
 
     def create(self, experiment: Experiment, *, kind: str, facts: dict[str, Any]) -> int:
         """Record a new run, make its folder, claim it for this process, and return its number."""
@@ -89,11 +106,14 @@ class Store:
             # before the commit: a run that is in the store has its folder and its experiment, and is claimed
             path = self.path(run, title)
             path.mkdir(parents=True, exist_ok=True)
+            (path / "experiment.toml").unlink(missing_ok=True)
             experiment.save(path / "experiment.toml")
             _keep_model(experiment, path / MODEL_PICKLE)
             claim = Claim.take(path, force=True)
         if claim is not None:
             self._claims[run] = claim
+        if kind != FOLD:
+            remember_named(experiment.import_paths)
         return run
 
     def path(self, run: int, title: str) -> Path:
@@ -105,11 +125,11 @@ class Store:
         claim = self._claims.get(run)
         return claim.path.parent if claim is not None else self.path(run, self.find(run)["title"])
 
-    def append(self, run: int, events: Iterable[Event]) -> None:
-        """Record events, all of them or none."""
+    def append(self, run: int, events: Iterable[Event], *, lock_seconds: float = LOCK_SECONDS) -> None:
+        """Record events, all of them or none; wait `lock_seconds` for another process that writes to the store."""
         self._check_claim(run)
         values = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
-        with self._writing() as connection:
+        with self._writing(lock_seconds) as connection:
             connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", values)
 
     def update(self, run: int, *, result: dict[str, Any], status: str | None = None, error: str = "") -> None:
@@ -144,7 +164,7 @@ class Store:
 
     def _check_claim(self, run: int) -> None:
         if (claim := self._claims.get(run)) is not None and claim.is_lost:
-            raise taken_over(claim.path.parent)
+            raise claim.loss()
 
     def release(self, run: int) -> None:
         """Release the claim, so that other processes can have the run."""
@@ -240,8 +260,9 @@ class Store:
 
     def tag(self, run: int, *names: str) -> None:
         """Add tags to a run; those it already has stay."""
-        rows = [(run, checked_tag(name)) for name in names]
         with self._writing() as connection:
+            known = connection.execute("SELECT name FROM tags WHERE run = ?", (run,)).fetchall()
+            rows = [(run, name) for name in checked_tags(names, [name for (name,) in known])]
             connection.executemany("INSERT OR IGNORE INTO tags (run, name) VALUES (?, ?)", rows)
 
     def untag(self, run: int, *names: str) -> None:
@@ -270,9 +291,15 @@ class Store:
     def keep_open(self) -> sqlite3.Connection:
         """Return a connection to keep while much is written: closing the last one moves the log into the file."""
         with self._explained("opened"):
-            connection = sqlite3.connect(self.file, timeout=store_tables.LOCK_SECONDS, check_same_thread=False)
+            connection = self.connect(check_same_thread=False)
             connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()  # before it has read, it does not count as open
             return connection
+
+    def connect(self, lock_seconds: float = LOCK_SECONDS, *, check_same_thread: bool = True) -> sqlite3.Connection:
+        """Open the file of the store."""
+        connection = self._access.connect(lock_seconds, check_same_thread=check_same_thread)
+        connection.text_factory = store_tables.as_text
+        return connection
 
     def _known(self, connection: sqlite3.Connection, found: Iterable[tuple[Any, ...]]) -> list[RunRecord]:
         labels = read_labels(connection)
@@ -288,6 +315,14 @@ class Store:
                 f"(format {self.version}, this version knows {store_tables.VERSION}); update Tenfold, "
                 "or use another folder"
             )
+        if self._access.problem:
+            raise StoreError(f"the run store {short_path(self.file)} cannot be written to: {self._access.problem}")
+
+    def _check_files(self) -> None:
+        """Raise OSError if a pipe or a device is in the place of one of the files that SQLite opens."""
+        for ending in ("", "-wal", "-shm", "-journal"):
+            with suppress(FileNotFoundError):
+                require_regular(self.file.with_name(self.file.name + ending))
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -295,15 +330,14 @@ class Store:
             yield connection
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _writing(self, lock_seconds: float = LOCK_SECONDS) -> Iterator[sqlite3.Connection]:
         self._check_writable()
-        with self._explained("written to"), self._connect() as connection:
+        with self._explained("written to"), self._connect(lock_seconds) as connection:
             yield connection
 
     @contextmanager
-    def _connect(self) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(self.file, timeout=store_tables.LOCK_SECONDS)
-        connection.text_factory = store_tables.as_text
+    def _connect(self, lock_seconds: float = LOCK_SECONDS) -> Iterator[sqlite3.Connection]:
+        connection = self.connect(lock_seconds)
         # With write-ahead logging a commit that was not forced to the disk yet survives the death of the process; only
         # a power cut may take it, and leaves the store sound. Forcing each costs tens of milliseconds.
         connection.execute("PRAGMA synchronous = NORMAL")

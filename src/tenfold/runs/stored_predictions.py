@@ -16,7 +16,6 @@ A fold of a cross-validation stores its validation part as well; the cross-valid
 the validation parts of its folds. A part whose outputs are larger than `LIMIT` bytes is left out.
 """
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,12 +24,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tenfold.common.array_files import read_npz
 from tenfold.common.files import replacing
 from tenfold.errors import StoreError
 
 FILE = "predictions.npz"
 LIMIT = 64 * 2**20
 """Outputs of a part are not stored if they have more bytes than this."""
+COLUMNS = ("samples", "outputs", "targets", "kind")
 EXTRA = ("worst", "pictures")
 
 
@@ -95,7 +96,7 @@ def save(parts: Mapping[str, Predictions], path: Path) -> None:
     arrays = {
         f"{name}_{column}": np.asarray(getattr(one, column))
         for name, one in small.items()
-        for column in ("samples", "outputs", "targets", "kind", *(EXTRA if len(one.worst) else ()))
+        for column in (*COLUMNS, *(EXTRA if len(one.worst) else ()))
     }
     if not arrays:
         return
@@ -109,14 +110,14 @@ def save(parts: Mapping[str, Predictions], path: Path) -> None:
 def load(path: Path, part: str) -> Predictions | None:
     """Return the stored predictions on a part; None where there are none."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            if f"{part}_outputs" not in stored:
-                return None
-            arrays = {name: stored[f"{part}_{name}"] for name in ("samples", "outputs", "targets", "kind")}
-            arrays |= {name: stored[f"{part}_{name}"] for name in EXTRA if f"{part}_{name}" in stored}
+        stored = read_npz(path, [f"{part}_{name}" for name in (*COLUMNS, *EXTRA)])
+        if f"{part}_outputs" not in stored:
+            return None
+        arrays = {name: stored[f"{part}_{name}"] for name in COLUMNS}
+        arrays |= {name: stored[f"{part}_{name}"] for name in EXTRA if f"{part}_{name}" in stored}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise StoreError(f"{path} is damaged and cannot be read ({type(error).__name__}: {error})") from None
     return Predictions(part, str(arrays.pop("kind")), **arrays)
 

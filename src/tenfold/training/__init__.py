@@ -1,8 +1,9 @@
 """One replica: how it steps, and how good it is."""
 
+from tenfold.common.metric_table import METRICS
 from tenfold.training.evaluation import all_targets, evaluate, join_outputs, measure, predict
 from tenfold.training.flat import FlatState, flat_size
-from tenfold.training.measures import LOSSES, METRICS, choose_loss, choose_metrics
+from tenfold.training.measures import LOSSES, choose_loss, choose_metrics
 from tenfold.training.optimizers.make_optimizer import OPTIMIZERS, base_rate
 from tenfold.training.replica import Replica
 from tenfold.training.schedules import SCHEDULES

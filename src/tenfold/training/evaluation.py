@@ -1,8 +1,11 @@
 """How good a network is on a part of the data and on its training batches, and which outputs are stored with a run."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -10,23 +13,61 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tenfold.common.user_code import user_frames
 from tenfold.data import Part, Splits, batches
-from tenfold.data.part import NO_LABEL
 from tenfold.data.tree import find_main_output, tree_concatenate, tree_leaves, tree_map
 from tenfold.errors import ModelError
 from tenfold.experiment import Training
 from tenfold.machine.cores import use_threads_that_exist
+from tenfold.machine.limits import free_memory
+from tenfold.runs import stored_predictions
 from tenfold.runs.stored_predictions import Predictions
-from tenfold.training.measures import Measure, as_number, choose_metrics, classes_second, output_kind
-from tenfold.training.network_call import autocast, call_network
+from tenfold.training.measures import (
+    AlignedMeasure,
+    Measure,
+    are_probabilities,
+    as_number,
+    choose_metrics,
+    classes_second,
+    describe_failure,
+    is_share,
+    output_kind,
+)
+from tenfold.training.metrics import ExactSum, PairCounts, Sums, add_sums
+from tenfold.training.network_call import autocast, call_network, describe_outputs
+from tenfold.training.randomness import keep_rng_state
 
 BATCH, LARGE_BATCH = 128, 512
 """Samples at a time: on a CPU few enough for activations to stay in its cache, nearly twice as fast for `cnn`."""
+SMALLEST_BATCH, FEWEST_BATCHES = 64, 16
+"""A small part is evaluated in smaller batches, so that several workers have about equally many."""
+LARGEST_OUTPUT = 1 << 25
+"""Bytes: a network with larger outputs for a batch is given fewer samples at a time, such as one text of 512 words."""
 MOST_NUMBERS = 1 << 18
-"""Outputs of training batches are compared with their targets when at most this many numbers are kept: 1 MB."""
+"""Outputs are compared with their targets when at most this many numbers are kept: 1 MB."""
+COPIES = 2
+"""How often outputs are in memory where a metric needs all of them: where they were computed, and joined."""
 MOST_PICTURES = 24
 SIDES = range(6, 257)
 """The heights and widths, in pixels, of samples that are treated as pictures."""
+
+
+def evaluation_batch(samples: int, device_type: str = "cpu") -> int:
+    """Return how many samples of a part are evaluated at a time, whichever worker evaluates them."""
+    if device_type != "cpu":
+        return LARGE_BATCH
+    return min(BATCH, max(SMALLEST_BATCH, -(-samples // FEWEST_BATCHES)))
+
+
+def share_of(samples: int, rank: int, size: int) -> Tensor:
+    """Return the numbers of the samples of a part that one of `size` workers evaluates: some batches in a row.
+
+    Every batch is the same for any number of workers, so that the outputs have the same bits.
+    """
+    blocks = batches(torch.arange(samples), evaluation_batch(samples))
+    bounds = [len(blocks) * place // size for place in (rank, rank + 1)]
+    chosen = blocks[bounds[0] : bounds[1]]
+    return torch.cat(chosen) if chosen else torch.arange(0)
 
 
 def predict(
@@ -42,21 +83,61 @@ def predict(
     They are a tensor, or a tuple or dict of tensors; a single number for a batch, such as a loss that the network
     computes, is repeated for each sample. `mark` is called after every batch.
     """
+    with evaluation_mode(network):
+        made = _outputs_by_batch(network, part, samples, precision=precision, mark=mark)
+        return join_outputs([tree_map(_kept, outputs) for outputs, _ in made])
+
+
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Switch a network to evaluation without gradients for the duration of the block, and then back."""
     use_threads_that_exist()
     modes = [(module, module.training) for module in network.modules()]  # a frozen layer may differ from the whole
     network.eval()
-    device_type = next((parameter.device.type for parameter in network.parameters()), "cpu")
     try:
-        with torch.no_grad(), autocast(precision, device_type):
-            size = BATCH if device_type == "cpu" else LARGE_BATCH
-            outputs = []
-            for x, y in part.batches(batches(samples, size)):
-                outputs.append(tree_map(partial(_by_sample, y=y), call_network(network, x)))
-                mark()
+        with torch.no_grad():
+            yield
     finally:
         for module, training in modes:
             module.training = training
-    return tree_map(_on_cpu, join_outputs(outputs))
+
+
+def _outputs_by_batch(
+    network: nn.Module, part: Part, samples: Tensor, *, precision: str, mark: Callable[[], None]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield the network's outputs and the targets, batch by batch, on its device; within `evaluation_mode`."""
+    device_type = next((parameter.device.type for parameter in network.parameters()), "cpu")
+    is_first, size = True, None
+    for x, y in part.batches(batches(samples, evaluation_batch(len(part), device_type))):
+        if is_first:
+            is_first, size = False, _piece_size(network, x, y, precision, device_type)
+        for inputs, targets in _pieces(x, y, size):
+            with autocast(precision, device_type):
+                outputs = call_network(network, inputs)
+            yield tree_map(partial(_by_sample, y=targets), outputs), targets
+            mark()
+
+
+def _piece_size(network: nn.Module, x: Any, y: Any, precision: str, device_type: str) -> int | None:
+    """Return how many samples a network can be given at a time, by its outputs for two; None: as many as there are."""
+    leaves = [*tree_leaves(x), *tree_leaves(y)]
+    samples = len(tree_leaves(y)[0])
+    if samples <= 2 or not all(isinstance(one, Tensor) and one.ndim and len(one) == samples for one in leaves):
+        return None
+    with keep_rng_state(), autocast(precision, device_type):  # not one: a network may drop a dimension of size 1
+        tried = call_network(network, tree_map(lambda one: one[:2], x))
+    each = sum(one.nbytes for one in tree_leaves(tried)) // 2
+    return max(1, LARGEST_OUTPUT // each) if each * BATCH > LARGEST_OUTPUT else None
+
+
+def _pieces(x: Any, y: Any, size: int | None) -> Iterator[tuple[Any, Any]]:
+    """Yield a batch in pieces of this many samples."""
+    if size is None:
+        yield x, y
+        return
+    for start in range(0, len(tree_leaves(y)[0]), size):
+        cut = slice(start, start + size)
+        yield tree_map(itemgetter(cut), x), tree_map(itemgetter(cut), y)
 
 
 def join_outputs(outputs: Sequence[Any]) -> Any:
@@ -76,24 +157,288 @@ def _by_sample(output: Tensor, y: Any) -> Tensor:
     return output if output.ndim else output.expand(len(tree_leaves(y)[0]))
 
 
-def _on_cpu(output: Tensor) -> Tensor:
-    return output.float().cpu() if output.is_floating_point() else output.cpu()
+def _kept(output: Tensor) -> Tensor:
+    """Return an output on the CPU, in memory of its own: a network may use that of the last batch again."""
+    copied = output.detach().to("cpu", torch.float32 if output.is_floating_point() else output.dtype)
+    return copied.clone() if copied.data_ptr() == output.data_ptr() else copied
 
 
-def measure(outputs: Any, targets: Tensor, loss: Measure, metrics: Mapping[str, Measure]) -> dict[str, float]:
-    """Return the loss and the metrics of these outputs."""
-    if find_main_output(outputs) is None:
-        metrics = {name: metric for name, metric in metrics.items() if not getattr(metric, "optional", False)}
-    with torch.no_grad():
-        return {name: as_number(one(outputs, targets), one) for name, one in {"loss": loss, **metrics}.items()}
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedShare:
+    """What some samples of a part say of a model: sums that metrics follow from, and outputs where they are needed."""
+
+    samples: int = 0
+    sums: dict[str, Sums] = field(default_factory=dict)
+    """Those of the loss and of each metric that can be computed from sums."""
+    outputs: Any = None
+    """The outputs for all samples, where a metric needs them or they are few; on the CPU."""
+    is_main_output: bool = False
+    """Whether `outputs` are only the main one of several."""
+    targets: Any = None
+    """The targets of all samples, where outputs are kept and the part does not know its targets."""
+    output_bytes: int = 0
+    """What the outputs took, or would take, in memory."""
+    main_shape: tuple[int, ...] | None = None
+    """The shape of the main output for the first samples; None where there is none."""
+    are_probabilities: bool = False
+    """Whether the rows of the main output are probabilities."""
+    is_unit: bool = False
+    """Whether there is a single output for each sample, and all lie between 0 and 1."""
 
 
-def evaluate(
-    network: nn.Module, part: Part, loss: Measure, metrics: Mapping[str, Measure], *, precision: str = "fp32"
+def merge_shares(shares: Sequence[EvaluatedShare]) -> EvaluatedShare:
+    """Return the shares of a part, in the order of their samples, as one."""
+    found = [share for share in shares if share.samples]
+    if not found:
+        return EvaluatedShare()
+    sums: dict[str, Sums] = {}
+    for share in found:
+        sums = {name: add_sums(sums.get(name, {}), share.sums[name]) for name in share.sums}
+    whole = all(share.outputs is not None for share in found)
+    return EvaluatedShare(
+        samples=sum(share.samples for share in found),
+        sums=sums,
+        outputs=join_outputs([share.outputs for share in found]) if whole else None,
+        is_main_output=any(share.is_main_output for share in found),
+        targets=tree_concatenate([share.targets for share in found])
+        if whole and all(share.targets is not None for share in found)
+        else None,
+        output_bytes=sum(share.output_bytes for share in found),
+        main_shape=found[0].main_shape,
+        are_probabilities=all(share.are_probabilities for share in found),
+        is_unit=all(share.is_unit for share in found),
+    )
+
+
+def without_large_outputs(share: EvaluatedShare) -> EvaluatedShare:
+    """Return a share without outputs that are too large to be stored with a run; of several, the main one may stay."""
+    if share.outputs is None or _bytes(share.outputs) <= stored_predictions.LIMIT:
+        return share
+    main = find_main_output(share.outputs)
+    if main is None or main is share.outputs or _bytes(main) > stored_predictions.LIMIT:
+        return replace(share, outputs=None, targets=None)
+    return replace(share, outputs=main, is_main_output=True)
+
+
+def _bytes(outputs: Any) -> int:
+    return sum(one.nbytes for one in tree_leaves(outputs))
+
+
+def evaluate_share(
+    network: nn.Module,
+    part: Part,
+    samples: Tensor,
+    loss: Measure,
+    metrics: Mapping[str, Measure],
+    *,
+    precision: str = "fp32",
+    mark: Callable[[], None] = lambda: None,
+    keep: int = 0,
+    name: str = "evaluated",
+) -> EvaluatedShare:
+    """Return what these samples of a part say of a network; `mark` is called after every batch.
+
+    The outputs are kept where a metric needs all of them, or where those for the whole part have at most `keep` bytes.
+    `name` is that of the part, for errors.
+    """
+    collector = _ShareCollector(part, loss, metrics, keep=keep, name=name)
+    with evaluation_mode(network):
+        for outputs, targets in _outputs_by_batch(network, part, samples, precision=precision, mark=mark):
+            collector.add(outputs, targets)
+    return collector.finish()
+
+
+class _ShareCollector:
+    """Adds up batches of outputs; those of several small batches are measured at once."""
+
+    def __init__(self, part: Part, loss: Measure, metrics: Mapping[str, Measure], *, keep: int, name: str) -> None:
+        self._part = part
+        self._measures = {"loss": _as_measure(loss, is_loss=True)}
+        self._measures |= {label: _as_measure(metric) for label, metric in metrics.items()}
+        self._keep = keep
+        self._name = name
+        self._samples = self._output_bytes = 0
+        self._sums: dict[str, Sums] = {}
+        self._outputs: list[Any] = []
+        self._targets: list[Any] = []
+        self._keeps = self._keeps_main = False
+        self._main_shape: tuple[int, ...] | None = None
+        self._are_probabilities = self._is_unit = True
+        self._pending: list[tuple[Any, Any]] = []
+        self._pending_numbers = 0
+
+    def add(self, outputs: Any, targets: Any) -> None:
+        """Add a batch."""
+        samples = len(tree_leaves(targets)[0])
+        if not self._samples:
+            self._begin(outputs, samples)
+        self._samples += samples
+        self._output_bytes += required_bytes(outputs, 1, 1)
+        if self._keeps or self._keeps_main:
+            found = find_main_output(outputs) if self._keeps_main else outputs
+            self._outputs.append(tree_map(_kept, found))
+            if self._part.targets is None:
+                self._targets.append(tree_map(_kept_target, targets))
+        outputs = tree_map(_as_float, outputs)
+        self._add_sums(self._of_batches, outputs, targets)
+        if self._pending and not _can_be_joined(self._pending[-1], (outputs, targets)):
+            self._flush()
+        numbers = sum(one.numel() for one in tree_leaves(outputs))
+        if numbers >= MOST_NUMBERS:
+            self._measure(outputs, targets)
+            return
+        self._pending.append((tree_map(torch.clone, outputs), targets))  # a network may use the memory again
+        self._pending_numbers += numbers
+        if self._pending_numbers >= MOST_NUMBERS:
+            self._flush()
+
+    def finish(self) -> EvaluatedShare:
+        """Return what the batches add up to."""
+        self._flush()
+        try:
+            outputs = join_outputs(self._outputs) if self._outputs else None
+        except ModelError:
+            if self._needing:
+                raise
+            outputs = None  # they cannot be stored, which is no reason to fail
+        has_main = self._main_shape is not None
+        return EvaluatedShare(
+            samples=self._samples,
+            sums={name: {key: _on_cpu(one) for key, one in sums.items()} for name, sums in self._sums.items()},
+            outputs=outputs,
+            is_main_output=self._keeps_main,
+            targets=tree_concatenate(self._targets) if self._targets and outputs is not None else None,
+            output_bytes=self._output_bytes,
+            main_shape=self._main_shape,
+            are_probabilities=has_main and self._are_probabilities,
+            is_unit=has_main and self._is_unit,
+        )
+
+    def _begin(self, outputs: Any, samples: int) -> None:
+        """Look at the first batch: what can be measured, and how much memory all outputs would take."""
+        main = find_main_output(outputs)
+        if main is None:
+            self._measures = {label: one for label, one in self._measures.items() if not one.optional}
+        self._needing = [label for label, measure in self._measures.items() if measure.needs_all_outputs]
+        self._of_batches = {label: one for label, one in self._measures.items() if one.needs_whole_batches}
+        self._of_samples = {label: one for label, one in self._measures.items() if one.summed is not None}
+        whole = required_bytes(outputs, samples, len(self._part))
+        if self._needing:
+            check_fits(self._needing, self._name, whole, len(self._part))
+        self._keeps = bool(self._needing) or whole <= self._keep
+        self._keeps_main = (
+            not self._keeps and main is not None and required_bytes(main, samples, len(self._part)) <= self._keep
+        )
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        pending, self._pending, self._pending_numbers = self._pending, [], 0
+        outputs, targets = (tree_concatenate(some) for some in zip(*pending, strict=True))
+        self._measure(outputs, targets)
+
+    def _measure(self, outputs: Any, targets: Any) -> None:
+        self._add_sums(self._of_samples, outputs, targets)
+        main = find_main_output(outputs)
+        if main is not None:
+            self._main_shape = self._main_shape or tuple(main.shape)
+            self._are_probabilities = self._are_probabilities and are_probabilities(main, "classes")
+            self._is_unit = self._is_unit and is_share(main)
+
+    def _add_sums(self, measures: Mapping[str, AlignedMeasure], outputs: Any, targets: Any) -> None:
+        try:
+            for label, one in measures.items():
+                self._sums[label] = add_sums(self._sums.get(label, {}), one.sums(outputs, targets))
+        except Exception as error:  # a user's loss may raise anything
+            raise make_measure_error(self._name, outputs, targets, error) from error
+
+
+def _as_float(output: Tensor) -> Tensor:
+    return output.float() if output.is_floating_point() else output
+
+
+def _can_be_joined(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:
+    """Return whether two batches agree in the shapes of their outputs and targets, the numbers of samples aside."""
+    shapes = [[one.shape[1:] for one in (*tree_leaves(batch[0]), *tree_leaves(batch[1]))] for batch in (first, second)]
+    return shapes[0] == shapes[1]
+
+
+def make_measure_error(part: str, outputs: Any, targets: Any, error: Exception) -> ModelError:
+    """Return the error that says which outputs a loss or metric could not measure, and where it failed."""
+    return ModelError(
+        f"outputs {describe_outputs(outputs)} and targets {describe_outputs(targets)} of the {part} part cannot be "
+        f"measured: {describe_failure(error)}{user_frames(error)}"
+    )
+
+
+def required_bytes(outputs: Any, samples: int, of: int) -> int:
+    """Return the bytes of the outputs for `of` samples, given those for a few; on the CPU, floats have four bytes."""
+    each: int = sum(one.numel() * (4 if one.is_floating_point() else one.itemsize) for one in tree_leaves(outputs))
+    return math.ceil(each / max(1, samples) * of)
+
+
+def check_fits(metrics: Sequence[str], part: str, nbytes: int, samples: int) -> None:
+    """Raise a ModelError if the outputs for a whole part, which these metrics need at once, do not fit into memory."""
+    free = free_memory()
+    if COPIES * nbytes <= free:
+        return
+    raise ModelError(
+        f"{_need(metrics)} the outputs for all {samples:,} samples of the {part} part at once, which take "
+        f"{_size(COPIES * nbytes)} of memory, and {_size(free)} are free; use metrics that are computed from sums "
+        "(accuracy, f1_macro, perplexity, rmse, ...), or a smaller part"
+    )
+
+
+def describe_kept_outputs(metrics: Sequence[str], part: str, nbytes: int) -> str:
+    """Return the sentence that says how much memory the metrics take that need all outputs."""
+    size = _size(COPIES * nbytes)
+    return f"{_need(metrics)} all outputs for the {part} part at once: {size} of memory at each evaluation"
+
+
+def _need(metrics: Sequence[str]) -> str:
+    several = len(metrics) > 1
+    return f"the metric{'s' * several} {', '.join(metrics)} need{'s' * (not several)}"
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{max(1, round(nbytes / 1e6))} MB"
+
+
+def _as_measure(measure: Measure, *, is_loss: bool = False) -> AlignedMeasure:
+    if isinstance(measure, AlignedMeasure):
+        return measure
+    found = AlignedMeasure(measure, "the loss" if is_loss else "the metric")
+    found.is_loss = is_loss
+    return found
+
+
+def _on_cpu(sum_: Tensor | ExactSum | PairCounts) -> Any:
+    if isinstance(sum_, PairCounts):
+        return PairCounts(sum_.classes, sum_.keys.cpu(), sum_.counts.cpu())
+    return sum_.cpu() if isinstance(sum_, Tensor) else sum_
+
+
+def _kept_target(target: Any) -> Any:
+    return target.detach().cpu() if isinstance(target, Tensor) else target
+
+
+def values_of(
+    share: EvaluatedShare, part: Part, loss: Measure, metrics: Mapping[str, Measure], *, name: str = "evaluated"
 ) -> dict[str, float]:
-    """Return the loss and the metrics over all samples of the part."""
-    outputs = predict(network, part, torch.arange(len(part)), precision=precision)
-    return measure(outputs, all_targets(part), loss, metrics)
+    """Return the loss and the metrics of a model, given what all samples of a part say of it."""
+    found: dict[str, float] = {}
+    for label, given in {"loss": loss, **metrics}.items():
+        measure = _as_measure(given, is_loss=label == "loss")
+        if label in share.sums:
+            found[label] = measure.value(share.sums[label])
+        elif measure.needs_all_outputs and not (measure.optional and share.main_shape is None):
+            targets = share.targets if share.targets is not None else all_targets(part)
+            try:
+                with torch.no_grad():
+                    found[label] = as_number(measure(share.outputs, targets), measure)
+            except Exception as error:  # a user's metric may raise anything
+                raise make_measure_error(name, share.outputs, targets, error) from error
+    return found
 
 
 def all_targets(part: Part) -> Tensor:
@@ -103,6 +448,28 @@ def all_targets(part: Part) -> Tensor:
     return torch.cat([y for _, y in part.batches(batches(torch.arange(len(part)), LARGE_BATCH))]).cpu()
 
 
+def measure(outputs: Any, targets: Tensor, loss: Measure, metrics: Mapping[str, Measure]) -> dict[str, float]:
+    """Return the loss and the metrics of these outputs."""
+    if find_main_output(outputs) is None:
+        metrics = {name: metric for name, metric in metrics.items() if not getattr(metric, "optional", False)}
+    measures = {name: _as_measure(one, is_loss=name == "loss") for name, one in {"loss": loss, **metrics}.items()}
+    with torch.no_grad():
+        return {
+            name: as_number(one(outputs, targets), one)
+            if one.needs_all_outputs
+            else one.value(one.sums(outputs, targets))
+            for name, one in measures.items()
+        }
+
+
+def evaluate(
+    network: nn.Module, part: Part, loss: Measure, metrics: Mapping[str, Measure], *, precision: str = "fp32"
+) -> dict[str, float]:
+    """Return the loss and the metrics over all samples of the part."""
+    share = evaluate_share(network, part, torch.arange(len(part)), loss, metrics, precision=precision)
+    return values_of(share, part, loss, metrics)
+
+
 class TrainingAccuracy:
     """Counts how many samples of the training batches were classified correctly, each before the step on its batch.
 
@@ -110,12 +477,11 @@ class TrainingAccuracy:
     would take up to 5% of a small network's step. A device is hardly ever waited for before `take` is called.
     """
 
-    def __init__(self, measure: Measure) -> None:
-        self.measure = measure
+    def __init__(self, accuracy: AlignedMeasure) -> None:
+        self.accuracy = accuracy
         self._kept: list[tuple[Tensor, Tensor]] = []
         self._numbers = 0
-        self._sums: list[Tensor] = []
-        self._samples = 0
+        self._sums: list[Sums] = []
 
     def keep(self, outputs: Any, targets: Any) -> None:
         """Keep the outputs of a batch; those that are not one tensor, or have no targets, do not count."""
@@ -133,9 +499,8 @@ class TrainingAccuracy:
     def take(self) -> tuple[float, int]:
         """Return how many labels were right and how many there were, since the last call."""
         self._compare()
-        right = float(torch.stack(self._sums).cpu().double().sum()) if self._sums else 0.0
-        samples, self._sums, self._samples = self._samples, [], 0
-        return right, samples
+        found, self._sums = self._sums, []
+        return float(sum(int(one["correct"]) for one in found)), sum(int(one["labeled"]) for one in found)
 
     def _compare(self) -> None:
         if not self._kept:
@@ -144,12 +509,7 @@ class TrainingAccuracy:
         try:
             if len({(outputs.shape[1:], targets.shape[1:]) for outputs, targets in kept}) == 1:
                 kept = [(torch.cat([one for one, _ in kept]), torch.cat([one for _, one in kept]))]
-            for outputs, targets in kept:
-                by_position = targets.ndim > 1 and not targets.is_floating_point()
-                count = int((targets != NO_LABEL).sum()) if by_position else len(targets)
-                if count:
-                    self._sums.append(self.measure(outputs, targets) * count)
-                    self._samples += count
+            self._sums += [self.accuracy.sums(outputs, targets) for outputs, targets in kept]
         except Exception:  # the evaluation reports what is wrong with it, if there is one
             return
 
@@ -162,15 +522,27 @@ def make_training_accuracy(training: Training, classes: int | None) -> TrainingA
     return TrainingAccuracy(chosen)
 
 
-def make_predictions(
-    training: Training, splits: Splits, part: str, outputs: Any, targets: Tensor
-) -> Predictions | None:
+def describe_missing_predictions(share: EvaluatedShare, part: str) -> str:
+    """Return the sentence that says why the outputs for a part are not stored with the run; "" if there are none."""
+    if share.main_shape is None or share.outputs is not None:
+        return ""
+    if share.output_bytes > stored_predictions.LIMIT:
+        return (
+            f"the outputs for the {part} part are not stored with the run: they take {_size(share.output_bytes)}, and "
+            f"at most {stored_predictions.LIMIT >> 20} MiB are stored; run.predict computes them again"
+        )
+    return f"the outputs for the {part} part are not stored with the run, since their shapes differ between batches"
+
+
+def make_predictions(training: Training, splits: Splits, part: str, share: EvaluatedShare) -> Predictions | None:
     """Return outputs and targets of all samples of a part ("test", "validation"), in the form in which they are stored.
 
-    Of several outputs it is the main one; None if there is none.
+    Of several outputs it is the main one; None if there is none, or they were not kept.
     """
-    main = find_main_output(outputs)
-    if main is None:
+    main = find_main_output(share.outputs) if share.outputs is not None else None
+    known: Part | None = getattr(splits, part)
+    targets = share.targets if share.targets is not None or known is None else known.targets
+    if main is None or not isinstance(targets, Tensor):
         return None
     main, numbers = classes_second(main, targets), splits.numbers.get(part)
     made = Predictions(
@@ -180,8 +552,7 @@ def make_predictions(
         main.cpu().numpy(),
         targets.cpu().numpy(),
     )
-    samples: Part | None = getattr(splits, part)
-    return made if samples is None or not _are_images(splits.shape) else _with_pictures(made, samples)
+    return made if known is None or not _are_images(splits.shape) else _with_pictures(made, known)
 
 
 def _are_images(shape: Any) -> bool:

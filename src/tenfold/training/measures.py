@@ -1,6 +1,7 @@
 """Losses and metrics, by name or as the user's own functions of (outputs, targets)."""
 
-from collections.abc import Callable, Iterable
+import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -10,14 +11,26 @@ from torch.nn import functional
 
 from tenfold.common import catalog
 from tenfold.common.imports import resolve
+from tenfold.common.metric_table import LOSS, METRICS, beyond_share, main_metric, metric_traits
 from tenfold.common.registry import Registry
-from tenfold.common.share_metrics import beyond_share
 from tenfold.common.user_code import definition_of
 from tenfold.data.part import NO_LABEL
-from tenfold.data.tree import main_output
+from tenfold.data.tree import main_output, tree_leaves
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
 from tenfold.experiment.values import PythonObject, UnrecordedObject, label_of
+from tenfold.training.metrics import (
+    ExactSum,
+    SumMetric,
+    Sums,
+    align,
+    aligned,
+    by_sample,
+    counted,
+    elements_of_classes,
+    mean_of,
+    ratio,
+)
 from tenfold.training.network_call import Outputs, describe_outputs
 from tenfold.training.ranking import ranking_metric
 
@@ -47,9 +60,39 @@ class AlignedMeasure:
         self.metric = ""
         """Of a loss: a built-in metric that was asked for; one that cannot take the outputs is refused on the first
         batch, and not after the first epoch."""
+        self.convert: Callable[[Any, Any], tuple[Any, Any]] | None = None
+        """Makes what the function takes from outputs and targets, where these come in another form."""
+        self.summed: SumMetric | None = function if isinstance(function, SumMetric) else None
+        """The same as sums over samples; None if it cannot be computed from these."""
+        self.is_loss = False
 
     def __call__(self, outputs: Any, targets: Any) -> Any:
         """Return the loss or metric; an error notes the shapes that it was given."""
+        return self._apply(self.function, outputs, targets)
+
+    @property
+    def needs_all_outputs(self) -> bool:
+        """Whether it has to see the outputs for all samples of a part at once."""
+        return self.summed is None and not self.is_loss
+
+    @property
+    def needs_whole_batches(self) -> bool:
+        """Whether it is a loss that can be computed batch by batch only, as in training."""
+        return self.summed is None and self.is_loss
+
+    def sums(self, outputs: Any, targets: Any) -> Sums:
+        """Return the sums of some outputs and targets; of a loss that has none, its value weighted by the samples."""
+        if self.summed is not None:
+            return self._apply(self.summed.sums, outputs, targets)  # type: ignore[no-any-return]
+        samples = len(tree_leaves(targets)[0])
+        weighted = as_number(self(outputs, targets), self) * samples
+        return {"sum": ExactSum.of(torch.tensor([weighted], dtype=torch.float64)), "count": counted(samples)}
+
+    def value(self, sums: Sums) -> float:
+        """Return the loss or metric that follows from the sums of all samples."""
+        return self.summed.value(sums) if self.summed is not None else ratio("sum", "count")(sums)
+
+    def _apply(self, function: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> Any:
         if self.metric and not isinstance(outputs, Tensor):
             main_output(outputs, self.metric)
         if self.needs_tensor:
@@ -57,8 +100,10 @@ class AlignedMeasure:
         elif isinstance(outputs, dict):
             outputs = Outputs(outputs)
         outputs = align(outputs, targets, self.name)
+        if self.convert is not None:
+            outputs, targets = self.convert(outputs, targets)
         try:
-            return self.function(outputs, targets)
+            return function(outputs, targets)
         except Exception as error:
             if isinstance(targets, Tensor):
                 shapes = f"outputs of shape {describe_outputs(outputs)} and targets of shape {tuple(targets.shape)}"
@@ -88,20 +133,6 @@ class AlignedMeasure:
         return hash(self.function)
 
 
-def align(outputs: Any, targets: Any, name: str) -> Any:
-    """Return outputs of shape (n, 1) as (n,) where the targets are, and the reverse; other outputs as they are."""
-    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or outputs.shape == targets.shape:
-        return outputs
-    if not outputs.ndim or not targets.ndim or len(outputs) != len(targets):
-        raise ModelError(
-            f"{name} cannot compare outputs of shape {tuple(outputs.shape)} with targets of shape "
-            f"{tuple(targets.shape)}; both should begin with the number of samples"
-        )
-    if _without_ones(outputs) == _without_ones(targets):
-        return outputs.reshape(targets.shape)
-    return outputs
-
-
 def classes_second(outputs: Tensor, targets: Any) -> Tensor:
     """Return outputs (n, positions, classes) as (n, classes, positions), which is what torch's losses take."""
     if outputs.ndim < 3 or not isinstance(targets, Tensor) or outputs.ndim != targets.ndim + 1:
@@ -110,13 +141,32 @@ def classes_second(outputs: Tensor, targets: Any) -> Tensor:
     return outputs.movedim(-1, 1) if last else outputs
 
 
-def require_same_shape(outputs: Tensor, targets: Tensor) -> None:
-    """Raise a ModelError unless there is one output for each target."""
-    if outputs.shape != targets.shape:
-        raise ModelError(
-            f"outputs have shape {tuple(outputs.shape)} but targets {tuple(targets.shape)}; this loss or metric needs "
-            "one output for each target, or integers as targets for classes"
-        )
+def describe_unclear_classes(outputs: Tensor | None, targets: Any) -> str:
+    """Return a warning if outputs have as many positions as classes, so that either could come last; "" if not."""
+    if outputs is None or not isinstance(targets, Tensor) or targets.is_floating_point():
+        return ""
+    has_positions = outputs.ndim >= 3 and outputs.ndim == targets.ndim + 1
+    if not has_positions or not outputs.shape[1:-1] == targets.shape[1:] == outputs.shape[2:]:
+        return ""
+    return (
+        f"the network's outputs for a sample, {tuple(outputs.shape[1:])}, have as many positions as classes: the first "
+        "dimension is taken for the classes, as torch's losses do; if the classes come last in your network, let it "
+        "return outputs.movedim(-1, 1)"
+    )
+
+
+def describe_equal_targets(targets: Any) -> str:
+    """Return a warning if all samples have the same label or number; "" if not."""
+    if not isinstance(targets, Tensor) or (targets.is_floating_point() and targets.ndim > 1):
+        return ""
+    found = targets[targets != NO_LABEL] if targets.ndim > 1 else targets
+    if len(found) < 2 or bool((found != found[0]).any()):
+        return ""
+    what = "numbers" if targets.is_floating_point() else "labels"
+    return (
+        f"all {len(found):,} {what} to learn from are {found[0].item():g}, so that there is nothing to tell apart; "
+        "look at target_column, and at how the data were read and split"
+    )
 
 
 def describe_failure(error: BaseException) -> str:
@@ -125,70 +175,22 @@ def describe_failure(error: BaseException) -> str:
     return str(error) if isinstance(error, TenfoldError) else f"{type(error).__name__}: {error}{notes}"
 
 
-def _without_ones(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(size for size in tensor.shape[1:] if size != 1)
+def _one_hot_to_labels(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the class of each sample where targets are one-hot or shares of classes, of which the largest is right."""
+    several = outputs.ndim > 1 and outputs.shape == targets.shape and targets.shape[1] > 1
+    return outputs, targets.argmax(1) if several else targets
 
 
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the share of samples whose largest output, or the sign of whose only one, names the right class.
-
-    Where a sample has a label for each of its positions, it is the share of the positions that have one.
-    """
-    if outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1:
-        right = outputs.argmax(1) == targets
-        return (right if targets.ndim == 1 else right[targets != NO_LABEL]).float().mean()
-    if not targets.is_floating_point() and bool((targets > 1).any()):
-        raise ModelError(
-            f"accuracy needs an output for each class, but the network has one output for labels from 0 to "
-            f"{int(targets.max())}; use rmse, mae or r2 for numbers"
-        )
-    if targets.is_floating_point() and not bool(((targets == 0) | (targets == 1)).all()):
-        raise ModelError(
-            "accuracy needs classes, but the targets are numbers other than 0 and 1; use rmse, mae or r2, or give "
-            "classes as integers"
-        )
-    right = (_aligned(outputs, targets) > 0) == (targets > 0.5)
-    return (right if targets.ndim == 1 else right[targets != NO_LABEL]).float().mean()
-
-
-def accuracy_of_shares(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the accuracy where targets may be one-hot or shares of classes, of which the largest is right."""
-    if outputs.ndim > 1 and outputs.shape == targets.shape and targets.shape[1] > 1:
-        targets = targets.argmax(1)
-    return accuracy(outputs, targets)
-
-
-def of_probabilities(measure: Measure, outputs: Tensor, targets: Tensor) -> Any:
-    """Return a measure that takes logits, where the network's outputs are probabilities: it ends with a sigmoid."""
-    return measure(outputs.logit(eps=1e-7), targets)
-
-
-def phone_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the share of frames of speech whose state, a third of a phone, belongs to the right phone."""
-    return (outputs.argmax(1) // 3 == targets // 3).float().mean()
-
-
-def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean of |output - target|."""
-    return (_aligned(outputs, targets) - targets).abs().mean()
-
-
-def root_mean_square_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the root of the mean of (output - target)^2."""
-    return (_aligned(outputs, targets) - targets).square().mean().sqrt()
-
-
-def _aligned(outputs: Tensor, targets: Tensor) -> Tensor:
-    outputs = align(outputs, targets, "this loss or metric")
-    require_same_shape(outputs, targets)
-    return outputs
+def _probabilities_to_logits(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits where the network's outputs are probabilities: it ends with a sigmoid."""
+    return outputs.logit(eps=1e-7), targets
 
 
 def _shaped(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     """Compare outputs and targets of one shape and dtype."""
 
     def shaped(outputs: Tensor, targets: Tensor) -> Tensor:
-        return loss(_aligned(outputs, targets), targets.to(outputs.dtype))
+        return loss(aligned(outputs, targets), targets.to(outputs.dtype))
 
     return shaped
 
@@ -221,10 +223,81 @@ def loss_of_network(outputs: Any, targets: Tensor) -> Tensor:  # noqa: ARG001
 
 
 LOSSES: Registry[Measure] = catalog.LOSSES
-METRICS: Registry[Measure] = catalog.METRICS
+
+_LOSSES_OF_ELEMENTS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
+    mean_square_loss: _shaped(partial(functional.mse_loss, reduction="none")),
+    mean_absolute_loss: _shaped(partial(functional.l1_loss, reduction="none")),
+    binary_cross_entropy_loss: _shaped(partial(functional.binary_cross_entropy_with_logits, reduction="none")),
+    **{
+        getattr(functional, name): partial(getattr(functional, name), reduction="none")
+        for name in (
+            *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "poisson_nll_loss"),
+            *("binary_cross_entropy", "binary_cross_entropy_with_logits", "multilabel_soft_margin_loss"),
+        )
+    },
+    loss_of_network: loss_of_network,
+}
+"""Losses that are means over elements, with the functions that return these elements."""
+_CLASSES_OF_ELEMENTS = (
+    *(torch.nn.MSELoss, torch.nn.L1Loss, torch.nn.SmoothL1Loss, torch.nn.HuberLoss, torch.nn.PoissonNLLLoss),
+    *(torch.nn.BCELoss, torch.nn.BCEWithLogitsLoss, torch.nn.SoftMarginLoss, torch.nn.MultiLabelSoftMarginLoss),
+    *(torch.nn.MultiMarginLoss, torch.nn.MultiLabelMarginLoss, torch.nn.HingeEmbeddingLoss, torch.nn.KLDivLoss),
+)
+"""torch's losses whose `reduction` "none" returns such elements."""
 
 
-def choose_loss(training: Training, classes: int | None) -> Measure:
+def loss_as_sums(loss: Any) -> SumMetric | None:
+    """Return a loss of torch or a built-in one as sums over samples; None for any other, such as the user's own."""
+    if loss is functional.cross_entropy or loss is functional.nll_loss:
+        loss = torch.nn.CrossEntropyLoss() if loss is functional.cross_entropy else torch.nn.NLLLoss()
+    if type(loss) in (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss):
+        return _sums_of_classes(loss)
+    if isinstance(loss, torch.nn.Module):
+        if type(loss) not in _CLASSES_OF_ELEMENTS:
+            return None
+        elements: Callable[[Tensor, Tensor], Tensor] = _without_reduction(loss)
+        if type(loss) in _ONE_OUTPUT_FOR_EACH_TARGET:
+            elements = _shaped(elements)
+        return _reduced(mean_of(elements), str(loss.reduction))
+    found = next((function for known, function in _LOSSES_OF_ELEMENTS.items() if known is loss), None)
+    return mean_of(found) if found is not None else None
+
+
+def _sums_of_classes(loss: Any) -> SumMetric:
+    """Return cross-entropy as sums: of the losses of all labels, and of the labels' weights, by which it is divided."""
+    elements = _without_reduction(loss)
+
+    def sums(outputs: Tensor, targets: Tensor) -> Sums:
+        found = elements_of_classes(elements, outputs, targets)
+        weights: Tensor | ExactSum
+        if targets.is_floating_point():  # shares of classes
+            weights = counted(found.numel())
+        elif loss.weight is None:
+            weights = (targets != loss.ignore_index).sum()
+        else:
+            weights = ExactSum.of(loss.weight[targets[targets != loss.ignore_index]])
+        return {"sum": ExactSum.of(by_sample(found)), "count": weights, "samples": counted(len(targets))}
+
+    return _reduced(SumMetric(sums, ratio("sum", "count")), loss.reduction)
+
+
+def _without_reduction(loss: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return one of torch's losses that does not add up its elements."""
+    elements = copy.copy(loss)
+    elements.reduction = "none"
+    return elements  # type: ignore[no-any-return]
+
+
+def _reduced(mean: SumMetric, reduction: str) -> SumMetric:
+    """Return a loss with what its `reduction` makes of its elements; where that is "none", they are averaged."""
+    if reduction == "sum":
+        return SumMetric(mean.sums, lambda sums: sums["sum"].divided_by(1))
+    if reduction == "batchmean":
+        return SumMetric(mean.sums, ratio("sum", "samples"))
+    return mean
+
+
+def choose_loss(training: Training, classes: int | None) -> "AlignedMeasure":
     """Return the loss of the experiment; default: cross-entropy if there are classes, otherwise the squared error."""
     loss = _find(training.loss or ("cross-entropy" if classes is not None else "mse"), LOSSES)
     built_in = [metric for metric in training.metrics if isinstance(metric, str) and ":" not in metric]
@@ -247,9 +320,9 @@ def choose_metrics(training: Training, classes: int | None) -> "dict[str, Aligne
         measures[label] = _find(name, METRICS)
         measures[label].optional = not training.metrics
         if name == "accuracy" and _learns_one_class(training):
-            measures[label].function = accuracy_of_shares
+            measures[label].convert = _one_hot_to_labels
         elif _loss_name(training) in LOSSES_OF_PROBABILITIES and _takes_logits(name):
-            measures[label].function = partial(of_probabilities, measures[label].function)
+            measures[label].convert = _probabilities_to_logits
     return measures
 
 
@@ -319,8 +392,7 @@ def output_kind(training: Training, classes: int | None, outputs: Tensor | None 
 def _by_name(name: str, family: Registry[Measure]) -> Measure:
     """Return a built-in measure, or scikit-learn's scorer of this name."""
     if family is METRICS and name not in family:
-        ranking = ranking_metric(name)
-        if ranking is not None:
+        if (ranking := ranking_metric(name)) is not None:
             return ranking
         from sklearn.metrics import get_scorer_names
 
@@ -344,10 +416,13 @@ def _find(name: str | PythonObject | UnrecordedObject, family: Registry[Measure]
         raise ExperimentError(f"the {family.kind} {name} is a {type(value).__name__}; it must be f(outputs, targets)")
     built_in = isinstance(name, str) and ":" not in name
     needs_tensor = (built_in or type(value).__module__.startswith("torch.")) and value is not loss_of_network
+    summed = loss_as_sums(value) if family is LOSSES else None
     if family is LOSSES and type(value) in _ONE_OUTPUT_FOR_EACH_TARGET:  # not a subclass, which may do otherwise
         value = _shaped(value)
     found = AlignedMeasure(value, f"the {family.kind} {label_of(name)}", needs_tensor=needs_tensor)
     found.own = not built_in
+    if family is LOSSES:
+        found.is_loss, found.summed = True, summed
     return found
 
 
@@ -368,24 +443,33 @@ def as_number(value: Any, measure: Measure) -> float:
         ) from None
 
 
-LOWER_IS_BETTER = ("loss", "mae", "rmse", "word_error_rate")
-"""Metrics that are better the smaller they are. All others are better the larger they are."""
-
-
-def target_metric(metrics: Iterable[str]) -> str:
-    """Return the metric that a target is about: the first of the experiment's, or the loss where it has none."""
-    return next(iter(metrics), "loss")
-
-
 def check_target(training: Training, classes: int | None, target: float | None) -> None:
-    """Raise an ExperimentError for a target that a built-in metric cannot reach."""
+    """Raise an ExperimentError for a target that cannot be reached, or whose direction is not known."""
     if target is None:
         return
     metrics = choose_metrics(training, classes)
-    metric = target_metric(metrics)
+    metric = main_metric(metrics) or LOSS
     problem = beyond_share(metric, target)
     if problem and not metrics[metric].own:
         raise ExperimentError(f"target = {target:g}: {problem}")
+    require_direction(training, metric, f"a target of {target:g}")
+
+
+def require_direction(training: Training, metric: str, purpose: str) -> bool:
+    """Return whether lower values of an experiment's main metric are better; raise an ExperimentError if not known.
+
+    `purpose` begins the sentence that asks for it.
+    """
+    stated, found = training.lower_is_better, training.prefers_lower(metric)
+    if metric_traits(metric) is not None and stated is not None and stated != found:
+        better = "lower" if found else "higher"
+        raise ExperimentError(f"lower_is_better = {str(stated).lower()}: {better} values of {metric} are better")
+    if found is None:
+        raise ExperimentError(
+            f"{purpose} needs to know whether lower or higher values of the metric {metric} are better: set "
+            "lower_is_better = true or false"
+        )
+    return found
 
 
 def check_labels(training: Training, targets: Any) -> None:
@@ -400,6 +484,6 @@ def check_labels(training: Training, targets: Any) -> None:
         )
 
 
-def is_reached(metric: str, value: float, target: float) -> bool:
-    """Return whether a metric is at least as good as the target."""
-    return value <= target if metric in LOWER_IS_BETTER else value >= target
+def is_reached(value: float, target: float, *, lower: bool) -> bool:
+    """Return whether a metric is at least as good as the target; `lower` says whether lower values are better."""
+    return value <= target if lower else value >= target

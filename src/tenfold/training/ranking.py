@@ -9,60 +9,59 @@ three:
     ndcg at M         sum_{k<=M} rel_k / log2(k + 1), divided by the largest value that it can have
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from tenfold.common.catalog import RANKING_METRIC
+from tenfold.common.metric_table import RANKING_METRIC
 from tenfold.errors import ModelError
+from tenfold.training.metrics import SumMetric, mean_of
 
 
-def ranking_metric(name: str) -> Callable[[Tensor, Tensor], Tensor] | None:
+def ranking_metric(name: str) -> SumMetric | None:
     """Return the metric of a name such as "precision_at_10"; None if it is not one of these."""
     found = RANKING_METRIC.fullmatch(name)
     if found is None:
         return None
     kind, m = found[1], int(found[2])
 
-    def metric(outputs: Tensor, targets: Tensor) -> Tensor:
+    def values(outputs: Tensor, targets: Tensor) -> Tensor:
         if outputs.shape != targets.shape or outputs.ndim != 2:
             raise ModelError(
                 f"{name} ranks the labels of each sample: outputs {tuple(outputs.shape)} and targets "
                 f"{tuple(targets.shape)} should both be (samples, labels)"
             )
-        return _KINDS[kind](_relevant(outputs, targets, m), (targets > 0.5).sum(1).float())
+        return _KINDS[kind](_relevant(outputs, targets, m), (targets > 0.5).sum(1).double())
 
-    return metric
+    return mean_of(values)
 
 
 def _relevant(outputs: Tensor, targets: Tensor, m: int) -> Tensor:
     """Return for each sample which of the m highest ranked labels are right."""
     top = outputs.topk(min(m, outputs.shape[1]), dim=1).indices
-    return (targets.gather(1, top) > 0.5).float()
+    return (targets.gather(1, top) > 0.5).double()
 
 
 def _precision(relevant: Tensor, _right: Tensor) -> Tensor:
-    return relevant.mean()
+    return relevant
 
 
 def _recall(relevant: Tensor, right: Tensor) -> Tensor:
     some = right > 0
-    return (relevant[some].sum(1) / right[some]).mean()
+    return relevant[some].sum(1) / right[some]
 
 
 def _average_precision(relevant: Tensor, right: Tensor) -> Tensor:
     some, m = right > 0, relevant.shape[1]
-    ranks = torch.arange(1, m + 1, device=relevant.device)
-    precision = relevant.cumsum(1) / ranks
-    return ((relevant * precision).sum(1)[some] / right[some].clamp(max=m)).mean()
+    precision = relevant.cumsum(1) / torch.arange(1, m + 1, device=relevant.device)
+    return (relevant * precision).sum(1)[some] / right[some].clamp(max=m)
 
 
 def _discounted_gain(relevant: Tensor, right: Tensor) -> Tensor:
     some, m = right > 0, relevant.shape[1]
-    discounts = 1 / torch.log2(torch.arange(2, m + 2, device=relevant.device, dtype=torch.float32))
+    discounts = 1 / torch.log2(torch.arange(2, m + 2, device=relevant.device, dtype=torch.float64))
     best = discounts.cumsum(0)[right[some].clamp(max=m).long() - 1]
-    return ((relevant * discounts).sum(1)[some] / best).mean()
+    return (relevant * discounts).sum(1)[some] / best
 
 
 _KINDS = {"precision": _precision, "recall": _recall, "map": _average_precision, "ndcg": _discounted_gain}
+"""What is averaged: over samples, and for the precision over ranks as well."""

@@ -6,10 +6,12 @@ Where lost workers are replaced, the last messages below are sent in between, wh
 from dataclasses import dataclass
 from typing import Any
 
+from tenfold.training.evaluation import EvaluatedShare
+
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTrained:
-    """An epoch is over: what this worker trained on, and its share of the outputs on the evaluation part."""
+    """An epoch is over: what this worker trained on, and what its share of the evaluation part says of the model."""
 
     epoch: int
     step: int
@@ -17,7 +19,7 @@ class EpochTrained:
     loss: float
     """Sum over samples."""
     samples: int
-    outputs: Any
+    share: EvaluatedShare | None
     right: float = 0.0
     """How many of its samples were classified right, of the `judged` whose class was compared."""
     judged: int = 0
@@ -25,12 +27,12 @@ class EpochTrained:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """This worker's share of the outputs on the evaluation part, in the middle of an epoch."""
+    """What this worker's share of the evaluation part says of the model, in the middle of an epoch."""
 
     epoch: int
     step: int
     seconds: float
-    outputs: Any
+    share: EvaluatedShare | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +46,13 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """This worker is done: its share of the outputs on the test part, its times, and from rank 0 the weights."""
+    """This worker is done: what its share of the test part says, its times, and from rank 0 the weights."""
 
     step: int
     seconds: float
     times: dict[str, float]
     bytes_moved: int
-    outputs: Any
+    share: EvaluatedShare | None
     weights: dict[str, Any] | None
     memory: int = 0
     """The most memory that the worker's process has had in use, in bytes."""

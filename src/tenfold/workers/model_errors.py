@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from tenfold.common.user_code import user_frames
 from tenfold.data import DatasetPart, Part
+from tenfold.data.tree import find_main_output
 from tenfold.errors import ModelError, TrainingError
-from tenfold.training import Replica, all_targets, base_rate, choose_metrics, predict
-from tenfold.training.measures import AlignedMeasure, as_number, describe_failure
-from tenfold.training.network_call import describe_outputs
+from tenfold.training import Replica, all_targets, base_rate, choose_loss, choose_metrics, predict
+from tenfold.training.evaluation import check_fits, make_measure_error, required_bytes
+from tenfold.training.measures import AlignedMeasure, as_number, describe_failure, describe_unclear_classes
 from tenfold.training.randomness import keep_rng_state
 from tenfold.workers.task import Task, make_network
 
@@ -75,30 +76,49 @@ def make_divergence_error(
     )
 
 
-def check_metrics(task: Task, network: nn.Module) -> None:
-    """Raise ModelError if one of the user's own metrics cannot measure the evaluation part.
+def check_outputs(task: Task, network: nn.Module) -> str:
+    """Return a warning if it is not clear which dimension of the outputs is that of the classes; "" if it is.
 
-    It is tried on a few samples and, if it fails there, on all, since it may need more of them, such as one of each
-    class. A metric that counts its calls is copied, and random generators are left as they were.
+    This is checked where samples have a label for each of their positions. Random generators are left as they were.
+    """
+    training, classes, train = task.experiment.training, task.splits.classes, task.splits.train
+    targets = train.targets
+    has_positions = targets.ndim > 1 if targets is not None else getattr(train, "label_range", None) is not None
+    built_in = [choose_loss(training, classes), *choose_metrics(training, classes).values()]
+    if not has_positions or not any(measure.needs_tensor for measure in built_in):
+        return ""
+    with keep_rng_state():
+        few = _few(train)
+        outputs = predict(network, few, torch.arange(len(few)), precision=training.precision)
+        return describe_unclear_classes(find_main_output(outputs), all_targets(few))
+
+
+def check_metrics(task: Task, network: nn.Module) -> None:
+    """Raise ModelError if a metric cannot measure the evaluation part: the user's own fails, or outputs do not fit.
+
+    The user's own are tried on a few samples and, if they fail there, on all, since they may need more of them, such as
+    one of each class. A metric that counts its calls is copied, and random generators are left as they were.
     """
     part, name = task.evaluation_part, task.evaluation_part_name
     training = task.experiment.training
-    own = [_copied(metric) for metric in choose_metrics(training, task.splits.classes).values() if metric.own]
-    if part is None or not len(part) or not own:
+    metrics = choose_metrics(training, task.splits.classes)
+    needing = [label for label, metric in metrics.items() if metric.needs_all_outputs]
+    own = [_copied(metric) for metric in metrics.values() if metric.own]
+    if part is None or not len(part) or not needing:
         return
     with keep_rng_state():
+        few = _few(part)
+        outputs = predict(network, few, torch.arange(len(few)), precision=training.precision)
+        needed = required_bytes(outputs, len(few), len(part))
+        check_fits(needing, name, needed, len(part))
         try:
-            _measure(network, _few(part), name, own, training.precision)
+            _measure(outputs, all_targets(few), name, own)
         except ModelError:
-            _measure(network, part, name, own, training.precision)
-
-
-def make_measure_error(part: str, outputs: Any, targets: Tensor, error: Exception) -> ModelError:
-    """Return the error that says which outputs a loss or metric could not measure, and where it failed."""
-    return ModelError(
-        f"outputs {describe_outputs(outputs)} and targets {tuple(targets.shape)} of the {part} part cannot be "
-        f"measured: {describe_failure(error)}{user_frames(error)}"
-    )
+            if hasattr(part, "rows"):  # the other samples are on other ranks
+                raise
+            check_fits(needing, name, needed * task.workers, len(part))  # all workers do the same
+            outputs = predict(network, part, torch.arange(len(part)), precision=training.precision)
+            _measure(outputs, all_targets(part), name, own)
 
 
 def _described(value: Any) -> str:
@@ -113,8 +133,7 @@ def _described(value: Any) -> str:
     )
 
 
-def _measure(network: nn.Module, part: Part, name: str, metrics: list[AlignedMeasure], precision: str) -> None:
-    outputs, targets = predict(network, part, torch.arange(len(part)), precision=precision), all_targets(part)
+def _measure(outputs: Any, targets: Tensor, name: str, metrics: list[AlignedMeasure]) -> None:
     with torch.no_grad():
         for metric in metrics:
             try:
@@ -124,7 +143,8 @@ def _measure(network: nn.Module, part: Part, name: str, metrics: list[AlignedMea
 
 
 def _few(part: Part) -> Part:
-    few = part.subset(torch.arange(min(len(part), FEW)))
+    here: Tensor = getattr(part, "rows", torch.arange(len(part)))
+    few = part.subset(here[:FEW])
     return few.with_workers(0) if isinstance(few, DatasetPart) else few
 
 

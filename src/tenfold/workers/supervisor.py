@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, cast
 
-from torch import Tensor
+import torch
 
+from tenfold.common.metric_table import LOSS, main_metric
 from tenfold.data import Part
-from tenfold.data.tree import find_main_output
 from tenfold.errors import RunTakenOver, StopTraining, StoreError, WorkerLost
 from tenfold.runs import (
     CheckpointFailed,
@@ -22,14 +22,22 @@ from tenfold.runs import (
     Warned,
     WorkerJoined,
     checkpoint,
+    stored_predictions,
 )
 from tenfold.runs.storage.lost_worker import LostWorker, lost_in
 from tenfold.runs.stored_predictions import Predictions
-from tenfold.training import all_targets, choose_loss, choose_metrics, join_outputs, measure
-from tenfold.training.evaluation import make_predictions
-from tenfold.training.measures import are_probabilities, is_reached, is_share, output_kind, target_metric
+from tenfold.training import choose_loss, choose_metrics
+from tenfold.training.evaluation import (
+    EvaluatedShare,
+    describe_kept_outputs,
+    describe_missing_predictions,
+    make_predictions,
+    merge_shares,
+    values_of,
+    without_large_outputs,
+)
+from tenfold.training.measures import describe_equal_targets, is_reached, output_kind, require_direction
 from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved
-from tenfold.workers.model_errors import make_measure_error
 from tenfold.workers.task import Task
 
 
@@ -72,13 +80,12 @@ class Supervisor:
         self._absent: dict[int, int] = {}
         self.weights: dict[str, Any] = {}
         self.outputs: Any = None
-        """The final network's outputs on the test part."""
+        """The final network's outputs on the test part, unless they are too large to be kept."""
         self.predictions: dict[str, Predictions] = {}
         """By part, the final network's outputs, to be stored with the run."""
         self.result: dict[str, Any] = {}
-        self._targets: dict[int, Tensor] = {}
-        self._validation_outputs: list[Any] = []
-        """The last outputs on the validation part."""
+        self._last: dict[str, EvaluatedShare] = {}
+        """By part, what was evaluated last, with the outputs that are stored with the run."""
         self._last_step: int | None = None
         self._are_checked = False
 
@@ -86,6 +93,8 @@ class Supervisor:
         """Announce that training begins or continues, with what a display needs to know."""
         for note in self.task.splits.notes:
             self.emit(Note(at=self.stopwatch.now(), text=note))
+        if text := describe_equal_targets(self.task.splits.train.targets):
+            self.emit(Warned(at=self.stopwatch.now(), text=text))
         self.emit(
             Started(
                 at=self.stopwatch.now(),
@@ -183,70 +192,79 @@ class Supervisor:
         """Measure the evaluation part, and record when it reached the target."""
         assert self.task.evaluation_part is not None
         name = self.task.evaluation_part_name
-        self.measured = self._measure(self.task.evaluation_part, name, [message.outputs for message in messages])
-        if name == "validation":
-            self._validation_outputs = [message.outputs for message in messages]
+        self.measured = self._measure(self.task.evaluation_part, name, [message.share for message in messages])
         for metric, value in self.measured.items():
             self._emit_metric(messages, name, metric, value)
-        target, metric = self.task.experiment.training.target, target_metric(self.metrics)
-        if metric not in self.measured:
-            metric = "loss"
-        if target is not None and self.reached is None and is_reached(metric, self.measured[metric], target):
+        if self.reached is None and self._reaches_target():
             self.reached = {
                 "steps_to_target": messages[0].step,
                 "seconds_to_target": max(message.seconds for message in messages),
             }
 
-    def _measure(self, part: Part, name: str, outputs: Sequence[Any]) -> dict[str, float]:
-        if id(part) not in self._targets:
-            self._targets[id(part)] = all_targets(part)
-        joined = join_outputs(outputs)
-        self._check_outputs(joined)
-        try:
-            return measure(joined, self._targets[id(part)], self.loss, self.metrics)
-        except Exception as error:  # a user's metric may raise anything
-            raise make_measure_error(name, joined, self._targets[id(part)], error) from error
+    def _reaches_target(self) -> bool:
+        training = self.task.experiment.training
+        if training.target is None:
+            return False
+        metric = main_metric(name for name in self.metrics if name in self.measured) or LOSS
+        lower = require_direction(training, metric, "the target")
+        return is_reached(self.measured[metric], training.target, lower=lower)
 
-    def _check_outputs(self, outputs: Any) -> None:
+    def _measure(self, part: Part, name: str, shares: Sequence[EvaluatedShare | None]) -> dict[str, float]:
+        share = merge_shares([one for one in shares if one is not None])
+        self._check_outputs(share)
+        if not self._are_checked:
+            self._note_memory(share, name)
+        self._are_checked = True
+        self._last[name] = without_large_outputs(share)
+        return values_of(share, part, self.loss, self.metrics, name=name)
+
+    def _note_memory(self, share: EvaluatedShare, name: str) -> None:
+        """Say how much memory the metrics take that need all outputs, where it is much."""
+        needing = [label for label, metric in self.metrics.items() if metric.needs_all_outputs]
+        if needing and share.output_bytes > stored_predictions.LIMIT:
+            self.emit(Note(at=self.stopwatch.now(), text=describe_kept_outputs(needing, name, share.output_bytes)))
+
+    def _check_outputs(self, share: EvaluatedShare) -> None:
         """Warn, at the first evaluation, of a network that ends with a softmax, or with a sigmoid that is not known."""
-        if self._are_checked or not len(outputs):
+        if self._are_checked or share.main_shape is None:
             return
-        main, text = find_main_output(outputs), ""
-        kind = output_kind(self.task.experiment.training, self.task.splits.classes, main)
-        if are_probabilities(main, kind):
+        training, text = self.task.experiment.training, ""
+        kind = output_kind(training, self.task.splits.classes, torch.empty(share.main_shape, device="meta"))
+        if kind == "classes" and share.are_probabilities:
             text = (
                 "the network's outputs are probabilities, where cross-entropy and predict_proba take logits; leave out "
                 "the softmax at its end"
-                if self.task.experiment.training.loss in (None, "cross-entropy")
+                if training.loss in (None, "cross-entropy")
                 else "the network's outputs are probabilities, and predict_proba applies another softmax to them; "
                 "if the loss takes logits, leave out the softmax at the end of the network"
             )
-        elif kind != "probability" and self._count_single_outputs() and main is not None and is_share(main):
+        elif kind != "probability" and self._count_single_outputs() and share.is_unit:
             text = (
                 "the network's outputs lie between 0 and 1, as after a sigmoid, but accuracy takes them for logits, of "
                 'which all above 0 mean 1; set loss = torch.nn.BCELoss(), or leave out the sigmoid and set loss = "bce"'
             )
         if text:
             self.emit(Warned(at=self.stopwatch.now(), text=text))
-        self._are_checked = True
 
     def _count_single_outputs(self) -> bool:
         """Return whether the built-in accuracy counts the outputs that the user's own loss was given."""
         accuracy = self.metrics.get("accuracy")
-        return accuracy is not None and not accuracy.own and getattr(self.loss, "own", False)
+        return accuracy is not None and not accuracy.own and self.loss.own
 
     def _keep_predictions(self) -> None:
         """Keep the outputs of the final network, with the targets that were measured already."""
         task, training = self.task, self.task.experiment.training
         if not training.save_predictions:
             return
-        outputs = {"test": self.outputs}
-        if self._validation_outputs and training.patience is None:
-            outputs["validation"] = join_outputs(self._validation_outputs)
-        for name, part in (("test", task.splits.test), ("validation", task.splits.validation)):
-            if part is not None and outputs.get(name) is not None:
-                made = make_predictions(training, task.splits, name, outputs[name], self._targets[id(part)])
-                self.predictions.update({name: made} if made is not None else {})
+        for name in ("test", "validation"):
+            share = self._last.get(name)
+            if share is None or (name == "validation" and training.patience is not None):
+                continue
+            made = make_predictions(training, task.splits, name, share)
+            if made is not None:
+                self.predictions[name] = made
+            elif text := describe_missing_predictions(share, name):
+                self.emit(Note(at=self.stopwatch.now(), text=text))
 
     def _emit_metric(
         self, messages: Sequence[EpochTrained] | Sequence[Evaluated], part: Any, name: str, value: float
@@ -297,9 +315,9 @@ class Supervisor:
         """Measure the test part with the final network, and assemble the result."""
         self.weights = finished[0].weights or {}
         if self.task.splits.test is not None:
-            outputs = [message.outputs for message in finished]
-            self.measured = self._measure(self.task.splits.test, "test", outputs)
-            self.outputs = join_outputs(outputs)
+            self.measured = self._measure(self.task.splits.test, "test", [message.share for message in finished])
+            test = self._last["test"]
+            self.outputs = None if test.is_main_output else test.outputs
         self._keep_predictions()
         self.result = self._make_result(finished)
         return Decision()

@@ -18,7 +18,9 @@ from tenfold.mixing.builders import make_strategy
 from tenfold.models import build
 from tenfold.models.activation_checkpointing import checkpoint_activations
 from tenfold.models.input_scaling import scale_inputs
+from tenfold.runs import stored_predictions
 from tenfold.training import flat_size
+from tenfold.training.evaluation import share_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,13 @@ class Task:
     def evaluation_part_name(self) -> str:
         """Its name: validation or test."""
         return "validation" if self.splits.validation is not None else "test"
+
+    @property
+    def kept_while_training(self) -> int:
+        """The most bytes of outputs to keep at an evaluation: the last ones for a validation part are stored."""
+        training = self.experiment.training
+        stored = self.splits.validation is not None and training.save_predictions and training.patience is None
+        return stored_predictions.LIMIT if stored else 0
 
     @cached_property
     def shards(self) -> list[Shard]:
@@ -105,7 +114,7 @@ class Task:
 
     def share(self, part: Part, rank: int, size: int | None = None) -> torch.Tensor:
         """Return the sample numbers of a part that one of `size` ranks (default: all workers) evaluates."""
-        return torch.tensor_split(torch.arange(len(part)), size or self.workers)[rank]
+        return share_of(len(part), rank, size or self.workers)
 
 
 def weight_bytes(task: Task) -> int:

@@ -15,18 +15,24 @@ from torch import Tensor, nn
 
 from tenfold.data import Part, batches, order
 from tenfold.errors import ModelError, StoreError, TenfoldError
+from tenfold.machine.liveness import WorkerProgress
 from tenfold.machine.process_state import memory_use, peak_memory
 from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
-from tenfold.runs import Emit, Metric, Stopwatch, Warned, checkpoint, tensor_file
-from tenfold.training import choose_loss, predict
-from tenfold.training.evaluation import make_training_accuracy
+from tenfold.runs import Emit, Metric, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
+from tenfold.training import choose_loss, choose_metrics
+from tenfold.training.evaluation import EvaluatedShare, evaluate_share, make_training_accuracy
 from tenfold.training.randomness import seed_everything
 from tenfold.training.replica import make_replica
 from tenfold.transport.memory.counters import MembersChanged
 from tenfold.workers.channels import Channels
 from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved
-from tenfold.workers.model_errors import check_metrics, check_parameters, explain_failure, make_divergence_error
-from tenfold.workers.pool.worker_reports import WorkerProgress
+from tenfold.workers.model_errors import (
+    check_metrics,
+    check_outputs,
+    check_parameters,
+    explain_failure,
+    make_divergence_error,
+)
 from tenfold.workers.task import Task
 from tenfold.workers.timekeeper import Timekeeper
 from tenfold.workers.trainers.trainer import can_capture, make_trainer
@@ -57,10 +63,12 @@ class Worker:
         self.report = report
         self.progress = progress or WorkerProgress()
         training = task.experiment.training
+        self.loss = choose_loss(training, task.splits.classes)
+        self.metrics = choose_metrics(training, task.splits.classes)
         self.replica = make_replica(
             network,
             training,
-            choose_loss(training, task.splits.classes),
+            self.loss,
             part=task.splits.train,
             warn=self._warn,
             capturing=can_capture(task.division),
@@ -204,6 +212,8 @@ class Worker:
         """Try the user's own metrics after the first step, so that one that fails does so before the epoch ends."""
         with self.progress.allow_more_time():
             check_metrics(self.task, self.replica.network)
+            if self.number == 0:
+                self._warn(check_outputs(self.task, self.replica.network))
         self.time.lap("evaluate")
 
     def _log(self, step: int) -> tuple[float, int]:
@@ -236,14 +246,14 @@ class Worker:
         )
 
     def _evaluate(self, message: Callable[..., Message]) -> bool:
-        """Evaluate the mean of all replicas, report this worker's share of its outputs, and return whether to stop.
+        """Evaluate the mean of all replicas, report what this worker's share says of it, and return whether to stop.
 
-        `message` makes the report, given the epoch, the seconds and the outputs.
+        `message` makes the report, given the epoch, the seconds and the share.
         """
 
         def evaluate() -> Decision:
-            with self._mean_outputs() as outputs:
-                decision = self.report(message(epoch=self.epoch, seconds=self.time.seconds, outputs=outputs))
+            with self._evaluated_mean() as share:
+                decision = self.report(message(epoch=self.epoch, seconds=self.time.seconds, share=share))
                 if decision.best and self._keeps_best:
                     self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
             return decision
@@ -260,14 +270,14 @@ class Worker:
         return keeps and experiment.training.patience is not None
 
     @contextmanager
-    def _mean_outputs(self) -> Iterator[Any]:
-        """Give the replica the mean of all for this block, and yield this worker's share of that model's outputs."""
+    def _evaluated_mean(self) -> Iterator[EvaluatedShare | None]:
+        """Give the replica the mean of all for this block, and yield what this worker's share says of that model."""
         self.channels.begin_evaluation()
         self.channels.transport.barrier()  # until then a partner may still change this replica
         with self._restoring() as own:
             self.replica.use_ema()
             self.trainer.use_mean_of_replicas()
-            yield self._predict(self.task.evaluation_part)
+            yield self._evaluate_share(self.task.evaluation_part_name, self.task.kept_while_training)
         self.replica.flat.vector.copy_(own)
 
     @contextmanager
@@ -283,12 +293,22 @@ class Worker:
                 reference.copy_(before)
             raise
 
-    def _predict(self, part: Part | None) -> Any:
+    def _evaluate_share(self, name: str, keep: int) -> EvaluatedShare | None:
+        part: Part | None = getattr(self.task.splits, name)
         if part is None:
             return None
-        precision, transport = self.task.experiment.training.precision, self.channels.transport
-        share = self.task.share(part, transport.rank, transport.size)
-        return predict(self.replica.network, part, share, precision=precision, mark=self.progress.mark)
+        transport = self.channels.transport
+        return evaluate_share(
+            self.replica.network,
+            part,
+            self.task.share(part, transport.rank, transport.size),
+            self.loss,
+            self.metrics,
+            precision=self.task.experiment.training.precision,
+            mark=self.progress.mark,
+            keep=keep,
+            name=name,
+        )
 
     def _save(self) -> None:
         folder, problem = self.task.checkpoints, ""
@@ -336,7 +356,7 @@ class Worker:
             self.replica.network.load_state_dict(self.best)
         if self.task.experiment.training.patience is not None:
             self.channels.transport.broadcast()
-        outputs = self._predict(self.task.splits.test)
+        share = self._evaluate_share("test", stored_predictions.LIMIT)
         self.time.lap("evaluate")
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.replica.network.state_dict().items()}
         return Finished(
@@ -344,7 +364,7 @@ class Worker:
             seconds=self.time.seconds,
             times=self.time.times,
             bytes_moved=int(self.trainer.bytes_moved),
-            outputs=outputs,
+            share=share,
             weights=weights if self.channels.transport.rank == 0 else None,
             memory=peak_memory(),
         )

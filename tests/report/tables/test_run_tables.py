@@ -101,3 +101,20 @@ def test_numbers_are_never_cut(tmp_path, width):
         make_run(tmp_path, steps_per_epoch=40, lr=0.1, strategy="butterfly"),
     ]
     assert "…" not in shown(run_tables.runs_table(runs), width)
+
+
+@pytest.mark.parametrize("width", [20, 30, 50])
+def test_a_narrow_terminal_keeps_the_numbers_and_titles_of_runs(tmp_path, width):
+    runs = [make_run(tmp_path, steps_per_epoch=40, name=f"title{number}") for number in range(3)]
+    text = shown(run_tables.runs_table(runs), width)
+    assert max(map(len, text.splitlines())) <= width
+    lines = [line.split() for line in text.splitlines()]
+    for number, run in enumerate(runs):
+        assert any(line[:2] == [str(run.id), f"title{number}"] for line in lines)
+    assert "…" not in text
+
+
+def test_a_very_long_title_is_cut_off(tmp_path):
+    run = make_run(tmp_path, steps_per_epoch=40, name="long " * 2000)
+    for renderable in (run_tables.run_summary_table(run), run_tables.runs_table([run]), run_tables.show_tables(run)):
+        assert shown(renderable, 120).count("long") < 60

@@ -13,7 +13,7 @@ from made_store import new_run
 from waiting import wait_until
 
 from tenfold.errors import RunTakenOver
-from tenfold.runs import EpochEnded, Recorder, checkpoint
+from tenfold.runs import EpochEnded, Recorder, Store, checkpoint
 from tenfold.runs.storage import claim
 from tenfold.runs.storage.claim import LOCK, Claim, is_claimed
 
@@ -118,6 +118,16 @@ def test_who_has_lost_a_run_to_another_process_writes_no_more(tmp_path, quick):
     assert not (folder / "checkpoint").exists()
     assert store.find(number)["status"] != "finished"
     assert [event.epoch for event in store.events(number)] == [0]
+
+
+def test_a_store_that_was_renamed_is_not_called_taken_over(tmp_path, quick):
+    store, number = new_run(tmp_path / "runs")
+    (tmp_path / "runs").rename(tmp_path / "elsewhere")
+    with pytest.raises(RunTakenOver, match=r"renamed or moved to .*elsewhere") as lost:
+        store.append(number, [EpochEnded(at=2.0, epoch=1)])
+    assert "another process" not in str(lost.value)
+    store.release(number)
+    Store(tmp_path / "elsewhere").claim(number)
 
 
 def _sleep():

@@ -2,9 +2,10 @@
 
 import shutil
 import sqlite3
+from contextlib import closing
 
 import pytest
-from made_store import DIGITS, new_run, some_events
+from made_store import DIGITS, new_run, refused, some_events
 
 from tenfold.api.open_run import load_model
 from tenfold.errors import StoreError
@@ -139,3 +140,18 @@ def test_a_tag_that_no_filter_could_name_is_refused(tmp_path, name):
     store, number = new_run(tmp_path)
     with pytest.raises(StoreError, match="is not a tag; write up to 60 letters"):
         store.tag(number, name)
+
+
+def test_a_run_whose_number_is_a_path_is_refused(tmp_path):
+    """Somebody else's file may have tables of its own; the folder of a run is named after its number."""
+    store, _ = new_run(tmp_path / "runs")
+    (tmp_path / "mine-x").mkdir()
+    with closing(sqlite3.connect(store.file)) as connection, connection:
+        connection.execute("PRAGMA legacy_alter_table = ON")
+        connection.execute("ALTER TABLE runs RENAME TO before")
+        columns = "kind, status, created, ended, experiment, facts, result, error, host, pid, pid_started"
+        connection.execute(
+            f"CREATE TABLE runs AS SELECT '{tmp_path / 'mine'}' AS id, 'x' AS title, {columns} FROM before"
+        )
+    for use in (store.runs, lambda: store.find("last"), lambda: store.find("x"), lambda: store.newest(3, folds=False)):
+        assert "have no numbers" in refused(use)

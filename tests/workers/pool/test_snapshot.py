@@ -13,7 +13,9 @@ from threaded import make_task
 from torch import nn
 
 from tenfold.data import SubsetPart, Tensors
-from tenfold.errors import ExperimentError
+from tenfold.errors import ExperimentError, MachineError
+from tenfold.transport.memory import shared_arrays
+from tenfold.transport.memory.shared_arrays import allocate as shared_arrays_allocate
 from tenfold.workers.pool.snapshot import TaskSnapshot, bytes_to_share, in_shared_memory
 
 
@@ -126,4 +128,25 @@ def test_nothing_stays_open(fails: bool) -> None:
             TaskSnapshot(task)
     else:
         TaskSnapshot(task).close()
+    assert psutil.Process().num_fds() == before
+
+
+@pytest.mark.parametrize("pack", [TaskSnapshot, lambda task: in_shared_memory(task.splits)])
+@pytest.mark.parametrize("call", range(4))
+def test_nothing_stays_open_if_the_memory_does_not_suffice(
+    pack: Any, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task(model="mlp", data={"train": numbered(30), "test": numbered(5)})
+    gc.collect()
+    before, calls = psutil.Process().num_fds(), iter(range(9))
+
+    def allocate(nbytes: int) -> Any:
+        if next(calls) == call:
+            raise MachineError("no more memory")
+        return shared_arrays_allocate(nbytes)
+
+    monkeypatch.setattr(shared_arrays, "allocate", allocate)
+    with pytest.raises(MachineError):
+        pack(task)
+    gc.collect()
     assert psutil.Process().num_fds() == before

@@ -1,8 +1,10 @@
 """Processes that are started, watched and ended together, in every way that they can fail."""
 
 import gc
+import itertools
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 from waiting import wait_until
 
 from tenfold.errors import MachineError, WorkerLost
+from tenfold.machine import limits
+from tenfold.machine.process_state import is_alive
 from tenfold.workers.pool import worker_pool as crew
 from tenfold.workers.pool.fork_server import start_process
 from tenfold.workers.pool.worker_pool import WorkerPool
@@ -96,43 +100,53 @@ def test_a_killed_worker_is_named_with_the_signal(start: Start, number: signal.S
     assert str(lost).endswith(f"was killed by {number.name}")
 
 
+@pytest.mark.parametrize(("number", "hint"), [(signal.SIGKILL, True), (signal.SIGSEGV, False)])
+def test_a_worker_killed_for_lack_of_memory_is_named_with_the_reason(
+    start: Start, number: signal.Signals, hint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = itertools.count()
+    monkeypatch.setattr(limits, "count_out_of_memory_kills", lambda: next(kills))
+    lost = lose(start(3, crew_targets.strike, 1, number))
+    assert ("memory" in str(lost)) == hint
+
+
 def test_a_stopped_worker_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "SILENCE", 1.5)
+    monkeypatch.setattr(crew, "STOPPED_SECONDS", 1.5)
     three = start(3, crew_targets.strike, 2, signal.SIGSTOP)
     numbers = pids(three)
     lost = lose(three)
     assert lost.rank == 2
-    assert "has sent no heartbeat for 1.5 s" in str(lost)
+    assert "was stopped" in str(lost)
     three.end()
     assert gone(numbers), "a stopped process must be killed, since it cannot end"
 
 
-def test_a_worker_stopped_before_its_first_beat_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "SILENCE", 1.5)
-    two = start(2, crew_targets.stop_before_the_first_beat)
-    with pytest.raises(WorkerLost, match=r"worker 1 .* was stopped before its first heartbeat") as lost:
+def test_a_worker_stopped_as_soon_as_it_has_started_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "STOPPED_SECONDS", 1.5)
+    two = start(2, crew_targets.stop_at_once)
+    with pytest.raises(WorkerLost, match=r"worker 1 .* was stopped") as lost:
         next(two.messages())
     assert lost.value.rank == 1
 
 
-def test_a_worker_that_never_beats_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "STARTUP", 2)
-    two = start(2, crew_targets.never_beat)
-    with pytest.raises(WorkerLost, match=r"worker 1 .* has sent no heartbeat within 2 s of its start") as lost:
+def test_a_worker_that_never_starts_to_work_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "STARTUP_SECONDS", 2)
+    two = start(2, crew_targets.never_start)
+    with pytest.raises(WorkerLost, match=r"worker 1 .* within 2 s") as lost:
         next(two.messages())
     assert lost.value.rank == 1
 
 
 def test_a_worker_stopped_in_mid_message_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "SILENCE", 1.5)
+    monkeypatch.setattr(crew, "STOPPED_SECONDS", 1.5)
     two = start(2, crew_targets.stop_in_mid_message, 100_000)
-    with pytest.raises(WorkerLost, match=r"worker 1 .* has sent no heartbeat for 1.5 s") as lost:
+    with pytest.raises(WorkerLost, match=r"worker 1 .* was stopped") as lost:
         next(two.messages())
     assert lost.value.rank == 1
 
 
 @pytest.mark.parametrize("waiting", [True, False])
-def test_a_worker_that_beats_but_makes_no_progress_is_named(start: Start, *, waiting: bool) -> None:
+def test_a_worker_that_lives_but_makes_no_progress_is_named(start: Start, *, waiting: bool) -> None:
     three = start(3, crew_targets.get_stuck, [1], waiting, stall_after=2)
     with pytest.raises(WorkerLost, match=r"^worker 1 \(process \d+\) has made no progress for 2 s; ") as lost:
         next(three.messages())
@@ -157,11 +171,28 @@ def lose(three: WorkerPool) -> WorkerLost:
     return lost.value
 
 
-def test_a_busy_worker_is_not_a_lost_one(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beats come from a thread of their own, however long a step takes."""
-    monkeypatch.setattr(crew, "SILENCE", 1.5)
-    messages = start(1, crew_targets.work_long, 2.5).messages()
+def test_a_worker_whose_threads_cannot_run_is_not_a_lost_one(start: Start) -> None:
+    """A call into C that keeps Python's lock takes longer than a worker may be stopped."""
+    messages = start(1, crew_targets.keep_the_interpreter, int(crew.STOPPED_SECONDS) + 2).messages()
     assert next(messages) == (0, "done")
+
+
+def test_a_family_that_was_paused_continues_piece_by_piece(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "STOPPED_SECONDS", 1.5)
+    two = start(2, crew_targets.talk_now_and_then)
+    messages = two.messages()
+    while {next(messages)[0], next(messages)[0]} != {0, 1}:
+        pass
+    for pid in pids(two):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(2.5)  # this process is paused, too
+    os.kill(pids(two)[0], signal.SIGCONT)
+    later = threading.Timer(0.8, os.kill, (pids(two)[1], signal.SIGCONT))
+    later.start()
+    until = time.monotonic() + 3
+    heard = [rank for rank, _ in itertools.takewhile(lambda _: time.monotonic() < until, messages)]
+    later.join()
+    assert set(heard[-10:]) == {0, 1}
 
 
 def test_ctrl_c_is_left_to_the_parent(start: Start) -> None:
@@ -233,6 +264,45 @@ def test_another_takes_the_place_of_one_that_was_lost(start: Start) -> None:
     assert next(messages) == (0, "still here")
     assert pids(two)[0] == before[0]
     assert pids(two)[1] != before[1]
+
+
+def test_workers_outlive_the_server_that_they_were_forked_from(start: Start) -> None:
+    two = start(2, crew_targets.echo, "hello")
+    messages = two.messages()
+    assert dict(next(messages) for _ in range(2)).keys() == {0, 1}
+    server = psutil.Process(pids(two)[0]).parent()
+    assert server is not None
+    server.kill()
+    wait_until(lambda: not is_alive(server.pid))
+    two.send(0, "still here")
+    assert next(messages) == (0, "still here")
+    os.kill(pids(two)[1], signal.SIGKILL)
+    with pytest.raises(WorkerLost, match="server") as lost:
+        next(messages)
+    assert lost.value.rank == 1
+    two.replace(1)  # from another server
+    assert next(two.messages()) == (1, "hello from 1")
+    numbers = pids(two)
+    two.end()
+    assert gone(numbers)
+
+
+def test_workers_end_while_their_server_is_stopped(start: Start) -> None:
+    two = start(2, crew_targets.stubborn)
+    messages, numbers = two.messages(), pids(two)
+    assert [next(messages)[1] for _ in range(2)] == ["here", "here"]
+    server = psutil.Process(numbers[0]).parent()
+    assert server is not None
+    processes = list(two.processes)
+    server.suspend()
+    try:
+        two.end()
+        assert not any(map(is_alive, numbers))
+        for process in processes:
+            with pytest.raises(ValueError, match="closed"):  # else Python would wait for it at exit
+                process.join()
+    finally:
+        server.resume()
 
 
 def test_an_interruption_while_processes_start_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:

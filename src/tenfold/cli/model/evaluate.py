@@ -7,7 +7,8 @@ import typer
 from tenfold.cli import options
 from tenfold.cli.completion import complete_from
 from tenfold.cli.output import print_json, print_rich
-from tenfold.common.catalog import METRICS, SOURCES
+from tenfold.common.catalog import SOURCES
+from tenfold.common.metric_table import METRICS
 from tenfold.common.part_names import PARTS
 
 
@@ -42,6 +43,7 @@ def evaluate(
         ),
     ] = None,
     runs: options.Runs = None,
+    trust: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
     """Measure the model of a run on other data, or on another part of its own data.
@@ -53,7 +55,7 @@ def evaluate(
     from tenfold.api.evaluate import evaluate as measure
     from tenfold.report.tables.run_tables import evaluation_table
 
-    found = tenfold.open_run(run, runs=runs)
+    found = tenfold.open_run(run, runs=runs, trust=trust)
     measured = measure(found, data, part=part, metrics=metrics)
     if as_json:
         measurements = {"part": measured.part, "samples": measured.samples, "metrics": measured.metrics}

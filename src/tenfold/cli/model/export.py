@@ -53,6 +53,7 @@ def export(
         ),
     ] = None,
     runs: options.Runs = None,
+    trust: options.Trust = False,
 ) -> None:
     """Export the numbers of runs, or the trace or the model of a run, for other programs.
 
@@ -66,7 +67,7 @@ def export(
         raise ExperimentError(f"unknown format '{form}'; {suggest(form, FORMATS)}")
     if table is not None and table not in TABLES:
         raise ExperimentError(f"unknown table '{table}'; {suggest(table, TABLES)}")
-    found = [tenfold.open_run(reference, runs=runs) for reference in references or ["last"]]
+    found = [tenfold.open_run(reference, runs=runs, trust=trust) for reference in references or ["last"]]
     if form not in NUMBERS and (len(found) > 1 or table):
         what = "trace" if form == TRACE else "model"
         raise ExperimentError(f"--format {form} exports the {what} of one run; leave out the others and --table")

@@ -27,6 +27,7 @@ def predict(
         bool, typer.Option("--probabilities", help="Write the probability of each class instead of the class.")
     ] = False,
     runs: options.Runs = None,
+    trust: options.Trust = False,
 ) -> None:
     """Predict classes or numbers for the samples in a file, with the model of a run.
 
@@ -42,7 +43,7 @@ def predict(
 
     if output is not None and output.suffix.lower() not in (".csv", ".npy"):
         raise DataError(f"predictions are written to .csv and .npy files, not to {output.name}")
-    found = tenfold.open_run(run, runs=runs)
+    found = tenfold.open_run(run, runs=runs, trust=trust)
     trained_on = found.facts["data"]
     x, names = read_inputs(file, trained_on, found.experiment.data.options)
     predicted = found.predict_proba(x) if probabilities else found.predict(x)

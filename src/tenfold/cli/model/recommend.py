@@ -21,6 +21,7 @@ def recommend(
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="How many people to recommend.")] = 10,
     runs: options.Runs = None,
+    trust: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
     """Recommend whom a person should follow, with the model of a run on tweets.
@@ -37,7 +38,7 @@ def recommend(
     from tenfold.api.open_run import open_run
     from tenfold.api.recommend import PeopleToFollow
 
-    people = PeopleToFollow(open_run(run, runs=runs))
+    people = PeopleToFollow(open_run(run, runs=runs, trust=trust))
     if person is None:
         rows = people.table(top)
         if as_json:

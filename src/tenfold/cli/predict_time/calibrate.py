@@ -56,7 +56,7 @@ def calibrate(
         known = Profile.load(place)
     with showing_progress(quiet or as_json) as show:
         profile = measure(experiment, known, quick=quick, progress=show)
-    profile.save(place)
+    profile.save_changes(known, place)
     if as_json:
         print_json(profile.model_dump(exclude={"steps": {"__all__": {"trace"}}}))
         return

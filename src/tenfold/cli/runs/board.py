@@ -1,5 +1,9 @@
 """`tenfold board`: a local page that shows all runs as they train."""
 
+import os
+import signal
+import sys
+import threading
 from typing import Annotated
 
 import typer
@@ -26,6 +30,7 @@ def board(
         typer.Option("--token", help="The secret in the address. Default: a random one.", show_default=False),
     ] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+    until_stdin_ends: Annotated[bool, typer.Option("--until-stdin-ends", hidden=True)] = False,
 ) -> None:
     """Show all runs of a folder on a local page, live, until Ctrl-C.
 
@@ -36,6 +41,9 @@ def board(
     """
     from tenfold.board.serving import serve
 
+    if until_stdin_ends:
+        threading.Thread(target=_end_with_stdin, daemon=True, name="tenfold-lifeline").start()
+
     def ready(address: str) -> None:
         typer.echo(f"the board is at {address}")
         typer.echo("Ctrl-C ends it; runs that are training continue")
@@ -45,3 +53,10 @@ def board(
             webbrowser.open(address)
 
     serve(runs, host=host, port=port, token=token, ready=ready)
+
+
+def _end_with_stdin() -> None:
+    """End the server when the process that started it is gone, which holds the other end of the pipe."""
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

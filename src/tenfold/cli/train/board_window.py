@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from tenfold.cli.output import launched_rank
+from tenfold.common.imports import tenfold_command
 from tenfold.errors import MachineError
 
 if TYPE_CHECKING:
@@ -33,8 +34,11 @@ class BoardWindow:
         if self._wanted:
             from tenfold.runs.store import absolute
 
-            command = [sys.executable, "-m", "tenfold", "board", "--runs", str(absolute(self._runs)), "--no-open"]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+            command = tenfold_command("board", "--runs", str(absolute(self._runs)), "--no-open")
+            command += ["--until-stdin-ends"]  # which it does when this process does, however that happens
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
             line = process.stdout.readline() if process.stdout is not None else ""
             self._address, self._process = line.partition("the board is at ")[2].strip(), process
             if not self._address:

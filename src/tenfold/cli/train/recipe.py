@@ -92,6 +92,7 @@ def run(
     device: options.Device = None,
     output: options.Report = None,
     runs: options.Runs = None,
+    trust: options.Trust = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -105,7 +106,7 @@ def run(
     from tenfold.recipes.load_recipe import load, names
     from tenfold.recipes.recipe_page import write
 
-    recipes = [load(one) for one in (names() if everything else [str(name)])]
+    recipes = [load(one, trust=trust) for one in (names() if everything else [str(name)])]
     results = _run_all(recipes, quiet or as_json, everything, scale=scale, device=device, runs=runs)
     if as_json:
         print_json([_record(result) for result in results])

@@ -19,6 +19,7 @@ def resume(
             "stops before its next write.",
         ),
     ] = False,
+    trust: options.Trust = False,
     log: options.Log = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -32,7 +33,7 @@ def resume(
     from tenfold.report.live.run_progress import RunProgress
     from tenfold.runs.store import CROSSVAL
 
-    interrupted = tenfold.open_run(run, runs=runs)
+    interrupted = tenfold.open_run(run, runs=runs, trust=trust)
     quiet = quiet or as_json or bool(launched_rank())
     folded = interrupted.kind == CROSSVAL
     shown = FoldProgress(quiet=quiet) if folded else RunProgress(interrupted.experiment, quiet=quiet)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tenfold.common.files import require_regular
 from tenfold.common.part_names import PARTS
 from tenfold.errors import DataError
 
@@ -99,6 +100,7 @@ def _read(path: Path, size: Any, *, grey: bool = False) -> NDArray[np.uint8]:
         raise DataError("reading images needs the package Pillow: pip install pillow") from None
     wanted = _height_and_width(size)
     try:
+        require_regular(path)
         with Image.open(path) as image:
             shown = image.convert("L" if grey or image.mode in GREY_MODES else "RGB")
             if wanted is not None:

@@ -1,14 +1,13 @@
 """Reading data from files: tables (CSV, Parquet), arrays of NumPy, and folders of images."""
 
 import csv
-import zipfile
-import zlib
+import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from tenfold.common.array_files import read_npy, read_npz
+from tenfold.common.files import open_regular, require_regular
 from tenfold.common.part_names import PARTS
 from tenfold.data.files.column_values import Categories
 from tenfold.data.files.image_files import read_images
@@ -75,7 +74,7 @@ def _read_text(path: Path, delimiter: str) -> dict[str, list[str]]:
 def read_rows(path: Path, delimiter: str = ",") -> list[list[str]]:
     """Return the rows of a text file, without empty ones; ";" and tabs between values are recognized, too."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
             delimiter = max((delimiter, ";", "\t"), key=first.count)
@@ -103,6 +102,7 @@ def _read_parquet(path: Path) -> dict[str, Any]:
             f"reading {path} needs the package pyarrow: pip install 'tenfold[parquet]'; or save it as CSV"
         ) from None
     try:
+        require_regular(path)
         table = pyarrow.parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read as a Parquet file: {str(error).partition(chr(10))[0]}") from None
@@ -135,11 +135,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
 def read_arrays(path: Path) -> Any:
     """Return the array in a file of NumPy, or all arrays of an archive by name."""
     try:
-        with path.open("rb") as file:
-            found: Any = np.load(file, allow_pickle=False)
-            is_array = isinstance(found, np.ndarray)
-            if is_array != (path.suffix.lower() == ".npy"):
-                raise ValueError(f"it holds {'one array' if is_array else 'an archive of arrays'}")
-            return found if is_array else {name: found[name] for name in found.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as arrays of numbers: {error}") from None
+        return read_npy(path) if path.suffix.lower() == ".npy" else read_npz(path)
+    except (ValueError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DataError(f"{path} cannot be read as arrays of numbers: {reason}") from None

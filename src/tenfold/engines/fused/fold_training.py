@@ -14,9 +14,9 @@ from tenfold.engines.recording import Outcome
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
 from tenfold.models.input_scaling import scaling_buffers
-from tenfold.runs import Emit, Event, Stopwatch
+from tenfold.runs import Emit, Event, Stopwatch, Warned
 from tenfold.training.fused.fused_replicas import resident
-from tenfold.workers.model_errors import check_metrics, make_divergence_error
+from tenfold.workers.model_errors import check_metrics, check_outputs, make_divergence_error
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task
 
@@ -118,6 +118,8 @@ class FoldTraining(FusedTraining):
         for index in self.unfinished:
             try:
                 check_metrics(self.tasks[index], self.fused.stack.network_at(self.rows[index].start))
+                if text := check_outputs(self.tasks[index], self.fused.stack.network_at(self.rows[index].start)):
+                    self.emits[index](Warned(at=self.stopwatch.now(), text=text))
             except TenfoldError as error:
                 self.outcomes[index] = error
         self.time.lap("evaluate")
@@ -148,8 +150,8 @@ class FoldTraining(FusedTraining):
             task, row = self.tasks[index], self.rows[index].start
             try:
                 with self._mean(index):
-                    outputs = self.predict(task, row, task.evaluation_part)
-                    message = self.epoch_trained(self.losses[index], self.samples[index], outputs)
+                    share = self.evaluated_while_training(task, row)
+                    message = self.epoch_trained(self.losses[index], self.samples[index], share)
                     decision = self.supervisors[index].decide([message])
                     if decision.best and task.experiment.training.patience is not None:
                         self.best[index] = self.fused.state(row)
@@ -178,9 +180,9 @@ class FoldTraining(FusedTraining):
             with self._mean(index):
                 if index in self.best:
                     self.fused.load(rows.start, self.best[index])
-                outputs = self.predict(task, rows.start, task.splits.test)
+                share = self.evaluated_at_the_end(task, rows.start)
                 moved = int(max(self.rounds[index].bytes_moved))
-                supervisor.decide([self.finished(rows.start, self.steps[index], outputs, bytes_moved=moved)])
+                supervisor.decide([self.finished(rows.start, self.steps[index], share, bytes_moved=moved)])
             self.outcomes[index] = Outcome.of(supervisor)
         except TenfoldError as error:
             self.outcomes[index] = error

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +13,9 @@ from tenfold.engines.validate import validate_fused
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.machine import cores, devices
 from tenfold.machine.process_state import keeping_freed_memory, memory_use, peak_memory
-from tenfold.runs import Emit, Metric, Note, Stopwatch, Warned
-from tenfold.training import choose_loss, predict
+from tenfold.runs import Emit, Metric, Note, Stopwatch, Warned, stored_predictions
+from tenfold.training import choose_loss, choose_metrics
+from tenfold.training.evaluation import EvaluatedShare, evaluate_share
 from tenfold.training.fused.fused_replicas import Fused, resident
 from tenfold.training.graphs import describe_slow_steps
 from tenfold.training.precision import set_matmul_precision
@@ -171,14 +171,32 @@ class FusedTraining(ABC):
             )
         )
 
-    def predict(self, task: Task, row: int, part: Part | None) -> Any:
-        """Return the outputs of one replica on a part; None without a part."""
+    def evaluated(self, task: Task, row: int, name: str, keep: int) -> EvaluatedShare | None:
+        """Return what a part says of one replica; None without a part. `keep` is that of `evaluate_share`."""
+        part: Part | None = getattr(task.splits, name)
         if part is None:
             return None
-        precision = task.experiment.training.precision
-        return predict(self.fused.stack.network_at(row), part, torch.arange(len(part)), precision=precision)
+        training, classes = task.experiment.training, task.splits.classes
+        return evaluate_share(
+            self.fused.stack.network_at(row),
+            part,
+            torch.arange(len(part)),
+            choose_loss(training, classes),
+            choose_metrics(training, classes),
+            precision=training.precision,
+            keep=keep,
+            name=name,
+        )
 
-    def epoch_trained(self, loss: float, samples: float, outputs: Any) -> EpochTrained:
+    def evaluated_while_training(self, task: Task, row: int) -> EvaluatedShare | None:
+        """Return what the evaluation part says of one replica; None without such a part."""
+        return self.evaluated(task, row, task.evaluation_part_name, task.kept_while_training)
+
+    def evaluated_at_the_end(self, task: Task, row: int) -> EvaluatedShare | None:
+        """Return what the test part says of one replica; None without such a part."""
+        return self.evaluated(task, row, "test", stored_predictions.LIMIT)
+
+    def epoch_trained(self, loss: float, samples: float, share: EvaluatedShare | None) -> EpochTrained:
         """Return the message to the supervisor that ends an epoch."""
         return EpochTrained(
             epoch=self.epoch,
@@ -186,17 +204,17 @@ class FusedTraining(ABC):
             seconds=self.time.seconds,
             loss=loss,
             samples=int(samples),
-            outputs=outputs,
+            share=share,
         )
 
-    def finished(self, row: int, steps: int, outputs: Any, *, bytes_moved: int = 0) -> Finished:
+    def finished(self, row: int, steps: int, share: EvaluatedShare | None, *, bytes_moved: int = 0) -> Finished:
         """Return the message to the supervisor that ends the training, with the weights of one replica."""
         return Finished(
             step=steps,
             seconds=self.time.seconds,
             times=dict(self.time.times),
             bytes_moved=bytes_moved,
-            outputs=outputs,
+            share=share,
             weights={name: tensor.cpu() for name, tensor in self.fused.state(row).items()},
             memory=peak_memory(),
         )

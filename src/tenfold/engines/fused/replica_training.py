@@ -13,10 +13,11 @@ from tenfold.engines.fused.stacked_rounds import StackedRounds
 from tenfold.engines.recording import Outcome
 from tenfold.errors import ModelError, StoreError
 from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
-from tenfold.runs import Emit, Stopwatch, checkpoint, tensor_file
+from tenfold.runs import Emit, Stopwatch, Warned, checkpoint, tensor_file
 from tenfold.runs.checkpoint import Resumption
+from tenfold.training.evaluation import EvaluatedShare
 from tenfold.workers.messages import Evaluated, Saved
-from tenfold.workers.model_errors import check_metrics, make_divergence_error
+from tenfold.workers.model_errors import check_metrics, check_outputs, make_divergence_error
 from tenfold.workers.supervisor import Supervisor
 from tenfold.workers.task import Task
 
@@ -75,6 +76,8 @@ class ReplicaTraining(FusedTraining):
         """Try the user's own metrics on the first replica; one that fails stops the run."""
         self.time.lap("compute")
         check_metrics(self.task, self.fused.stack.network_at(0))
+        if text := check_outputs(self.task, self.fused.stack.network_at(0)):
+            self.emit(Warned(at=self.stopwatch.now(), text=text))
         self.time.lap("evaluate")
         return False
 
@@ -98,25 +101,25 @@ class ReplicaTraining(FusedTraining):
 
     def evaluate(self) -> bool:
         """Evaluate the mean of all replicas, which then continue from their own weights."""
-        with self._mean() as outputs:
+        with self._evaluated_mean() as share:
             seconds = self.time.seconds
-            message = Evaluated(epoch=self.epoch, step=self.last_step, seconds=seconds, outputs=outputs)
+            message = Evaluated(epoch=self.epoch, step=self.last_step, seconds=seconds, share=share)
             return self.supervisor.decide([message]).stop
 
     def end_epoch(self) -> bool:
         """Evaluate the mean of all replicas, which then continue from their own weights."""
-        with self._mean() as outputs:
-            decision = self.supervisor.decide([self.epoch_trained(self.loss, self.samples, outputs)])
+        with self._evaluated_mean() as share:
+            decision = self.supervisor.decide([self.epoch_trained(self.loss, self.samples, share)])
             if decision.best and self.task.experiment.training.patience is not None:
                 self.best = self.fused.state(0)
         return decision.stop
 
     @contextmanager
-    def _mean(self) -> Iterator[Tensor | None]:
-        """Give all replicas their mean, and yield its outputs on the evaluation part; then put the weights back."""
+    def _evaluated_mean(self) -> Iterator[EvaluatedShare | None]:
+        """Give all replicas their mean, and yield what the evaluation part says of it; then put the weights back."""
         own = self.fused.stack.matrix.clone()
         self.rounds.use_mean_of_replicas()
-        yield self.predict(self.task, 0, self.task.evaluation_part)
+        yield self.evaluated_while_training(self.task, 0)
         self.fused.stack.matrix.copy_(own)
 
     def save(self) -> None:
@@ -157,7 +160,7 @@ class ReplicaTraining(FusedTraining):
             self.time.lap("communicate")
         if self.best is not None:
             self.fused.load(0, self.best)
-        outputs = self.predict(self.task, 0, self.task.splits.test)
+        share = self.evaluated_at_the_end(self.task, 0)
         self.time.lap("evaluate")
         moved = int(max(self.rounds.bytes_moved))
-        self.supervisor.decide([self.finished(0, self.fused.steps, outputs, bytes_moved=moved)])
+        self.supervisor.decide([self.finished(0, self.fused.steps, share, bytes_moved=moved)])

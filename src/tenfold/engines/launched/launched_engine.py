@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tenfold.common.trust import remember_named
 from tenfold.data import FetchProgress
 from tenfold.engines.base import Engine
 from tenfold.engines.launched.rank import (
@@ -149,6 +150,7 @@ class Launched(Engine):
             task = self.prepare(experiment, fetching)
             check_new_run(task)
             if not self.records:
+                remember_named(experiment.import_paths)
                 return self._follow(task, experiment, stopwatch)
             store = Store(runs)
             may_have_begun = self.world.restarts or experiment.machine.on_failure == "continue"
@@ -273,7 +275,7 @@ class Launched(Engine):
                     post.emit(Warned(at=stopwatch.now(), text=trouble, worker=self.world.rank, concerns_worker=True))
                 network = make_network(task).to(task.experiment.machine.device)
                 channels = self._channels(task, flat_size(network))
-                stalls = watch_progress(self.joined.network, task.experiment.machine.stall_after)
+                stalls = watch_progress(self.world, self.joined.network, task.experiment.machine.stall_after)
                 with channels.gradient_transport, channels.transport, self.session(), stalls as progress:
 
                     def report(message: Message) -> Decision:

@@ -17,6 +17,8 @@ from tenfold.errors import WorkerLost
 from tenfold.launch.detect import World
 from tenfold.machine import devices
 from tenfold.runs import Emit, Event, Metric, Note, Span, Warned, checkpoint
+from tenfold.training.evaluation import EvaluatedShare
+from tenfold.training.metrics import ExactSum, PairCounts
 from tenfold.transport import Network
 from tenfold.transport.network import codec
 from tenfold.workers.messages import Decision, Message, Saved
@@ -33,7 +35,7 @@ class Orders:
     """Seconds since the run began."""
 
 
-codec.register(Orders, Metric, Span, Note, Warned, Decision, *get_args(Message))
+codec.register(Orders, Metric, Span, Note, Warned, Decision, EvaluatedShare, ExactSum, PairCounts, *get_args(Message))
 
 
 class EndedByLauncher(WorkerLost):

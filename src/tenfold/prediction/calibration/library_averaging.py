@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +24,7 @@ from tenfold.launch.commands import find_mpirun
 from tenfold.prediction.calibration.probes import ReportProgress
 from tenfold.prediction.measurements import Averaging
 from tenfold.workers.pool.worker_pool import WorkerPool
-from tenfold.workers.pool.worker_reports import start_heartbeat
+from tenfold.workers.pool.worker_reports import attach_to_parent
 
 Found = dict[int, float]
 """Median seconds of an all-reduce, by the bytes of one worker's weights."""
@@ -78,10 +79,10 @@ def time_calls(
 
 
 def gloo_worker(
-    rank: int, connection: Connection, lifeline: Connection, beats: Any, folder: str, n: int, sizes: dict[int, int]
+    rank: int, connection: Connection, lifeline: Connection, floats: Any, folder: str, n: int, sizes: dict[int, int]
 ) -> None:
     """Run one of `n` workers that average by gloo, and send the measured times."""
-    start_heartbeat(rank, lifeline, beats)
+    attach_to_parent(rank, lifeline, floats)
     torch.set_num_threads(1)
     distributed = torch.distributed
     try:
@@ -116,10 +117,10 @@ def _gloo(n: int) -> Found:
 
 def _mpi(n: int) -> Found:
     flags = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
-    command = [str(mpirun()), *flags, "-n", str(n), sys.executable, "-m", __name__]
+    command = [str(mpirun()), *flags, "-n", str(n), sys.executable, "-P", "-m", __name__]
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(place for place in sys.path if place),
+        "PYTHONPATH": os.pathsep.join(str(Path(place).resolve()) for place in sys.path),
     }
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
     if not done.stdout.strip():

@@ -99,7 +99,7 @@ def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: Cl
     if cluster is HERE:
         known = with_orthogonalization(known, task, {task.workers}, report)
     if known is not profile:
-        known.save(place)
+        known.save_changes(profile, place)
     return known
 
 

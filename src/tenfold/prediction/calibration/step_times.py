@@ -44,11 +44,12 @@ def measure_until(
     bursts = _measure(asked, task, deadline, report)
     entries = {setting: step_entry(name, setting, found) for setting, found in bursts.items()}
     evaluating = [evaluating_entry(name, setting, found) for setting, found in bursts.items() if found[0].evaluated]
-    profile = _with_startup(profile, bursts)
+    before, profile = profile, _with_startup(profile, bursts)
     whole = [entries[setting] for setting, found in bursts.items() if len(found) == TURNS]
     if len(whole) == len(asked):
-        profile = profile.add(steps=whole, evaluating=evaluating)
-        profile.save(place)
+        measured = profile.add(steps=whole, evaluating=evaluating)
+        measured.save_changes(before, place)
+        profile = measured
     found = profile.add(steps=entries.values(), evaluating=evaluating)
     return _with_rounds(found, name, nbytes), {setting[1:] for setting in bursts}
 
@@ -60,7 +61,7 @@ def _with_orthogonalization_share(
     counts = {workers for threads, workers in settings if threads == 1 and workers > 1}
     found = with_orthogonalization(profile, replace(task, threads=1), counts, report)
     if found is not profile:
-        found.save(place)
+        found.save_changes(profile, place)
     return found
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from tenfold.cluster.time_prediction import TimePrediction
+from tenfold.common.metric_table import LOSS, main_metric
 from tenfold.data import Part, Splits
 from tenfold.data.splitting import draw
 from tenfold.engines import Engine, Outcome
@@ -24,7 +25,7 @@ from tenfold.prediction.virtual_engine import Virtual, check_memory
 from tenfold.runs import Emit, Event, Metric, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import choose_metrics
-from tenfold.training.measures import LOWER_IS_BETTER, target_metric
+from tenfold.training.measures import require_direction
 from tenfold.workers.task import Task
 
 ENOUGH, LEAST_SHARE, LARGEST_SHARE = 1000, 1 / 6, 1 / 3
@@ -64,16 +65,18 @@ class Probe:
     """Measured seconds of one checkpoint."""
     cold: bool = False
     """Whether it was the first on its device, so that its seconds say little about others."""
+    lower_is_better: bool = False
+    """Whether lower values of the metric are better."""
 
     @property
     def value(self) -> float:
         """The best that the metric was after an epoch, since a run stops at the target."""
-        return (min if self.metric in LOWER_IS_BETTER else max)(self.values)
+        return (min if self.lower_is_better else max)(self.values)
 
     @property
     def gap(self) -> float:
         """How far that is from perfect."""
-        return gap_of(self.metric, self.value)
+        return gap_of(self.value, lower=self.lower_is_better)
 
     def epoch_seconds(self, steps: int) -> tuple[float, float]:
         """Return the seconds of training for its first epoch, of `steps` steps, and for each further one."""
@@ -84,21 +87,24 @@ class Probe:
 
     def epochs_to(self, gap: float) -> int | None:
         """Return after how many epochs the gap was first as small as this; None if it never was."""
-        near = (epochs for epochs, value in enumerate(self.values, 1) if gap_of(self.metric, value) <= gap)
+        near = (
+            epochs for epochs, value in enumerate(self.values, 1) if gap_of(value, lower=self.lower_is_better) <= gap
+        )
         return next(near, None)
 
 
-def gap_of(metric: str, value: float) -> float:
+def gap_of(value: float, *, lower: bool) -> float:
     """Return how far a metric is from perfect: itself where lower is better, otherwise 1 minus the metric."""
-    return value if metric in LOWER_IS_BETTER else 1 - value
+    return value if lower else 1 - value
 
 
 def target_gap(experiment: Experiment, classes: int | None, target: float) -> tuple[str, float]:
     """Return the metric of a target and the gap that it allows; raise ExperimentError for a target beyond reach."""
-    metric = target_metric(choose_metrics(experiment.training, classes))
-    gap = gap_of(metric, target)
+    metric = main_metric(choose_metrics(experiment.training, classes)) or LOSS
+    lower = require_direction(experiment.training, metric, f"a target of {target:g}")
+    gap = gap_of(target, lower=lower)
     if gap <= 0 or not math.isfinite(gap):
-        bounds = "above 0" if metric in LOWER_IS_BETTER else "below 1"
+        bounds = "above 0" if lower else "below 1"
         raise ExperimentError(f"a target of {target:g} for {metric} cannot be planned for; it should be {bounds}")
     return metric, gap
 
@@ -145,7 +151,7 @@ def train_probe(
     engine: Engine = Serial() if task.workers == 1 else _Replicas(predict(task) if asynchronous else None)
     with tempfile.TemporaryDirectory(prefix="tenfold-plan-") as folder:
         outcome = engine.run(replace(task, checkpoints=Path(folder)), Stopwatch(), events.append)
-    metric = target_metric(choose_metrics(short.training, splits.classes))
+    metric = main_metric(choose_metrics(short.training, splits.classes)) or LOSS
     times, measured = outcome.result["times"], _by_epoch(events, metric)
     return Probe(
         samples=len(some.train) * epochs,
@@ -161,6 +167,7 @@ def train_probe(
         start=times.get("start", 0.0),
         evaluation=times.get("evaluate", 0.0) / epochs,
         save=times.get("save", 0.0) / epochs,
+        lower_is_better=require_direction(short.training, metric, "a plan"),
     )
 
 

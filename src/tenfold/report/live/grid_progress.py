@@ -6,13 +6,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tenfold.common.metric_table import loss_last
 from tenfold.experiment import Experiment
 from tenfold.report.clocks import training_time
 from tenfold.report.formatting import metric_value
 from tenfold.report.live.display import Display
 from tenfold.report.live.fold_progress import FoldProgress
 from tenfold.report.live.run_progress import RunProgress
-from tenfold.report.scores import ordered
 from tenfold.runs import Event, Run, Warned
 from tenfold.runs.console import print_to_runs
 
@@ -31,11 +31,13 @@ class Turn:
     recorded: bool = False
     """Whether a recorded run was reused."""
     error: str = ""
+    waits: bool = False
+    """Whether another comparison is running it, whose result is waited for."""
 
     @property
     def begins(self) -> bool:
         """Whether it has only begun."""
-        return self.run is None and not self.error
+        return self.run is None and not self.error and not self.waits
 
 
 class GridProgress(Display):
@@ -63,10 +65,12 @@ class GridProgress(Display):
         line = f"{turn.place:>{len(str(turn.count))}}/{turn.count}  {turn.label}"
         if turn.begins:
             self.start_run(line, turn.experiment)
+        elif turn.waits:
+            self._say(f"{line}: waiting for another comparison that is running it", style="dim")
         elif turn.run is None:
             self.end_run(f"{line}: failed: {turn.error}", failed=True)
         else:
-            name, value = next(iter(ordered(turn.run.metrics).items()), ("loss", None))
+            name, value = next(iter(loss_last(turn.run.metrics).items()), ("loss", None))
             recorded = "already recorded, " if turn.recorded else ""
             self.end_run(f"{line}: {recorded}{training_time(turn.run)}, {name} {metric_value(name, value)}")
 

@@ -107,12 +107,13 @@ class RunProgress(Display):
             return
         last = next(reversed(self._epoch.values()))
         shown = {name: metric for name, metric in self._epoch.items() if _is_shown(name, self._epoch)}
-        scores = [f"{name.removeprefix('train epoch_')} {metric_value(name, one.value)}" for name, one in shown.items()]
+        texts = {name: f"{name.removeprefix('train epoch_')} {metric_value(name, shown[name].value)}" for name in shown}
+        evaluated = [name for name in texts if not name.startswith("train ")]
         seconds = f"{duration(last.seconds)} {self._clock}"
-        self._say("  ".join([self._epoch_of(last), *scores, *self._speed(last), seconds]))
+        self._say("  ".join([self._epoch_of(last), *texts.values(), *self._speed(last), seconds]))
         for line in self._ranks.lines() if self._ranks else []:
             self._say(f"{line} {self._clock}", style="dim")
-        self._score = next((score for score in reversed(scores) if "accuracy" in score), scores[-1])
+        self._score = texts[evaluated[0] if evaluated else list(texts)[-1]]
         self._before = (last.seconds, last.step)
         self._epoch = {}
 

@@ -24,6 +24,7 @@ from tenfold.report.results.comparison import Comparison
 from tenfold.report.results.result_table import ResultTable
 from tenfold.report.row_ranking import (
     choose_rows,
+    direction,
     is_clearly_faster,
     mean_seconds,
     notable_rows,
@@ -32,7 +33,6 @@ from tenfold.report.row_ranking import (
     rows_metric,
 )
 from tenfold.report.rows import Row
-from tenfold.report.scores import direction
 from tenfold.report.tables.columns import OPTIONAL, SHARES
 from tenfold.runs import Run
 
@@ -111,10 +111,9 @@ def _headline(comparison: Comparison) -> Headline:
         numbers.append((name, ratio(top.factor_against_cpu), top.label))
     metric = rows_metric(rows)
     scored = [row for row in rows if metric in row.metrics and row.metrics[metric].values]
-    if scored and same_task:
+    if scored and same_task and (better := direction(scored, metric)):
         top = max(scored, key=lambda row: quality(row, metric))
-        word = "highest" if direction(metric).startswith("higher") else "lowest"
-        name = f"{word} {top.part} {one_line(metric)}"
+        name = f"{'highest' if better.startswith('higher') else 'lowest'} {top.part} {one_line(metric)}"
         numbers.append((name, metric_value(metric, top.metrics[metric].mean), top.label))
     if (chosen := comparison.selected) is not None and metric in chosen.test_metrics:
         value = metric_value(metric, chosen.test_metrics[metric].mean)

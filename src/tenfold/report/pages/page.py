@@ -84,7 +84,7 @@ def save_page(page: str, path: str | Path) -> Path:
     path = Path(path)
     check_output(path, "a report")
     try:
-        write_atomically(path, page.encode())
+        write_atomically(path, page.encode(), named_by_user=True)
     except OSError as error:
         raise StoreError(f"the report cannot be written to {path}: {error.strerror or error}") from None
     return path

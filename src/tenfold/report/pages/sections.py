@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tenfold.common.metric_table import describe_direction, loss_last
 from tenfold.experiment import FIELDS, SECTIONS, Experiment
 from tenfold.report import clocks, summary
 from tenfold.report.differences import HasExperiment, changed_fields, differing_fields
@@ -21,7 +22,6 @@ from tenfold.report.formatting import (
     ratio,
 )
 from tenfold.report.related_runs import Baseline
-from tenfold.report.scores import direction, ordered
 from tenfold.report.tables.fold_tables import fold_mean_note
 from tenfold.report.tables.run_tables import epochs_table
 from tenfold.runs import (
@@ -51,7 +51,7 @@ def run_headline(run: Run, baseline: Baseline | None) -> Headline:
     result = run.result
     numbers = [
         (f"{summary.evaluated_part(run)} {one_line(name)}", metric_value(name, one), _metric_note(run, name))
-        for name, one in ordered(run.metrics).items()
+        for name, one in loss_last(run.metrics).items()
     ]
     if run.seconds is not None:
         numbers.append(("training time", duration(run.seconds), clocks.describe_clock(run)))
@@ -78,7 +78,8 @@ def run_headline(run: Run, baseline: Baseline | None) -> Headline:
 
 def _metric_note(run: Run, name: str) -> str:
     """Return the number of folds and the interval of a mean; the direction of a metric that is not well known."""
-    known = "" if name in ("accuracy", "loss") else direction(name)
+    training = run.experiment.training
+    known = "" if name in ("accuracy", "loss") else describe_direction(training.prefers_lower(name))
     return joined(known, fold_mean_note(run, name))
 
 
@@ -103,7 +104,7 @@ def _object_name(value: object) -> str:
 def describe_run(run: Run, label: str = "", part: str | None = None) -> dict[str, Any]:
     """Return what a page shows about a single run; `label` names its setting, `part` the data of its score."""
     metrics = run.metrics if part in (None, summary.evaluated_part(run)) else run.metrics_on(part)
-    score = next(iter(ordered(metrics).items()), ("accuracy", None))
+    score = next(iter(loss_last(metrics).items()), ("accuracy", None))
     return {
         "id": run.id,
         "label": label,
@@ -114,7 +115,10 @@ def describe_run(run: Run, label: str = "", part: str | None = None) -> dict[str
         "training": clocks.training_time(run),
         "score": metric_value(*score),
         "speed": f"{count(run.result.get('samples_per_second'))} {run.clock}",
-        "what": [summary.describe_model(run), summary.describe_data(run), summary.describe_workers(run)],
+        "what": [
+            *(summary.describe_model(run), summary.describe_data(run), summary.describe_workers(run)),
+            *([f"learning rate {lr}"] if (lr := summary.describe_lr(run)) else []),
+        ],
         "epochs": epochs_table(run),
         "happenings": event_list(run),
         "command": run.facts.get("command", ""),

@@ -1,6 +1,5 @@
 """Plots of several settings: speedup and efficiency over the workers, and quality against training time."""
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
@@ -9,9 +8,8 @@ from tenfold.report import clocks
 from tenfold.report.formatting import duration, grouped, joined, metric_scale, metric_value, one_line, plural, ratio
 from tenfold.report.plots.charts import ChartLine, LineChart
 from tenfold.report.plots.styles import PlotStyles, Style
-from tenfold.report.row_ranking import mean_seconds, pareto_front, quality, rows_metric
+from tenfold.report.row_ranking import direction, mean_seconds, pareto_front, rows_metric
 from tenfold.report.rows import Row
-from tenfold.report.scores import direction
 from tenfold.report.tables.columns import common_part, time_unit
 
 MOST_LINES = 12
@@ -78,16 +76,19 @@ def efficiency_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None
 def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
     """Return the main metric against the training time, one point for each setting; the best ones are numbered."""
     metric = rows_metric(rows)
-    timed = [row for row in rows if row.seconds.mean is not None and math.isfinite(quality(row, metric))]
+    timed = [
+        row for row in rows if row.seconds.mean is not None and metric in row.metrics and row.metrics[metric].values
+    ]
     if len(timed) < 2:
         return None
     factor, unit = time_unit(max(map(mean_seconds, timed)))
     scale, percent = metric_scale(metric)
+    about = percent or direction(timed, metric)
     best = {id(row): str(number) for number, row in enumerate(pareto_front(timed), 1)}
     names = [styles.legend_name(row) for row in timed]
     ordered = sorted(zip(names, timed, strict=True), key=lambda pair: (names.index(pair[0]), mean_seconds(pair[1])))
     return LineChart(
-        title=_scored(timed, f"{one_line(metric)} ({percent or direction(metric)})"),
+        title=_scored(timed, one_line(metric) + (f" ({about})" if about else "")),
         x_label=f"training time ({unit}, {clocks.clock_names(timed)})",
         unit=percent,
         lines=[

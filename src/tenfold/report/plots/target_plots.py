@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenfold.common.metric_table import main_metric
 from tenfold.report import clocks
 from tenfold.report.formatting import duration, metric_scale, metric_value, one_line
 from tenfold.report.plots.charts import ChartLine, LineChart
@@ -12,7 +13,6 @@ from tenfold.report.plots.pictures import INK, WIDTH, legend_below, save_figure
 from tenfold.report.plots.styles import LINE_WIDTH, PlotStyles
 from tenfold.report.row_ranking import choose_rows
 from tenfold.report.rows import Row
-from tenfold.report.scores import main_metric
 from tenfold.report.tables.columns import reached_by, time_unit
 from tenfold.runs import Run
 

@@ -1,7 +1,8 @@
 """Runs side by side, one row for each setting."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,13 +23,19 @@ PER_SAMPLE = "speedup, efficiency and PI are of times per sample, as some runs s
 class Comparison(ResultTable):
     """Runs side by side, one row for each setting: as a table, as files, and as an HTML report with plots."""
 
-    def __init__(self, runs: Sequence[Run], failed: dict[str, str] | None = None, left_out: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        failed: dict[str, str] | None = None,
+        left_out: Sequence[str] = (),
+        reused: Collection[int] = (),
+    ) -> None:
         self.runs = list(runs)
         self.failed = failed or {}
         """The settings that could not be run, and why."""
         self.left_out = list(left_out)
         """Sentences about settings that are the same as others and were not run."""
-        self.rows = make_rows(self.runs)
+        self.rows = [replace(row, reused=sum(run.id in reused for run in row.runs)) for row in make_rows(self.runs)]
 
     def with_columns(self, *names: str) -> Self:
         """Return the same rows with these columns in place of the usual ones, such as "validation_accuracy".
@@ -85,6 +92,9 @@ class Comparison(ResultTable):
             notes += self._ratio_notes()
         if not self.shown:
             notes += self.device_notes()
+        if reused := sum(row.reused for row in self.rows):
+            of = f"{reused} of {plural(len(self.runs), 'run')}"
+            notes.append(f"{of} had been recorded before, on this machine, and not run again (--fresh, fresh=True)")
         if len({row.clock for row in self.rows}) > 1:
             notes.append("measured times are compared only with measured ones, predicted with predicted ones")
         return notes

@@ -209,4 +209,5 @@ def _record(row: Row, shown: Sequence[str]) -> dict[str, Any]:
         record |= {"seconds_low": row.interval[0], "seconds_high": row.interval[1]}
     record |= {f"share_{kind}": share for kind, share in row.shares.items()}
     record |= {"doubts": " ".join(row.doubts)} if row.doubts else {}
+    record |= {"reused_runs": row.reused} if row.reused else {}
     return record | ({"runs": " ".join(str(run.id) for run in row.runs)} if row.runs else {})

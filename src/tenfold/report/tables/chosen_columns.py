@@ -12,6 +12,7 @@ from tenfold.report.tables.columns import (
     common_part,
     metric_column,
     ratio_column,
+    recorded_columns,
     seconds_column,
     setting_columns,
     time_column,
@@ -21,8 +22,8 @@ TIME_HEADINGS = SECONDS | KIND_SECONDS
 
 
 def chosen_columns(rows: Sequence[Row], names: Sequence[str]) -> list[Column]:
-    """Return the settings, the columns of these names, and the clock where some times were predicted."""
-    clocks = clock_columns(rows) if any(map(is_timed, names)) else []
+    """Return the settings, the columns of these names, and which times were predicted, or recorded before."""
+    clocks = [*clock_columns(rows), *recorded_columns(rows)] if any(map(is_timed, names)) else []
     return [*setting_columns(rows), *(_column(rows, name) for name in names), *clocks]
 
 

@@ -24,7 +24,8 @@ UNITS = ((1.0, 1e3, "ms"), (600.0, 1.0, "s"), (math.inf, 1 / 60, "min"))
 """Up to how many seconds a unit is used, the units per second, and its name."""
 WIDE_RANGE = 100
 """Where the largest mean exceeds the smallest by more than this factor, each gets its own number of decimals."""
-OPTIONAL = (SHARES, SENT, "gain %", "PI %", "efficiency %")
+RECORDED = "recorded"
+OPTIONAL = (SHARES, SENT, "gain %", "PI %", "efficiency %", RECORDED)
 """Columns that are omitted on a narrow terminal, in this order."""
 DOUBT = "!"
 """Marks a row whose time or speedup should not be trusted."""
@@ -78,6 +79,7 @@ def comparison_columns(rows: Sequence[Row]) -> list[Column]:
     found = [*setting_columns(rows), time_column(rows)]
     found += _to_target(rows)
     found += clock_columns(rows)
+    found += recorded_columns(rows)
     if not alone:
         found += [ratio_column(rows, name) for name in ("speedup", "efficiency", "PI")]
     found.append(ratio_column(rows, "gain"))
@@ -103,6 +105,15 @@ def clock_columns(rows: Sequence[Row]) -> list[Column]:
     if all(row.clock == clocks.MEASURED for row in rows):
         return []
     return [Column("clock", "clock", [_clock(row) for row in rows], words=True)]
+
+
+def recorded_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return which rows were recorded before a comparison, where some were."""
+
+    def when(row: Row) -> str:
+        return "now" if not row.reused else "before" if row.reused == len(row.runs) else f"{row.reused} before"
+
+    return [_column(RECORDED, RECORDED, rows, when)] if any(row.reused for row in rows) else []
 
 
 def _hosts(rows: Sequence[Row]) -> Column:

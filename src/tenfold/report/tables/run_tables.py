@@ -1,14 +1,16 @@
 """Tables of runs for a terminal."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from rich import box
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from tenfold.common.files import short_path
+from tenfold.common.metric_table import main_metric
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.report import clocks, summary
 from tenfold.report.differences import changed_fields, describe_difference, differing_fields
@@ -22,21 +24,26 @@ from tenfold.report.formatting import (
     field_value,
     metric_value,
     one_line,
+    short_title,
 )
-from tenfold.report.scores import main_metric
 from tenfold.report.tables.text_table import TextTable
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
 MOST_METRICS = 2
 """The list of runs has columns for at most this many metrics."""
+TITLE = "title and differences"
+LEFT_OUT = ("epochs", "when", "training", "status")
+"""Columns of the list of runs that a narrow terminal does without, in this order, and then without metrics."""
+LEAST_TITLE = 24
+"""Columns of a terminal below which titles are not folded, where others can be left out instead."""
 STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
 
 
 def run_summary_table(run: Run) -> Table:
     """Return the results of a run, as `tenfold train` prints them."""
     table = _grid()
-    table.add_row(f"run {run.id}", Text.assemble((one_line(run.title), "bold"), "  ", _status(run)))
+    table.add_row(f"run {run.id}", Text.assemble((short_title(run.title), "bold"), "  ", _status(run)))
     for name, text in summary.result_rows(run) if run.readable else summary.score_rows(run):
         table.add_row(name, Text(text, style="bold" if name.endswith("accuracy") else ""))
     if run.tags:
@@ -54,7 +61,7 @@ def run_summary_table(run: Run) -> Table:
 def evaluation_table(run: Run, data: str | None, part: str, samples: int, metrics: Mapping[str, float]) -> Table:
     """Return the metrics of a run's model on some data, as `tenfold evaluate` prints them."""
     table = _grid()
-    table.add_row(f"run {run.id}", Text(one_line(run.title), style="bold"))
+    table.add_row(f"run {run.id}", Text(short_title(run.title), style="bold"))
     whose = f"all of {data}" if part == "all" else f"{part} part of {data}" if data else f"its {part} part"
     table.add_row("on", Text(f"{one_line(whose)}, {count(samples)} samples"))
     for name, value in metrics.items():
@@ -62,34 +69,74 @@ def evaluation_table(run: Run, data: str | None, part: str, samples: int, metric
     return table
 
 
-def runs_table(runs: Sequence[Run], *, now: float | None = None) -> Table:
+class RunsTable:
+    """One line for each run, with the fields that differ; a narrow terminal gets fewer columns."""
+
+    def __init__(self, runs: Sequence[Run], now: float | None = None) -> None:
+        self._runs, self._now = runs, now
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = self._columns()
+        for name in (*LEFT_OUT, *(column.name for column in reversed(columns[2:]))):
+            if _width(columns) > options.max_width:
+                columns = [column for column in columns if column.name != name]
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for column in columns:
+            least = None if column.name == TITLE else _widest(column)
+            justify: Literal["left", "right"] = "left" if column.name in (TITLE, "status", "when") else "right"
+            table.add_column(Text(column.name), justify=justify, no_wrap=column.name != TITLE, min_width=least)
+        for cells in zip(*(column.cells for column in columns), strict=True):
+            table.add_row(*cells)
+        yield table
+        yield Text(self._caption(), style="dim italic")
+
+    def _columns(self) -> "list[_Column]":
+        runs = self._runs
+        measured = {run.id: _final_metrics(run) for run in runs}
+        found = dict.fromkeys(name for one in measured.values() if (name := main_metric(one)))
+        scores = list(found)[:MOST_METRICS] or ["accuracy"]
+        differing = differing_fields([run for run in runs if run.readable])
+        return [
+            _Column("run", [Text(str(run.id)) for run in runs]),
+            _Column(TITLE, [_titled(run, differing) for run in runs]),
+            _Column("status", [_status(run) for run in runs]),
+            _Column("when", [Text(ago(run.created, self._now)) for run in runs]),
+            _Column("epochs", [Text(_epochs(run)) for run in runs]),
+            *(
+                _Column(one_line(name), [Text(metric_value(name, measured[run.id].get(name))) for run in runs])
+                for name in scores
+            ),
+            _Column("training", [Text(_training(run)) for run in runs]),
+        ]
+
+    def _caption(self) -> str:
+        runs = self._runs
+        unless = ", unless marked as predicted" if any(run.clock == clocks.PREDICTED for run in runs) else ""
+        caption = f"training: measured{unless}, without startup, evaluation and saving" if runs else "no runs yet"
+        if any(run.kind == CROSSVAL for run in runs):
+            caption += f"; {CROSSVAL_TIME}"
+        problems = (f"\nrun {run.id}: {one_line(run.problem)}" for run in runs if run.problem)
+        return caption + "".join(problems)
+
+
+class _Column(NamedTuple):
+    name: str
+    cells: list[Text]
+
+
+def _widest(column: _Column) -> int:
+    return max(len(column.name), *(len(cell) for cell in column.cells), 0)
+
+
+def _width(columns: Sequence[_Column]) -> int:
+    """Return how many columns of a terminal a table takes; its titles are folded where they are long."""
+    widths = [min(_widest(column), LEAST_TITLE) if column.name == TITLE else _widest(column) for column in columns]
+    return sum(widths) + 2 * (len(columns) - 1)
+
+
+def runs_table(runs: Sequence[Run], *, now: float | None = None) -> RunsTable:
     """Return one line for each run, with the fields that differ, as `tenfold runs` prints them."""
-    measured = {run.id: _final_metrics(run) for run in runs}
-    found = dict.fromkeys(name for one in measured.values() if (name := main_metric(one)))
-    scores = list(found)[:MOST_METRICS] or ["accuracy"]
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, caption_justify="left")
-    names = ("run", "title and differences", "status", "when", "epochs", *map(one_line, scores), "training")
-    for at, name in enumerate(names):
-        table.add_column(Text(name), justify="left" if at in (1, 2, 3) else "right", no_wrap=at != 1)
-    differing = differing_fields([run for run in runs if run.readable])
-    for run in runs:
-        table.add_row(
-            str(run.id),
-            _titled(run, differing),
-            _status(run),
-            ago(run.created, now),
-            _epochs(run),
-            *(metric_value(name, measured[run.id].get(name)) for name in scores),
-            _training(run),
-        )
-    unless = ", unless marked as predicted" if any(run.clock == clocks.PREDICTED for run in runs) else ""
-    table.caption = f"training: measured{unless}, without startup, evaluation and saving" if runs else "no runs yet"
-    if any(run.kind == CROSSVAL for run in runs):
-        table.caption += f"; {CROSSVAL_TIME}"
-    for run in runs:
-        if run.problem:
-            table.caption += f"\nrun {run.id}: {one_line(run.problem)}"
-    return table
+    return RunsTable(runs, now)
 
 
 def _final_metrics(run: Run) -> dict[str, float]:
@@ -197,7 +244,7 @@ def _grid(title: str | None = None) -> Table:
 
 def _titled(run: Run, differing: Collection[str]) -> Text:
     difference = describe_difference(run, differing) if run.readable else "cannot be read by this version"
-    parts = ("└ " if run.kind == "fold" else "", one_line(run.title), "  ", (difference, "dim"))
+    parts = ("└ " if run.kind == "fold" else "", short_title(run.title), "  ", (difference, "dim"))
     tags = "".join(f"  #{tag}" for tag in run.tags)
     return Text.assemble(*parts, (tags if difference else tags[2:], "magenta"), overflow="fold")
 

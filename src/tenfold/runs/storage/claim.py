@@ -6,8 +6,10 @@ system passes locks on to other machines, so the holder also touches the file ev
 gets the lock watches the file for a while before it believes that the holder is gone.
 """
 
+import errno
 import fcntl
 import os
+import stat
 import threading
 import time
 import uuid
@@ -21,6 +23,8 @@ from tenfold.common.files import short_path
 from tenfold.errors import RunTakenOver
 
 LOCK = "lock"
+REGULAR = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags to open it with, whatever somebody else has put in its place: a pipe to wait for, a link to another file."""
 BEAT_SECONDS = 2.0
 """How often the holder touches the file."""
 WATCH_SECONDS = 7.0
@@ -50,8 +54,10 @@ class Claim:
             path.unlink(missing_ok=True)
         until = time.monotonic() + PATIENCE_SECONDS
         while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | REGULAR, 0o666)
             try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise OSError(errno.EINVAL, f"{path.name} is not a regular file", str(path))
                 locked = _lock(descriptor)
                 before = os.read(descriptor, 100).decode(errors="replace")
                 if locked is not False and _is_at(descriptor, path):
@@ -80,6 +86,15 @@ class Claim:
         except OSError:  # the file system cannot say
             return False
 
+    def loss(self) -> RunTakenOver:
+        """Return the error for a claim that is lost: this process may not write to the run any more."""
+        folder = short_path(self.path.parent)
+        what = f"another process has taken over the run in {folder} (resume --force), or has removed it"
+        with suppress(OSError):
+            if self._descriptor is not None and os.fstat(self._descriptor).st_nlink and not self.path.exists():
+                what = f"the folder of the run, {folder}, was renamed or moved{_now_at(self._descriptor)}"
+        return RunTakenOver(f"{what}; this process stops and writes nothing more to it")
+
     def release(self) -> None:
         """Give the run back."""
         if self._descriptor is not None:
@@ -103,25 +118,19 @@ def check_claim(folder: Path) -> None:
     """Raise RunTakenOver if this process has claimed the run of a folder and then lost the claim to another."""
     held = [claim for claim in list(_HELD) if claim.path == folder / LOCK]
     if held and all(claim.is_lost for claim in held):
-        raise taken_over(folder)
-
-
-def taken_over(folder: Path) -> RunTakenOver:
-    """Return the error for a run that this process may not write to any more."""
-    return RunTakenOver(
-        f"another process has taken over the run in {short_path(folder)} (resume --force), or has removed it; "
-        "this process stops and writes nothing more to it"
-    )
+        raise held[-1].loss()
 
 
 def is_claimed(folder: Path) -> bool:
     """Return whether a process works on the run of a folder; where locks prove nothing, whether its lease is fresh."""
     path = folder / LOCK
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | REGULAR)
     except OSError:
         return False
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return False
         locked = _lock(descriptor, shared=True)
         before = os.read(descriptor, 100).decode(errors="replace")
         touched = os.fstat(descriptor).st_mtime
@@ -151,6 +160,13 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
+
+
+def _now_at(descriptor: int) -> str:
+    """Return where the folder of an open file is now, as words; "" where the system does not say."""
+    with suppress(OSError):
+        return f" to {short_path(Path(f'/proc/self/fd/{descriptor}').readlink().parent)}"
+    return ""
 
 
 def _is_touched(path: Path, seconds: float) -> bool:

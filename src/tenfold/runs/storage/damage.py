@@ -49,7 +49,7 @@ def find_damage(folder: Path, *, files: bool = True) -> tuple[int, list[Damage]]
 
 
 def _of_file(store: Store) -> Iterator[Damage]:
-    with closing(sqlite3.connect(store.file)) as connection:
+    with closing(store.connect()) as connection:
         try:
             messages = [str(message) for (message,) in connection.execute("PRAGMA quick_check")]
         except sqlite3.DatabaseError as error:
@@ -68,8 +68,7 @@ def _of_record(store: Store, record: RunRecord) -> Iterator[Damage]:
         except TenfoldError as error:
             problem = str(error).replace("\n", "; ")
             problems.append(f"its experiment cannot be read by this version: {problem}")
-    with closing(sqlite3.connect(store.file)) as connection:
-        connection.text_factory = store_tables.as_text
+    with closing(store.connect()) as connection:
         try:
             bodies = connection.execute("SELECT body FROM events WHERE run = ?", (record["id"],)).fetchall()
             unread = sum(store_tables.event_of(body) is None for (body,) in bodies)

@@ -1,6 +1,5 @@
 """Reading what is new in a store, again and again, over a connection that stays open."""
 
-import sqlite3
 import threading
 from typing import Any
 
@@ -17,8 +16,7 @@ class Follower:
 
     def __init__(self, store: Store) -> None:
         self._lock = threading.Lock()
-        self._connection = sqlite3.connect(store.file, timeout=store_tables.LOCK_SECONDS, check_same_thread=False)
-        self._connection.text_factory = store_tables.as_text
+        self._connection = store.connect(check_same_thread=False)
         self._connection.execute("PRAGMA query_only = 1")
 
     def version(self) -> int:

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+from tenfold.common.files import write_atomically
 from tenfold.errors import StoreError
 from tenfold.runs.events import as_row
 from tenfold.runs.storage.store_tables import RunRecord
@@ -38,7 +39,7 @@ def remove_run(store: Store, record: RunRecord) -> Path:
         folder, place = store.path(run, record["title"]), _free_place(store, record)
         try:
             known = record | {"events": [as_row(event) for event in store.events(run)]}
-            (folder / RECORD).write_text(json.dumps(known, indent=1, default=str))
+            write_atomically(folder / RECORD, json.dumps(known, indent=1, default=str).encode())
             place.parent.mkdir(exist_ok=True)
             shutil.move(folder, place)
         except OSError as error:

@@ -9,6 +9,7 @@ import math
 import re
 import sqlite3
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tenfold.errors import StoreError
 from tenfold.runs.events import Event, from_row
 from tenfold.runs.storage import entries
 from tenfold.runs.storage.claim import is_claimed
+from tenfold.runs.storage.connecting import LOCK_SECONDS
 from tenfold.runs.storage.entries import sound_entries
 
 TABLES = """
@@ -48,7 +50,6 @@ MIGRATIONS = {
 }
 """The statements that lead to each version from the one before; version 0 is the tables alone."""
 VERSION = max(MIGRATIONS)
-LOCK_SECONDS = 30
 RunRecord = dict[str, Any]
 """A run: id, title, kind, status, created, ended, tags, note; where it was read whole, experiment, facts, result,
 error and problems as well."""
@@ -56,6 +57,7 @@ LISTED = "id, title, kind, status, created, ended"
 COLUMNS = f"{LISTED}, error, experiment, facts, result, host, pid"
 DECODED = ("experiment", "facts", "result")
 TYPES = {"facts": entries.FACTS, "result": entries.RESULT}
+MOST_TAGS = 50
 TAG = re.compile(r"[\w][\w.+:/-]{0,59}")
 
 Labels = tuple[tuple[str, ...], str]
@@ -67,12 +69,13 @@ def version_of(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def prepare_tables(connection: sqlite3.Connection, file: Path) -> None:
+def prepare_tables(connection: sqlite3.Connection, file: Path, *, write_ahead: bool = True) -> None:
     """Make the tables of a new store; bring an older store up to date, and keep a copy of it as it was.
 
     A store of a newer version is left as it is: what this version knows of it can be used.
     """
-    _write_ahead(connection)
+    if write_ahead:
+        _write_ahead(connection)
     if version_of(connection) >= VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")  # one process does it, others wait here
@@ -118,6 +121,8 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 def make_record(folder: Path, row: tuple[Any, ...]) -> RunRecord:
     """Return a run as a dictionary; one whose process is gone without having said how it ended is interrupted."""
     record: RunRecord = dict(zip(COLUMNS.split(", "), row, strict=False))
+    if type(record["id"]) is not int:  # its folder is named after it
+        raise StoreError(f"{folder / 'tenfold.db'} is not a store of Tenfold: its runs have no numbers")
     for name in ("title", "kind", "status", "error", "host"):
         if name in record:
             record[name] = str(record[name])
@@ -202,11 +207,16 @@ def salvaged(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]
     return [*ends[0], *reversed(ends[1])]
 
 
-def checked_tag(name: str) -> str:
-    """Return a tag; StoreError where it holds something that a filter could not name."""
-    if not TAG.fullmatch(name):
-        raise StoreError(f"{name!r} is not a tag; write up to 60 letters, digits and . - _ + : / without spaces")
-    return name
+def checked_tags(names: Sequence[str], known: Iterable[str] = ()) -> Sequence[str]:
+    """Return tags; StoreError if a filter could not name one, and if they are too many beside the known ones."""
+    for name in names:
+        if not TAG.fullmatch(name):
+            raise StoreError(
+                f"{name[:80]!r} is not a tag; write up to 60 letters, digits and . - _ + : / without spaces"
+            )
+    if names and (count := len({*names, *known})) > MOST_TAGS:
+        raise StoreError(f"a run has at most {MOST_TAGS} tags, not {count:,}")
+    return names
 
 
 def read_labels(connection: sqlite3.Connection) -> dict[int, Labels]:

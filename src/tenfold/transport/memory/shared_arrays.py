@@ -48,8 +48,12 @@ class SharedTensor:
         tensor = tensor.detach().cpu().contiguous()
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
         self._fd, self.name, self._file = allocate(max(1, tensor.nbytes))
-        if tensor.nbytes:
-            self._map()[:] = tensor.reshape(-1).view(torch.uint8)
+        try:
+            if tensor.nbytes:
+                self._map()[:] = tensor.reshape(-1).view(torch.uint8)
+        except BaseException:
+            self.close()
+            raise
 
     def open(self) -> Tensor:
         """Return the tensor, not a copy of it."""

@@ -1,28 +1,31 @@
 """Finds out when a rank dies, stops or leaves, through a store that all ranks reach.
 
-Every rank writes a growing number to the store twice a second. A rank whose number has not changed for `SILENCE`
-seconds is lost; one on the same host is lost as soon as its process is gone. The first failure that any rank reports or
-detects is kept in the store, and all ranks raise that one.
+Of a rank on the same host, the kernel says whether it is gone or stopped. Every rank writes a growing number to the
+store twice a second, for the ranks of other hosts; from a thread, which does not run while a call into C keeps Python's
+lock. So a rank whose number has not changed for `SILENCE` seconds is lost only if its guard does not say that it runs
+(`machine/rank_guard.py`). The first failure that any rank reports or detects is kept in the store, and all ranks raise
+that one.
 """
 
 import os
-import signal
 import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Protocol
 
 from tenfold.errors import WorkerLost
-from tenfold.machine.process_state import is_alive, is_stopped
+from tenfold.machine.limits import MemoryHint
+from tenfold.machine.liveness import LOOK_SECONDS, LifeWatch
+from tenfold.machine.process_state import is_alive
+from tenfold.machine.rank_guard import GuardAddress, current_guard, kill_if_stopped
 from tenfold.transport.network.abstract_network import START_SECONDS, Network
 from tenfold.transport.network.codec import decode_error, encode_error
 
-BEAT = 0.5
+BEAT = LOOK_SECONDS
 """Seconds between two heartbeats."""
 SILENCE = 5.0
-"""Seconds without a heartbeat after which a rank is lost."""
+"""Seconds without a heartbeat after which a rank is lost, and that one of this host may be stopped."""
 LEFT = b"left"
 
 
@@ -37,11 +40,23 @@ class KeyValueStore(Protocol):
 class FailureDetector:
     """One rank's heartbeat, and its view of the others'."""
 
-    def __init__(self, store: KeyValueStore, rank: int, names: list[str]) -> None:
-        """Send the first heartbeat; `names` are for error messages. All ranks must have done this before any starts."""
+    def __init__(
+        self,
+        store: KeyValueStore,
+        rank: int,
+        names: list[str],
+        guards: Mapping[int, GuardAddress] | None = None,
+    ) -> None:
+        """Send the first heartbeat; `names` are for error messages. All ranks must have done this before any starts.
+
+        `guards` say whether ranks of other hosts run.
+        """
         self._store = store
         self._rank = rank
         self._names = names
+        self._guards = guards or {}
+        self._watch_processes = LifeWatch()
+        self._memory = MemoryHint()
         self._beats = 0
         self._failure: BaseException | None = None
         self._failed = threading.Event()
@@ -91,7 +106,7 @@ class FailureDetector:
         """Check now whether the processes of this host's ranks are alive."""
         for rank, pid in self._local_pids.items():
             if rank not in self._left and not is_alive(pid):
-                self._lose(rank, f"{self._names[rank]} died")
+                self._lose(rank, f"{self._names[rank]} died{self._memory}")
 
     def stop(self, patience: float, *, hosts_store: bool = False) -> None:
         """Leave; after a failure, or with the store, wait up to `patience` seconds for the others to leave."""
@@ -121,7 +136,6 @@ class FailureDetector:
     def _watch(self) -> None:
         keys = [f"beat/{rank}" for rank in range(len(self._names))]
         latest: list[tuple[bytes, float]] = [(b"", time.monotonic())] * len(keys)
-        looked = time.monotonic()
         while not self._over.wait(BEAT):
             try:
                 self._beat()
@@ -132,31 +146,37 @@ class FailureDetector:
                 self._check_host_of_store()
                 continue
             now = time.monotonic()
-            held_up, looked = now - looked > 4 * BEAT, now
+            if self._watch_processes.look(now):  # after it was stopped itself, this process cannot tell yet
+                latest = [(beat, now) for beat in beats]
+                self._left = dict.fromkeys(self._left, now)
             self._checks = 0
             if failure:
                 self._learn(decode_error(failure))
             for rank, beat in enumerate(beats):
                 if beat == LEFT:
                     self._left.setdefault(rank, now)
-                elif beat != latest[rank][0] or held_up:  # after it was stopped itself, this process cannot tell yet
+                elif beat != latest[rank][0] or rank in self._local_pids:
                     latest[rank] = (beat, now)
                 elif now - latest[rank][1] > SILENCE:
-                    self._lose(rank, f"{self._names[rank]} has sent no heartbeat for {SILENCE:g} s")
-                    self._end_if_stopped(rank)
+                    if rank in self._guards and self._guards[rank].answers():
+                        latest[rank] = (beat, now)
+                    else:
+                        self._lose(rank, f"{self._names[rank]} has sent no heartbeat for {SILENCE:g} s")
             self.check_local_processes()
+            self._check_stopped(now)
+
+    def _check_stopped(self, now: float) -> None:
+        """Name a rank of this host that is stopped, and kill it: a launcher waits for it, some for half a minute."""
+        stopped = self._watch_processes.stopped_for(self._local_pids.values(), now)
+        for rank, pid in self._local_pids.items():
+            if rank not in self._left and stopped.get(pid, 0.0) > SILENCE:
+                self._lose(rank, f"{self._names[rank]} was stopped and has not continued for {SILENCE:g} s")
+                kill_if_stopped(pid)
 
     def _check_host_of_store(self) -> None:
         """Name rank 0, which may host the store, where its process is seen to be gone."""
         if not self._over.is_set() and 0 in self._local_pids and not is_alive(self._local_pids[0]):
-            self._learn(WorkerLost(0, f"{self._names[0]} died"))
-
-    def _end_if_stopped(self, rank: int) -> None:
-        """Kill a lost rank of this host that was stopped: a launcher waits for it, some for half a minute."""
-        pid = self._local_pids.get(rank)
-        if pid is not None and is_stopped(pid):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            self._learn(WorkerLost(0, f"{self._names[0]} died{self._memory}"))
 
     def _lose(self, rank: int, sentence: str) -> None:
         if self._failure is None:
@@ -181,15 +201,18 @@ def start_detector(network: Network, store: Any) -> FailureDetector | None:
 
     All ranks call this together.
     """
-    here = socket.gethostname()
-    places = network.all_gather((here, os.getpid()))
+    here, guard = socket.gethostname(), current_guard()
+    address = None if guard is None or guard.address is None else guard.address
+    answering = None if address is None else (list(address.addresses), address.port, address.token)
+    places = network.all_gather((here, os.getpid(), answering))
     if store is None:
         return None
     import torch.distributed as dist
 
-    names = [f"worker {rank} (process {pid} on {host})" for rank, (host, pid) in enumerate(places)]
+    names = [f"worker {rank} (process {pid} on {host})" for rank, (host, pid, _) in enumerate(places)]
+    guards = {rank: GuardAddress(tuple(at[0]), at[1], at[2]) for rank, (*_, at) in enumerate(places) if at is not None}
     store = dist.PrefixStore("failure-detector", store)  # type: ignore[attr-defined]
-    detector = FailureDetector(store, network.rank, names)
+    detector = FailureDetector(store, network.rank, names, guards)
     network.barrier(START_SECONDS)
-    detector.start({rank: pid for rank, (host, pid) in enumerate(places) if host == here and rank != network.rank})
+    detector.start({rank: pid for rank, (host, pid, _) in enumerate(places) if host == here and rank != network.rank})
     return detector

@@ -13,12 +13,12 @@ import torch
 from tenfold.common.catalog import NETWORK_TRANSPORTS
 from tenfold.errors import MachineError
 from tenfold.launch.detect import World
-from tenfold.machine.stop_guard import end_guard, start_guard
+from tenfold.machine.rank_guard import start_guard
 from tenfold.transport.base import Transport
 from tenfold.transport.network.abstract_network import START_SECONDS, Network
 from tenfold.transport.network.multi_host_transport import Hosts, connect, hosts_of
 from tenfold.transport.network.network_transport import NetworkTransport
-from tenfold.transport.network.startup_store import report_stop
+from tenfold.transport.network.startup_store import REPORT_STOP
 
 SHORTEST_START_SECONDS = 30.0
 
@@ -68,11 +68,12 @@ def join(world: World, transport: str = "auto", stall_after: float | None = None
         several_hosts = world.local_size < world.size
         shorter = stall_after is not None and several_hosts
         seconds = max(stall_after or 0.0, SHORTEST_START_SECONDS) if shorter else START_SECONDS
-        start_guard(world, report_stop)
+        guard = start_guard(world, REPORT_STOP) if several_hosts else None
         try:
             network: Network = NETWORK_TRANSPORTS[name].join(world, seconds)
         finally:
-            end_guard()
+            if guard is not None:
+                guard.note_meeting()
         atexit.register(_leave, network)
         _joined[name] = JoinedRank(world, network, network.all_gather(socket.gethostname()))
     elif (before := _joined[name].network.failure()) is not None:

@@ -6,8 +6,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
-import psutil
 import torch.distributed as dist
+
+from tenfold.machine.rank_guard import addresses_of_host
 
 CONNECT_SECONDS = 3.0
 STORE_SECONDS = 30.0
@@ -36,7 +37,7 @@ def open_store(network: Collectives) -> Any:
     if network.rank == 0:
         with suppress(OSError, RuntimeError):
             server, port = _serve(LOOPBACK if len(hosts) == 1 else "")
-            offer = [port, [LOOPBACK] if len(hosts) == 1 else _addresses(), secrets.token_hex(16)]
+            offer = [port, [LOOPBACK] if len(hosts) == 1 else list(addresses_of_host()), secrets.token_hex(16)]
     offer = network.broadcast(offer)
     store = None
     if offer is not None:
@@ -62,13 +63,6 @@ def _connect(address: str, port: int) -> Any:
     return dist.TCPStore(  # type: ignore[attr-defined]
         address, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=STORE_SECONDS)
     )
-
-
-def _addresses() -> list[str]:
-    """Return the addresses of this host by which others may reach it."""
-    known = [address for every in psutil.net_if_addrs().values() for address in every]
-    found = [address.address for address in known if address.family == socket.AF_INET]
-    return [address for address in found if not address.startswith("127.")]
 
 
 def _reachable(addresses: list[str], port: int) -> str:

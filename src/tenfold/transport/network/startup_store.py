@@ -15,6 +15,8 @@ from tenfold.transport.network.codec import decode_error, encode_error
 from tenfold.transport.network.failure_detector import BEAT
 from tenfold.transport.network.meeting_store import CONNECT_SECONDS
 
+REPORT_STOP = "tenfold.transport.network.startup_store:report_stop"
+"""The import path of `report_stop`, for a guard."""
 READ_SECONDS = 4 * BEAT
 """Seconds after which every rank that waits has read a report."""
 

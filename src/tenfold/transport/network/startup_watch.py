@@ -14,8 +14,8 @@ import psutil
 
 from tenfold.errors import WorkerLost
 from tenfold.launch.detect import World, detect_world
-from tenfold.machine.process_state import is_stopped
-from tenfold.machine.stop_guard import describe_stop, kill_if_stopped
+from tenfold.machine.liveness import LifeWatch
+from tenfold.machine.rank_guard import describe_stop, kill_if_stopped
 from tenfold.transport.network.abstract_network import START_SECONDS
 from tenfold.transport.network.failure_detector import BEAT, SILENCE
 from tenfold.transport.network.meeting_store import CONNECT_SECONDS
@@ -154,16 +154,14 @@ class StartupWatch:
 
         `wait` is given seconds to wait.
         """
-        since: dict[int, float] = {}
-        looked = time.monotonic()
+        watch = LifeWatch()
         while not wait(min(BEAT, self._silence / 2)):
             now = time.monotonic()
-            held_up, looked = now - looked > 4 * BEAT, now
-            stopped = {pid: rank for pid, rank in self._ranks() if is_stopped(pid)}
-            since = {pid: now if held_up else since.get(pid, now) for pid in stopped}
-            for pid, first in since.items():
-                if now - first >= self._silence:
-                    return pid, WorkerLost(stopped[pid], describe_stop(stopped[pid], pid))
+            watch.look(now)
+            ranks = dict(self._ranks())
+            for pid, seconds in watch.stopped_for(ranks, now).items():
+                if seconds >= self._silence:
+                    return pid, WorkerLost(ranks[pid], describe_stop(ranks[pid], pid))
         return None
 
     def _ranks(self) -> Iterator[tuple[int, int]]:

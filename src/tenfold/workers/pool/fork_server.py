@@ -24,6 +24,8 @@ from tenfold.machine.cores import keep_threads_in_children, wait_policy_for_chil
 
 START_ATTEMPTS = 3
 SERVER_FOLDER = "TENFOLD_SERVER_FOLDER"
+SAFE_PATH, OWN_SAFE_PATH = "PYTHONSAFEPATH", "tenfold"
+"""Python's variable that keeps files of the current folder, which may be somebody else's, from being imported."""
 _STARTING = threading.RLock()
 PRELOADED = "tenfold.workers.pool.worker_process"
 """The module that the server imports, by name: it is not imported here, so that the server can start before torch."""
@@ -52,6 +54,7 @@ def start_server() -> None:
         with (
             _no_main(),
             _importing_as_here(),
+            _environment(SAFE_PATH, OWN_SAFE_PATH),
             # Where the server's socket is; here, as two threads at once would make two folders.
             _environment(SERVER_FOLDER, "" if nested else multiprocessing.util.get_temp_dir()),
             wait_policy_for_children(),
@@ -90,11 +93,11 @@ def start_process(process: Any) -> None:
     """Start a process; if the server that it is forked from dies at this moment, start the server and it again."""
     for _ in range(START_ATTEMPTS):
         try:
+            start_server()  # it may have died since the first process was forked from it
             with _no_main():
                 process.start()
         except (EOFError, ConnectionError):
             time.sleep(0.1)
-            start_server()
         else:
             return
     raise MachineError("worker processes cannot be started: the server that they are forked from was killed repeatedly")
@@ -103,6 +106,8 @@ def start_process(process: Any) -> None:
 def set_up_server() -> None:
     """In the server: let workers use several threads; if its parent is killed, remove the folder of its socket."""
     folder, parent = os.environ.pop(SERVER_FOLDER, None), os.getppid()
+    if os.environ.get(SAFE_PATH) == OWN_SAFE_PATH:
+        del os.environ[SAFE_PATH]  # for the server alone, not for programs that workers start
     if folder is None:
         return
     keep_threads_in_children()
@@ -132,8 +137,8 @@ def _no_main() -> Iterator[None]:
 
 
 def _importing_as_here() -> contextlib.AbstractContextManager[None]:
-    """Let the server find modules where this process finds them."""
-    return _environment("PYTHONPATH", os.pathsep.join(str(Path(place).resolve()) for place in sys.path if place))
+    """Let the server find modules where this process finds them: in the current folder only if this process does."""
+    return _environment("PYTHONPATH", os.pathsep.join(str(Path(place).resolve()) for place in sys.path))
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import cloudpickle
+from torch import Tensor
 
 from tenfold.common.part_names import PARTS
 from tenfold.data import Part, Splits, SubsetPart, Tensors
@@ -26,7 +27,18 @@ class SharedPart:
     @classmethod
     def copy(cls, part: Tensors) -> "SharedPart":
         """Copy a part into shared memory."""
-        return cls(tree_map(SharedTensor, part.x), SharedTensor(part.y))
+        copied: list[SharedTensor] = []
+
+        def share(tensor: Tensor) -> SharedTensor:
+            copied.append(SharedTensor(tensor))
+            return copied[-1]
+
+        try:
+            return cls(tree_map(share, part.x), share(part.y))
+        except BaseException:
+            for tensor in copied:
+                tensor.close()
+            raise
 
     def open(self) -> Tensors:
         """Return the part."""
@@ -63,6 +75,13 @@ class TaskSnapshot:
         self._shared: list[SharedPart] = []
         self._whole: list[SharedPart | Part] = []
         self._positions: dict[int, int] = {}
+        try:
+            self._content = self._pack_task(task, with_numbers=with_numbers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _pack_task(self, task: Task, *, with_numbers: bool) -> bytes:
         parts = {name: self._pack(getattr(task.splits, name)) for name in PARTS}
         about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in PARTS}
         if not with_numbers:
@@ -70,11 +89,12 @@ class TaskSnapshot:
         experiment = task.experiment.replace(data="<in shared memory>", groups=None, collate=None)
         try:
             with original_streams():
-                self._content = cloudpickle.dumps(
-                    (replace(task, experiment=experiment, splits=None), about, parts, self._whole)  # type: ignore[arg-type]
+                return bytes(
+                    cloudpickle.dumps(
+                        (replace(task, experiment=experiment, splits=None), about, parts, self._whole)  # type: ignore[arg-type]
+                    )
                 )
         except Exception as error:  # a user's object may raise anything when it is pickled
-            self.close()
             raise ExperimentError(
                 f"what was given as Python objects (model, data, loss) cannot be sent to worker processes: {error}; "
                 "create what cannot be pickled, such as locks and open files, inside them"
@@ -137,8 +157,14 @@ def bytes_to_share(splits: Splits) -> int:
 
 def in_shared_memory(splits: Splits) -> Splits:
     """Move the parts that are tensors into shared memory; the originals can be freed."""
-    found = {name: getattr(splits, name) for name in PARTS}
-    moved: dict[str, Any] = {
-        name: SharedTensors(part) if isinstance(part, Tensors) else part for name, part in found.items()
-    }
+    moved: dict[str, Any] = {}
+    try:
+        for name in PARTS:
+            part = getattr(splits, name)
+            moved[name] = SharedTensors(part) if isinstance(part, Tensors) else part
+    except BaseException:
+        for part in moved.values():
+            if isinstance(part, SharedTensors):
+                part.shared.close()
+        raise
     return replace(splits, **moved)

@@ -1,6 +1,8 @@
 """The worker processes of a run: started together, watched, and ended together."""
 
 import contextlib
+import math
+import os
 import pickle
 import signal
 import threading
@@ -10,21 +12,29 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from tenfold.errors import WorkerLost, name_workers
-from tenfold.machine.process_state import is_stopped
-from tenfold.workers.pool.fork_server import context, start_process, start_server_for
-from tenfold.workers.pool.worker_reports import BEAT, FIELDS, MessageReader, StallWatch, WorkerProgress, describe_stall
+import psutil
 
-SILENCE = 4.0
-"""Seconds without a heartbeat after which a worker is lost."""
-STARTUP = 60.0
-"""Seconds that a worker has until its first heartbeat."""
+from tenfold.errors import WorkerLost, name_workers
+from tenfold.machine.limits import MemoryHint
+from tenfold.machine.liveness import BEGAN, FIELDS, LOOK_SECONDS, LifeWatch, WorkerProgress, describe_stall
+from tenfold.machine.process_state import is_alive, is_stopped
+from tenfold.workers.pool.fork_server import context, start_process, start_server_for
+from tenfold.workers.pool.worker_reports import MessageReader
+
+STOPPED_SECONDS = 4.0
+"""Seconds that a worker may be stopped, by a signal, until it is lost."""
+STARTUP_SECONDS = 60.0
+"""Seconds that a worker has until it runs its own code."""
+UNKNOWN_CODE = 255
+"""The exit code that `multiprocessing` gives a process whose server is gone."""
+GROUP_SECONDS = 0.2
+"""Seconds in which SIGTERM reaches this process as well, if it was sent to the whole group."""
 PATIENCE = 1.0
 """Seconds a worker has to end by itself before it is killed."""
 
 
 class WorkerPool:
-    """Processes that run `target(process, connection, lifeline, beats, *arguments)`; `process` is its index here.
+    """Processes that run `target(process, connection, lifeline, floats, *arguments)`; `process` is its index here.
 
     They end when this process does, however that happens: each holds one end of a pipe whose other end is only here.
     """
@@ -47,11 +57,10 @@ class WorkerPool:
         start_server_for(size)
         started = context()
         self.ranks = ranks or [range(index, index + 1) for index in range(size)]
-        self.beats = SharedFloats(size * (1 + FIELDS))
-        """First the time of each process's last heartbeat, then the progress of each."""
-        self._progress = [WorkerProgress(self.beats, index) for index in range(size)]
-        self._stall_after = stall_after
-        self._stalls = StallWatch(self._progress, stall_after)
+        self._floats = SharedFloats(size * FIELDS)
+        self._progress = [WorkerProgress(self._floats, index) for index in range(size)]
+        self._watch = LifeWatch(self._progress, stall_after)
+        self._memory = MemoryHint()
         self._theirs, self._lifeline = started.Pipe(duplex=False)
         self._target, self._arguments = target, arguments
         self.connections: list[Connection] = []
@@ -59,6 +68,8 @@ class WorkerPool:
         self._readers: list[MessageReader] = []
         self._started: list[float] = []
         self._absent: set[int] = set()
+        self._orphans: set[int] = set()
+        """Processes that live on without the server that they were forked from."""
         self._unheard: list[tuple[int, Any]] = []
         try:
             with _deferring_interrupts():
@@ -75,7 +86,7 @@ class WorkerPool:
     def _start(self, index: int, **more: Any) -> tuple[Connection, Any]:
         started = context()
         here, there = started.Pipe()
-        arguments = (index, there, self._theirs, self.beats, *self._arguments)
+        arguments = (index, there, self._theirs, self._floats, *self._arguments)
         process = started.Process(  # type: ignore[attr-defined]
             target=self._target, args=arguments, kwargs=more, name=f"tenfold-worker-{index}"
         )
@@ -92,14 +103,11 @@ class WorkerPool:
         """Kill a process that was lost, and forget it."""
         if index in self._absent:
             return
-        process = self.processes[index]
-        process.kill()
-        process.join()
-        process.close()
+        _kill(self.processes[index])
         self.connections[index].close()
-        self.beats[index] = 0.0
-        self._progress[index].clear()
+        self._progress[index].reset()
         self._absent.add(index)
+        self._orphans.discard(index)
         self._unheard = [(other, message) for other, message in self._unheard if other != index]
 
     def replace(self, index: int, **more: Any) -> None:
@@ -117,13 +125,15 @@ class WorkerPool:
         Everything that the lost process had sent is yielded first. What the others have sent by then, such as errors
         because they wait for the lost one, is yielded only if this is called again, after `remove` or `replace`.
         """
-        looked = time.monotonic()
+        looked = -math.inf
         while True:
             while self._unheard:
                 yield self._unheard.pop(0)
             present = self.present
-            ends = [(self.connections[index], self.processes[index].sentinel) for index in present]
-            wait([end for both in ends for end in both], timeout=BEAT)
+            ends: list[Any] = [self.connections[index] for index in present]
+            self._orphans = {index for index in present if _is_orphan(self.processes[index])} | self._orphans
+            ends += [self.processes[index].sentinel for index in present if index not in self._orphans]
+            wait(ends, timeout=LOOK_SECONDS)
             heard = {index: self._read(index) for index in present}
             lost = next((index for index, (_, gone) in heard.items() if gone), None)
             self._unheard = [(index, message) for index, (messages, _) in heard.items() for message in messages]
@@ -133,12 +143,9 @@ class WorkerPool:
                     yield lost, message
                 raise self._exit_error(lost)
             now = time.monotonic()
-            if now - looked < 2 * BEAT:  # otherwise this process itself was held up, and cannot tell
-                self._check_beats(now)
-                self._check_progress(now)
-            else:
-                self._stalls.restart(now)
-            looked = now
+            if now - looked >= LOOK_SECONDS:  # messages may come much more often
+                looked = now
+                self._check_life(now)
 
     def send(self, index: int, message: Any) -> None:
         """Send a message to one worker."""
@@ -147,7 +154,8 @@ class WorkerPool:
 
     def _read(self, index: int) -> tuple[list[Any], bool]:
         """Return what a worker has sent, and whether it is gone."""
-        alive = self.processes[index].is_alive()  # asked before reading: what a dead process has sent can still be read
+        process = self.processes[index]  # asked before reading: what a dead process has sent can still be read
+        alive = process.is_alive() or _is_orphan(process)
         messages, closed = self._readers[index].read()
         return messages, closed or not alive
 
@@ -156,34 +164,38 @@ class WorkerPool:
         process = self.processes[index]
         process.join(PATIENCE)
         code = process.exitcode
-        return self._worker_lost(
-            index, f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with code {code}"
-        )
+        if code == -signal.SIGTERM:
+            time.sleep(GROUP_SECONDS)
+        if index in self._orphans:
+            return self._worker_lost(index, "ended; how is not known, since the server it was forked from was killed")
+        if code is None or code >= 0:
+            return self._worker_lost(index, "ended" if code is None else f"ended with code {code}")
+        hint = str(self._memory) if code == -signal.SIGKILL else ""
+        return self._worker_lost(index, f"was killed by {signal.Signals(-code).name}{hint}")
 
     def _worker_lost(self, index: int, what: str) -> WorkerLost:
         """Return the error that names the workers of a process."""
         ranks = self.ranks[index]
         return WorkerLost(ranks[0], f"{name_workers(ranks)} (process {self.processes[index].pid}) {what}")
 
-    def _check_beats(self, now: float) -> None:
-        for index in self.present:
-            process = self.processes[index]
-            beat, waited = self.beats[index], now - self._started[index]
-            if beat and now - beat > SILENCE:
-                raise self._worker_lost(index, f"has sent no heartbeat for {SILENCE:g} s")
-            if not beat and waited > SILENCE and is_stopped(process.pid):
-                raise self._worker_lost(index, "was stopped before its first heartbeat")
-            if not beat and waited > STARTUP:
-                raise self._worker_lost(index, f"has sent no heartbeat within {STARTUP:g} s of its start")
-
-    def _check_progress(self, now: float) -> None:
-        stalled = self._stalls.find_stalled(now)
-        if not stalled:
-            return
-        first, *others = stalled
-        names = ", ".join(name_workers(self.ranks[index]) for index in others)
-        also = f", nor has {names}" if others else ""
-        raise self._worker_lost(first, describe_stall(max(stalled.values()), self._stall_after, also))
+    def _check_life(self, now: float) -> None:
+        """Raise WorkerLost for a process that is stopped, does not start or makes no progress."""
+        pids = {index: self.processes[index].pid for index in self.present}
+        if self._watch.look(now):
+            self._started = [now] * len(self._started)
+        stopped = self._watch.stopped_for(pids.values(), now)
+        for index, pid in pids.items():
+            seconds = stopped.get(pid, 0.0)
+            if seconds >= STOPPED_SECONDS:
+                raise self._worker_lost(index, f"was stopped by a signal and has not continued for {seconds:.0f} s")
+            if not self._progress[index].get(BEGAN) and now - self._started[index] > STARTUP_SECONDS:
+                raise self._worker_lost(index, f"has not started to work within {STARTUP_SECONDS:g} s")
+        stalled = self._watch.find_stalled(now, pids)
+        if stalled:
+            first, *others = stalled
+            names = ", ".join(name_workers(self.ranks[index]) for index in others)
+            also = f", nor has {names}" if others else ""
+            raise self._worker_lost(first, describe_stall(max(stalled.values()), self._watch.stall_after, also))
 
     def end(self) -> None:
         """End all processes, whatever they are doing."""
@@ -194,14 +206,11 @@ class WorkerPool:
         until = time.monotonic() + PATIENCE
         for process in processes:
             process.join(max(0.0, until - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
-            process.close()
+            _kill(process)
         for connection in (*self.connections, self._theirs, self._lifeline):
             connection.close()
-        self.beats.close()
-        self.processes, self.connections, self._readers, self._absent = [], [], [], set()
+        self._floats.close()
+        self.processes, self.connections, self._readers, self._absent, self._orphans = [], [], [], set(), set()
 
     def join(self) -> None:
         """Wait for processes that are done."""
@@ -210,17 +219,48 @@ class WorkerPool:
         self.end()
 
 
+def _is_orphan(process: Any) -> bool:
+    """Return whether a process lives on although the server that it was forked from, and would report its end, died."""
+    return process.exitcode == UNKNOWN_CODE and is_alive(process.pid)
+
+
+def _kill(process: Any) -> None:
+    """Kill a process if it lives, and wait for its end; the kernel says when, as its server may be stopped or dead."""
+    while is_alive(process.pid) and process.exitcode in (None, UNKNOWN_CODE):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.join(0.01)
+    process.join(PATIENCE)
+    if process.exitcode is None:  # its server, which would report its end, is stopped: Python would wait for it at exit
+        _continue_parent(process.pid)
+        process.join(PATIENCE)
+    with contextlib.suppress(ValueError):  # its end is still not reported
+        process.close()
+
+
+def _continue_parent(pid: int) -> None:
+    """Continue the process that has started another one, if it is stopped."""
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(pid).parent()
+        if parent is not None and is_stopped(parent.pid):
+            parent.resume()
+
+
 @contextlib.contextmanager
 def _deferring_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C, so that no process is left half started."""
+    """Delay Ctrl-C, and SIGTERM where it is handled, so that no process is left half started."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     heard: list[tuple[int, types.FrameType | None]] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append((number, frame)))
+    handled = [number for number in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(number))]
+    before = {number: signal.signal(number, lambda *caught: heard.append(caught)) for number in handled}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if heard and callable(before):
-        before(*heard[0])
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for caught, frame in heard[:1]:
+        handler = before[signal.Signals(caught)]
+        assert callable(handler)
+        handler(caught, frame)

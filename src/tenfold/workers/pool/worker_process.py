@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from tenfold.machine import affinity
+from tenfold.machine.liveness import WorkerProgress
 from tenfold.machine.process_state import keep_freed_memory
 from tenfold.runs import Emit, Event, Printed, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
@@ -22,7 +23,7 @@ from tenfold.workers.cooperative import MessageBatch, Scheduler, TurnLock
 from tenfold.workers.elastic.elastic_channels import ElasticChannels
 from tenfold.workers.pool.fork_server import set_up_server
 from tenfold.workers.pool.snapshot import TaskSnapshot
-from tenfold.workers.pool.worker_reports import WorkerConnection, WorkerProgress, start_heartbeat
+from tenfold.workers.pool.worker_reports import WorkerConnection, attach_to_parent
 from tenfold.workers.task import Task, make_network
 from tenfold.workers.worker import Report, Worker
 
@@ -47,11 +48,11 @@ class WorkerSetup:
 
 
 def run_workers(
-    process: int, pipe: Connection, lifeline: Connection, beats: Any, setup: WorkerSetup, *, joining: bool = False
+    process: int, pipe: Connection, lifeline: Connection, floats: Any, setup: WorkerSetup, *, joining: bool = False
 ) -> None:
     """Train the replicas of one process; if `joining`, it replaces a lost worker and first waits for a state."""
-    start_heartbeat(process, lifeline, beats)
-    progress, ranks, stopwatch = WorkerProgress(beats, process), setup.ranks_by_process[process], setup.stopwatch
+    progress = attach_to_parent(process, lifeline, floats)
+    ranks, stopwatch = setup.ranks_by_process[process], setup.stopwatch
     connection = WorkerConnection(pipe, progress.mark_waiting)
     try:
         forward_warnings(connection.emit, stopwatch, ranks[0])
@@ -132,10 +133,11 @@ def forward_prints(connection: WorkerConnection, stopwatch: Stopwatch, rank: int
     kept: list[str] = []
 
     def printed() -> list[Event]:
-        if not kept:
+        count = len(kept)  # other threads may print more meanwhile, which stays for the next time
+        if not count:
             return []
-        text = "".join(kept)[-LIMIT:]
-        kept.clear()
+        text = "".join(kept[:count])[-LIMIT:]
+        del kept[:count]
         return [Printed(at=stopwatch.now(), text=text, worker=rank)]
 
     connection.printed = printed

@@ -1,0 +1,158 @@
+"""Signs of life: which processes of this machine are stopped, and which workers make no progress.
+
+The kernel says whether a process runs, and not one of the threads of that process: a call into C may keep Python's
+lock for minutes, and nothing is wrong with the process that makes it. Workers publish their progress in shared memory.
+Worker processes, the processes of folds, and ranks are all watched by `LifeWatch`.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tenfold.machine.process_state import cpu_seconds, is_stopped
+
+LOOK_SECONDS = 0.5
+"""Seconds between two looks at the processes that are watched."""
+GAP_SECONDS = 2.0
+"""A longer time between two looks means that the watching process itself was paused or busy."""
+SHORTEST_LIMIT_SECONDS = 60.0
+"""Seconds without progress that are always allowed, unless the experiment sets a limit."""
+SLOW_LIMIT_SECONDS = 600.0
+"""Seconds allowed where much time may pass without a step: at startup, in the first steps, while saving."""
+LIMIT_FACTOR = 20
+"""How many times as long as the longest interval so far a worker may take."""
+FIRST_STEPS = 3
+"""Steps after which the next ones are expected to take as long."""
+BUSY_SECONDS = 0.1
+"""Processor time between two looks by which a process is known to work."""
+BEGAN, AT, COUNT, LONGEST, SLOW = range(5)
+FIELDS = 5
+
+
+class WorkerProgress:
+    """One worker's progress, in memory shared with its watcher: when its last step was, and how long steps took."""
+
+    def __init__(self, floats: Any = None, process: int = 0) -> None:
+        """Use the fields of one process in a list of floats; by default those of a worker that nobody watches."""
+        self._floats = [0.0] * FIELDS if floats is None else floats
+        self._first = FIELDS * process
+
+    def begin(self) -> None:
+        """Publish that the process runs its own code."""
+        self._floats[self._first + BEGAN] = 1.0
+
+    def mark(self) -> None:
+        """Publish that a step or the evaluation of a batch is done."""
+        floats, first, now = self._floats, self._first, time.monotonic()
+        taken = now - floats[first + AT]
+        if floats[first + COUNT] >= FIRST_STEPS and taken > floats[first + LONGEST]:
+            floats[first + LONGEST] = taken
+        floats[first + COUNT] += 1
+        floats[first + AT] = now
+
+    def mark_waiting(self) -> None:
+        """Publish that this worker waits for others, so that it is not taken for stalled; called repeatedly."""
+        self._floats[self._first + AT] = time.monotonic()
+
+    @contextmanager
+    def allow_more_time(self) -> Iterator[None]:
+        """Raise the limit on time without progress during this block."""
+        self._floats[self._first + SLOW] = 1.0
+        self.mark_waiting()
+        try:
+            yield
+        finally:
+            self.mark_waiting()
+            self._floats[self._first + SLOW] = 0.0
+
+    def clear(self) -> None:
+        """Publish that this worker has nothing to do now, so that nothing is expected of it."""
+        for field in (AT, COUNT, LONGEST, SLOW):
+            self._floats[self._first + field] = 0.0
+
+    def reset(self) -> None:
+        """Forget everything, for the process that replaces this one."""
+        self.clear()
+        self._floats[self._first + BEGAN] = 0.0
+
+    def get(self, field: int) -> float:
+        """Return one of the published numbers; all are 0 for a worker that publishes nothing."""
+        return float(self._floats[self._first + field])
+
+
+class LifeWatch:
+    """Finds processes that were stopped, and workers that have made no progress for too long.
+
+    `look` is called about every `LOOK_SECONDS`. After a gap between two calls everybody has a fresh start: this process
+    was paused, perhaps together with the others, and these may continue later than it does.
+    """
+
+    def __init__(self, workers: Sequence[WorkerProgress] = (), stall_after: float | None = None) -> None:
+        """Watch the progress of these workers; `stall_after` is the limit in seconds, or None to derive it."""
+        self._workers = workers
+        self.stall_after = stall_after
+        self._looked: float | None = None
+        self._since = 0.0
+        self._stopped: dict[int, float] = {}
+        self._busy: dict[int, tuple[float, float]] = {}
+        """By process: the processor time that it had used at a look, and when it was last seen to have used more."""
+
+    def look(self, now: float) -> bool:
+        """Begin a look; return whether this process was held up since the last one, so that all begin anew."""
+        held_up = self._looked is not None and now - self._looked > GAP_SECONDS
+        self._looked = now
+        if held_up:
+            self._since = now
+            self._stopped = {}
+        return held_up
+
+    def stopped_for(self, pids: Iterable[int], now: float) -> dict[int, float]:
+        """Return the processes that are stopped by a signal, with the seconds since that was first seen."""
+        self._stopped = {pid: self._stopped.get(pid, now) for pid in pids if is_stopped(pid)}
+        return {pid: now - since for pid, since in self._stopped.items()}
+
+    def find_stalled(self, now: float, pids: Mapping[int, int] | None = None) -> dict[int, float]:
+        """Return the workers that are stalled, by their position, with the limit that each has exceeded.
+
+        `pids` are their processes. At startup and while saving, a process that uses the processor makes progress: it
+        may unpickle millions of objects.
+        """
+        last = [worker.get(AT) for worker in self._workers]  # read once: a worker may clear it at any moment
+        ages = {}
+        for index, at in enumerate(last):
+            if at:
+                pid = (pids or {}).get(index)
+                busy = self._last_busy(pid, now) if pid is not None and self._workers[index].get(SLOW) else 0.0
+                ages[index] = now - max(at, self._since, min(busy, at + SLOW_LIMIT_SECONDS))
+        limits = {index: self._allowed(self._workers[index]) for index in ages}
+        if not any(ages[index] > limits[index] for index in limits):
+            return {}
+        # Waiting workers publish that they wait, so those that are close to the limit are stalled as well.
+        return {index: limit for index, limit in limits.items() if ages[index] > 0.75 * limit}
+
+    def _last_busy(self, pid: int, now: float) -> float:
+        """Return when a process was last seen to have used the processor since the look before; 0 if never."""
+        used, (before, busy) = cpu_seconds(pid), self._busy.get(pid, (math.inf, 0.0))
+        if used > before + BUSY_SECONDS:
+            before, busy = used, now
+        self._busy[pid] = min(before, used), busy
+        return busy
+
+    def _allowed(self, worker: WorkerProgress) -> float:
+        slow = bool(worker.get(SLOW))
+        if self.stall_after is not None:
+            return max(self.stall_after, SHORTEST_LIMIT_SECONDS) if slow else self.stall_after
+        longest = max(other.get(LONGEST) for other in self._workers)
+        derived = max(SHORTEST_LIMIT_SECONDS, LIMIT_FACTOR * longest)
+        return max(derived, SLOW_LIMIT_SECONDS) if slow or worker.get(COUNT) < FIRST_STEPS else derived
+
+
+def describe_stall(seconds: float, stall_after: float | None, also: str = "") -> str:
+    """Return the text that follows the name of a worker without progress for `seconds`."""
+    value = "derived from the times of steps" if stall_after is None else f"{stall_after:g}"
+    return (
+        f"has made no progress for {seconds:.3g} s{also}; it may wait for a lock or for data. "
+        f"If a step can take that long, set machine.stall_after ({value}) to more seconds"
+    )
