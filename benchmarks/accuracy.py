@@ -26,7 +26,7 @@ from support.options import make_parser, write_json
 from torch import Tensor, nn
 
 from tenfold.data import Splits
-from tenfold.engines.fused.fused_engine import train_replicas
+from tenfold.engines.one_device import train_replicas
 from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment

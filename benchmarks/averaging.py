@@ -28,7 +28,7 @@ import torch
 from support.options import make_parser, write_json
 
 from tenfold.mixing.round import exact_round
-from tenfold.prediction.calibration.library_averaging import mpirun
+from tenfold.prediction.library_averaging import mpirun
 from tenfold.transport import Segment, SharedMemoryTransport
 
 SIZES = {"0.25 MB": (61_706, 60), "4.8 MB": (1_200_000, 20), "100 MB": (25_000_000, 5)}

@@ -22,8 +22,8 @@ from tenfold.machine import cores
 from tenfold.mixing.builders import make_strategy
 from tenfold.training import Replica, flat_size
 from tenfold.workers.channels import SharedChannels
-from tenfold.workers.trainers.shared_orthogonalization import SharedOrthogonalization, stacks_worth_sharing
-from tenfold.workers.trainers.trainer import make_trainer
+from tenfold.workers.rounds import SharedOrthogonalization, stacks_worth_sharing
+from tenfold.workers.trainers import make_trainer
 
 NETWORKS_AND_STEPS: dict[str, tuple[str, dict[str, Any], int]] = {
     "lenet5": ("lenet5", {}, 200),

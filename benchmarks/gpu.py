@@ -23,15 +23,15 @@ from torch import nn
 
 from tenfold.data import SubsetPart, Tensors, order
 from tenfold.engines import Outcome
-from tenfold.engines.fused.fold_training import train_folds
-from tenfold.engines.fused.fused_engine import train_replicas
+from tenfold.engines.one_device import train_replicas
 from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.engines.serial import Serial
+from tenfold.engines.stacked_folds import train_folds
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.runs import Event, Metric, Note, Stopwatch, Warned
 from tenfold.training.network_call import autocast
-from tenfold.training.precision import set_matmul_precision
+from tenfold.training.replica import set_matmul_precision
 from tenfold.workers.task import Task, make_network
 
 COMMON = {"data": "mnist", "precision": "tf32", "log_every": 1_000_000, "oversubscribe": True, "optimizer": "sgd"}

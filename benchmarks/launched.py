@@ -35,14 +35,14 @@ from support.shaped_network import Hosts, come_first, obstacle
 import tenfold
 from tenfold.cluster import Cluster
 from tenfold.engines.prepare import prepare
-from tenfold.launch import commands as launching
+from tenfold.launch import start as launching
 from tenfold.launch.detect import detect_world
-from tenfold.launch.hosts_file import Host
+from tenfold.launch.start import Host
 from tenfold.machine import cores
 from tenfold.mixing import STRATEGIES
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.task_prediction import predict_from_profile
-from tenfold.transport.network.join import join
+from tenfold.transport.meeting import join
 
 SIZES = {"0.25 MB": 61_706, "4.8 MB": 1_200_000}
 ROUNDS = ("allreduce", "butterfly", "hopping-ring")

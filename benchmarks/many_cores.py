@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from support.options import make_parser, write_json
 
 from tenfold.cluster.hardware import StepTime
-from tenfold.cluster.stragglers import Pace
+from tenfold.cluster.workload import Pace
 from tenfold.prediction.profile import Profile
 
 Floats = NDArray[np.float64]

@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 
 import tenfold
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning.assessment import describe_candidate
-from tenfold.prediction.planning.candidates import candidates_here
-from tenfold.prediction.planning.epoch_choice import next_epochs
+from tenfold.prediction.planning.evidence import describe_candidate
+from tenfold.prediction.planning.learning_curve import next_epochs
+from tenfold.prediction.planning.pricing import candidates_here
 from tenfold.report.results.plan_result import Plan
 
 TASKS: dict[str, tuple[dict[str, Any], float, int]] = {

@@ -31,7 +31,8 @@ from rich.table import Table
 import tenfold
 from tenfold.engines.prepare import prepare
 from tenfold.machine import cores
-from tenfold.prediction import calibration, current_speed
+from tenfold.prediction import calibration
+from tenfold.prediction import task_prediction as current_speed
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.task_prediction import predict_from_profile
 

@@ -14,8 +14,8 @@ from typing import Any
 from support.options import make_parser, write_json
 
 import tenfold
-from tenfold.api.recommend import PeopleToFollow
 from tenfold.data import where
+from tenfold.papers.recommend import PeopleToFollow
 
 BASE: dict[str, Any] = {
     "model": "recommender",

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import tenfold
-from tenfold.report.pages.write_report import write_report
+from tenfold.report.pages.run_pages import write_report
 
 PAGES = {
     "run": ("One run", "Metrics, learning curves, and what each worker did when.", "tenfold report 1 -o run.html"),

@@ -16,7 +16,7 @@ import typer.testing
 from forked import programs_server, start_shared_server, use_shared_server
 from hypothesis import settings
 
-from tenfold.workers.pool import fork_server
+from tenfold.workers import fork_server
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)

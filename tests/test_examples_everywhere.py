@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tenfold
-from tenfold.engines.fused.fused_engine import train_replicas
+from tenfold.engines.one_device import train_replicas
 from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.errors import ExperimentError
 from tenfold.machine import cores

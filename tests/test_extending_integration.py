@@ -18,7 +18,7 @@ import json
 import tenfold
 from tenfold.cli import app
 from tenfold.common.catalog import NETWORK_TRANSPORTS
-from tenfold.report.pages.write_report import write_report
+from tenfold.report.pages.run_pages import write_report
 from typer.testing import CliRunner
 
 GROUP = {"count": 2, "step_seconds": 0.01, "link": "1gbe"}

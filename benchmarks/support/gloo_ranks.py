@@ -16,7 +16,7 @@ def run_ranks(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "tenfold.workers.pool.worker_process"])
+    context.set_forkserver_preload(["torch", "tenfold.workers.process"])
     answers = context.SimpleQueue()
     processes = [
         context.Process(target=_be_rank, args=(rank, ranks, port, answers, work, arguments)) for rank in range(ranks)

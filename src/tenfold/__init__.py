@@ -8,23 +8,19 @@ from tenfold.machine import cores as _cores  # noqa: F401 - it notices from here
 if TYPE_CHECKING:
     from tenfold import recipes
     from tenfold import sklearn as sklearn
-    from tenfold.api.calibrate import calibrate
     from tenfold.api.compare import compare
     from tenfold.api.cross_validate import cross_validate
-    from tenfold.api.forecast import forecast
     from tenfold.api.open_run import list_runs, open_run
-    from tenfold.api.plan import plan
-    from tenfold.api.recommend import recommend
-    from tenfold.api.resume import resume
-    from tenfold.api.simulate import simulate
-    from tenfold.api.train import train
-    from tenfold.api.twin import twin
+    from tenfold.api.plan import calibrate, plan
+    from tenfold.api.simulate import forecast, simulate, twin
+    from tenfold.api.train import resume, train
     from tenfold.cluster import Cluster
     from tenfold.common.version import __version__ as __version__
     from tenfold.crossval import CrossValidation
     from tenfold.errors import StopTraining, TenfoldError
     from tenfold.experiment import Experiment
     from tenfold.loop import average, shard
+    from tenfold.papers.recommend import recommend
     from tenfold.runs import Run
     from tenfold.runs.callbacks import Callback
 
@@ -63,21 +59,21 @@ _HOMES = {
     "StopTraining": "tenfold.errors",
     "TenfoldError": "tenfold.errors",
     "average": "tenfold.loop",
-    "calibrate": "tenfold.api.calibrate",
+    "calibrate": "tenfold.api.plan",
     "compare": "tenfold.api.compare",
     "cross_validate": "tenfold.api.cross_validate",
-    "forecast": "tenfold.api.forecast",
+    "forecast": "tenfold.api.simulate",
     "list_runs": "tenfold.api.open_run",
     "open_run": "tenfold.api.open_run",
     "plan": "tenfold.api.plan",
-    "recipes": "tenfold.recipes",
-    "recommend": "tenfold.api.recommend",
-    "resume": "tenfold.api.resume",
+    "recipes": "tenfold.papers",
+    "recommend": "tenfold.papers.recommend",
+    "resume": "tenfold.api.train",
     "shard": "tenfold.loop",
     "simulate": "tenfold.api.simulate",
     "sklearn": "tenfold.sklearn",  # not in __all__, where it would hide the library of this name
     "train": "tenfold.api.train",
-    "twin": "tenfold.api.twin",
+    "twin": "tenfold.api.simulate",
 }
 
 

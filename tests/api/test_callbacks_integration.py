@@ -3,7 +3,7 @@
 import pytest
 
 import tenfold
-from tenfold.engines.fused.fused_engine import train_replicas
+from tenfold.engines.one_device import train_replicas
 from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.runs import Stopwatch
 from tenfold.runs.callbacks import Callbacks

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import tenfold
-from tenfold.api.compare import Turn, compare
-from tenfold.api.experiment_grid import experiments_of, split_grid
+from tenfold.api.compare import Turn, compare, experiments_of, split_grid
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject
 from tenfold.runs import Store
-from tenfold.runs.storage.removal import remove_run
+from tenfold.runs.storage.damage import remove_run
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 1, "threads": 1, "hidden": [4]}
 

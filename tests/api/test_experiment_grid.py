@@ -1,7 +1,7 @@
 """What a comparison does not run: settings that are the same as others; what it runs again: doubtful ones."""
 
 import tenfold
-from tenfold.api.experiment_grid import drop_repeated, experiments_of
+from tenfold.api.compare import drop_repeated, experiments_of
 from tenfold.report.results.comparison import Comparison
 
 BASE = tenfold.Experiment(model="mlp", data="digits", limit=100, epochs=1, threads=1)

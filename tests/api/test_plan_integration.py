@@ -7,7 +7,8 @@ import pytest
 import tenfold
 from tenfold.cluster import Cluster
 from tenfold.errors import ExperimentError
-from tenfold.prediction.planning import evidence, planner, trial_search
+from tenfold.prediction.planning import evidence, planner
+from tenfold.prediction.planning import planner as trial_search
 
 NODES = {"groups": [{"count": 2, "step_seconds": 0.005, "link": "infiniband"}]}
 

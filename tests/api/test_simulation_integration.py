@@ -9,11 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 import tenfold
-from tenfold.api import twin as twin_module
+from tenfold.api import simulate as twin_module
 from tenfold.cli import app
 from tenfold.engines import prepare
 from tenfold.errors import ExperimentError
-from tenfold.prediction.calibration import probes, profile_facts
+from tenfold.prediction import probes
+from tenfold.prediction.calibration import profile_facts
 from tenfold.prediction.measurements import Averaging, Costs
 from tenfold.prediction.profile import Profile
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 import tenfold
-from tenfold.api.experiment_grid import experiments_of
+from tenfold.api.compare import experiments_of
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("_warm_server", "_in_a_folder_of_its_own")]
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [16], "limit": 300, "epochs": 2, "threads": 1}

@@ -20,8 +20,8 @@ from tenfold.board.security import Access
 from tenfold.board.server import Board
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.recipes import load as load_recipe
-from tenfold.recipes import run as run_recipe
+from tenfold.papers import load as load_recipe
+from tenfold.papers import run as run_recipe
 from tenfold.runs import Store
 
 SMALL: dict[str, Any] = {"model": "mlp", "hidden": [4], "data": "digits", "limit": 40, "epochs": 2, "threads": 1}
@@ -388,9 +388,9 @@ def test_names_are_imported_in_few_places() -> None:
     assert found == {
         "common/imports.py",  # checks what a record or a file names
         "common/trust.py",  # the check: finds files, imports nothing but torch's own
-        "common/registry.py",  # the catalog's own members
+        "common/catalog.py",  # the catalog's own members
         "cli/__init__.py",  # the commands
         "machine/rank_guard.py",  # a function that the rank which starts the guard names
-        "prediction/calibration/library_averaging.py",  # whether mpi4py is there
-        *("recipes/run_recipe.py", "machine/doctor.py", "data/sources/digits.py"),
+        "prediction/library_averaging.py",  # whether mpi4py is there
+        *("papers/run_recipe.py", "machine/doctor.py", "data/digits.py"),
     }

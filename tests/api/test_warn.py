@@ -10,7 +10,7 @@ from torch import nn
 import tenfold
 from tenfold.api.train import warn
 from tenfold.report import summary
-from tenfold.report.pages.write_report import write_report
+from tenfold.report.pages.run_pages import write_report
 from tenfold.runs import Warned
 
 

@@ -6,8 +6,7 @@ from looped import looped
 from made_runs import make_run
 
 from tenfold.board.security import Access, is_own_name
-from tenfold.board.server import Board
-from tenfold.board.serving import check_access
+from tenfold.board.server import Board, check_access
 from tenfold.errors import ExperimentError, StoreError
 
 EVIL = '<script>alert("x")</script>'

@@ -120,7 +120,7 @@ def _import_once() -> None:
     import tenfold
     import tenfold.cli
     import tenfold.engines.serial
-    import tenfold.report.live.run_progress
+    import tenfold.report.progress
     import tenfold.report.summary
 
     torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from looped import looped
 import tenfold
 from tenfold.cli import output
 from tenfold.cli.output import PARTIAL
-from tenfold.report.live.fold_progress import FoldProgress
+from tenfold.report.progress import FoldProgress
 
 pytestmark = pytest.mark.timeout(120)
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--threads", "1", "--set", "limit=100")

@@ -3,7 +3,7 @@
 import pytest
 from looped import looped
 
-from tenfold.cli.grids import grid_of, several, varied
+from tenfold.cli.compare import grid_of, several, varied
 from tenfold.errors import ExperimentError
 
 

@@ -13,7 +13,7 @@ from made_store import train_interrupted_and_finished
 
 import tenfold
 from tenfold.board.actions import Actions
-from tenfold.board.console_feed import console_since
+from tenfold.board.feed import console_since
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.runs import Store
 

@@ -45,7 +45,7 @@ done("Experiment")
 run("train", "--help")
 for words in %(reading)r:
     run(*words)
-import tenfold.workers.pool.fork_server
+import tenfold.workers.fork_server
 done("server")
 run(*%(train)r)
 print("imported:", json.dumps(imported), file=sys.stderr)

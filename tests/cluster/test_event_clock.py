@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from tenfold.cluster import ClockEvent, Cluster, Hardware, StepTime, Workload, clock_events
 from tenfold.cluster.event_clock import price_as_rounds, run_event_clock
 from tenfold.mixing import STRATEGIES
-from tenfold.mixing.exchange import CENTRE, Exchange
-from tenfold.mixing.round import group_round
-from tenfold.mixing.strategies.downpour import Downpour
-from tenfold.mixing.strategies.easgd import EASGD
+from tenfold.mixing.round import CENTRE, Exchange, group_round
+from tenfold.mixing.strategies import EASGD, Downpour
 
 NAMES = ["downpour", "easgd", "ad-psgd"]
 law = settings(deadline=None, derandomize=True, max_examples=40)

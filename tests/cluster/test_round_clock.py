@@ -8,9 +8,9 @@ from largest import expected_largest
 
 from tenfold.cluster import Cluster, Hardware, StepTime, Workload, run_round_clock
 from tenfold.cluster import round_clock as clock_module
-from tenfold.cluster.timed_rounds import StrategyRounds
+from tenfold.cluster.round_clock import StrategyRounds
 from tenfold.mixing import STRATEGIES, AsynchronousStrategy, is_round_due
-from tenfold.mixing.strategies.gossip import Gossip
+from tenfold.mixing.strategies import Gossip
 
 SYNCHRONOUS = [name for name in STRATEGIES if not issubclass(STRATEGIES[name], AsynchronousStrategy)]
 law = settings(deadline=None, derandomize=True, max_examples=60)

@@ -6,7 +6,7 @@ from largest import expected_largest, harmonic, largest_of_normals
 from looped import looped
 
 from tenfold.cluster import StepTime
-from tenfold.cluster.stragglers import Pace, factors
+from tenfold.cluster.workload import Pace, factors
 from tenfold.errors import ExperimentError
 
 NOISES = ["log-normal", "shifted-exponential"]

@@ -2,7 +2,7 @@ import pytest
 from looped import looped
 
 from tenfold.common import catalog
-from tenfold.common.registry import LazyRegistry, Registry
+from tenfold.common.catalog import LazyRegistry, Registry
 
 FAMILIES = {name: family for name, family in vars(catalog).items() if isinstance(family, Registry)}
 

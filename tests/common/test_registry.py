@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import looped
 
-from tenfold.common.registry import Registry, suggest
+from tenfold.common.catalog import Registry, suggest
 from tenfold.errors import DataError, ExperimentError
 
 BIRDS = Registry("bird", {"owl": 1, "hawk": 2, "robin": 3})

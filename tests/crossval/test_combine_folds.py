@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tenfold.crossval.combine_folds import best_first, combine_results, interval, summarize_folds, summary
+from tenfold.crossval.crossval_result import best_first, combine_results, interval, summarize_folds, summary
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenfold.crossval.core_slots import share_cores, spread_threads
+from tenfold.crossval.fold_pool import share_cores, spread_threads
 from tenfold.experiment import Experiment
-from tenfold.machine import affinity, cores
+from tenfold.machine import cores
+from tenfold.machine import cores as affinity
 
 
 def experiment(**fields: Any) -> Experiment:

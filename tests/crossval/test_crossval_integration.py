@@ -11,7 +11,7 @@ from crossval_models import SMALL, Calm, Deadly, Late, Stuck, Touchy, marked, va
 from forked import programs_server, start_forked
 
 import tenfold
-from tenfold.crossval.fold_splits import make_fold_splits
+from tenfold.crossval.fold import make_fold_splits
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError, StoreError, TrainingError
 from tenfold.machine.cores import budget

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tenfold.crossval.ensemble import Vote, average_weights, combine_outputs, output_kind
+from tenfold.crossval.crossval_result import Vote, average_weights, combine_outputs, output_kind
 from tenfold.experiment import Training
 
 

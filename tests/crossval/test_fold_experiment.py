@@ -4,7 +4,7 @@ from typing import Any
 
 from looped import looped
 
-from tenfold.crossval.fold_experiment import fold_experiment, resolve_fold_mode
+from tenfold.crossval.fold import fold_experiment, resolve_fold_mode
 from tenfold.experiment import Division, Experiment
 
 

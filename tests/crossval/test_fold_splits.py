@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tenfold.crossval.fold_splits import make_fold_splits
+from tenfold.crossval.fold import make_fold_splits
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
 

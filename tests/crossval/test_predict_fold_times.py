@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tenfold.crossval.predict_fold_times import predict_fold_times
+from tenfold.crossval.crossval_run import predict_fold_times
 from tenfold.data import Splits, Tensors
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment

@@ -9,7 +9,8 @@ import torch
 from looped import looped
 
 import tenfold
-from tenfold.crossval import check_folds, prepare_folds, shared_data
+from tenfold.crossval import check_folds, shared_data
+from tenfold.crossval import crossval_run as prepare_folds
 from tenfold.engines.prepare import prepare
 from tenfold.errors import DataError, ExperimentError, MachineError
 from tenfold.experiment import Experiment

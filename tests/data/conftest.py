@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from tenfold.data import SOURCES, Tensors
-from tenfold.data.sources import idx, locate
-from tenfold.data.sources.source import Source, SourceFile
+from tenfold.data import sources as idx
+from tenfold.data import sources as locate
+from tenfold.data.sources import Source, SourceFile
 
 CONTENTS = {name: idx.encode(np.arange(n, dtype=np.uint8)) for name, n in (("tiny-x", 40), ("tiny-y", 10))}
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from tenfold.data.copies import MOST_PENDING, CopyTimer
 from tenfold.data.dataset_part import DatasetPart
-from tenfold.data.part import Splits, SubsetPart, Tensors
+from tenfold.data.part import MOST_PENDING, CopyTimer, Splits, SubsetPart, Tensors
 from tenfold.runs import Span, Stopwatch
 from tenfold.workers.timekeeper import SINGLE_SPANS, Timekeeper
 

@@ -10,9 +10,9 @@ from forked import start_forked
 
 from tenfold.common.files import PARTIAL
 from tenfold.data import SOURCES, get, load
-from tenfold.data.sources.fetch import fetch
+from tenfold.data.sources import fetch
 from tenfold.errors import DataError
-from tenfold.workers.pool.fork_server import context
+from tenfold.workers.fork_server import context
 
 pytestmark = pytest.mark.timeout(60)
 WHOLE = [".lock", "tiny-x.gz", "tiny-y.gz"]
@@ -93,7 +93,7 @@ def test_nothing_larger_than_it_should_be_is_received(cache, tiny, mirror):
 
 
 def test_a_server_that_hardly_sends_anything_is_given_up(cache, tiny, mirror, monkeypatch):
-    monkeypatch.setattr("tenfold.data.sources.fetch._GRACE_SECONDS", -60.0)
+    monkeypatch.setattr("tenfold.data.sources._GRACE_SECONDS", -60.0)
     with pytest.raises(DataError, match=r"only [\d,]+ bytes came within"):
         get("tiny")
     assert names(cache) == [".lock"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from looped import looped
 
-from tenfold.data.sources import idx
+from tenfold.data import sources as idx
 from tenfold.errors import DataError
 
 TYPES = st.sampled_from(["u1", "i1", "<i2", "<i4", "<f4", "<f8"])

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from tenfold.data import SOURCES, available, get, load, where
-from tenfold.data.sources import idx, locate
+from tenfold.data import sources as idx
+from tenfold.data import sources as locate
 from tenfold.errors import DataError
 
 

@@ -6,7 +6,8 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from tenfold.data.sources import idx, mnist_wheel
+from tenfold.data import mnist as mnist_wheel
+from tenfold.data import sources as idx
 from tenfold.errors import DataError
 
 TABLE = b"1x1,1x2,label,2x1,2x2\r\n1,2,7,3,255\r\n5,6,0,7,8\r\n"

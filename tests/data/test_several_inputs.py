@@ -5,10 +5,10 @@ from looped import looped
 from torch.utils.data import Dataset, TensorDataset
 
 from tenfold.data import DatasetPart, Tensors, join_parts, load
+from tenfold.data.columns import Columns
 from tenfold.data.dataset_part import with_loader
+from tenfold.data.part import describe_shape, shape_from_record, tree_leaves
 from tenfold.data.splitting import split
-from tenfold.data.table_columns import Columns
-from tenfold.data.tree import describe_shape, shape_from_record, tree_leaves
 from tenfold.data.user_data import as_splits
 from tenfold.errors import DataError
 from tenfold.experiment import Experiment

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tenfold.data import SOURCES, DatasetPart, Tensors, load
-from tenfold.data.sources import idx
+from tenfold.data import sources as idx
 from tenfold.errors import DataError
 
 

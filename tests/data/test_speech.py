@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from tenfold.data import load
-from tenfold.data.sources import speech
-from tenfold.data.sources.log_mel import BANDS, RATE, log_mel, mel_filters
-from tenfold.data.sources.sentences import sentence
 from tenfold.errors import DataError
+from tenfold.papers import speech
+from tenfold.papers.speech import BANDS, RATE, log_mel, mel_filters, sentence
 from tenfold.training.metrics import phone_accuracy
 
 

@@ -9,12 +9,11 @@ from PIL import Image
 
 import tenfold
 from tenfold.data import load
-from tenfold.data.files.input_files import read_inputs
-from tenfold.data.files.known_data import KnownData
-from tenfold.data.scaling import with_scaling
-from tenfold.data.table_columns import Columns
+from tenfold.data.columns import Columns
+from tenfold.data.files import KnownData, read_inputs
+from tenfold.data.loading import with_scaling
 from tenfold.errors import DataError, TenfoldError
-from tenfold.models.input_scaling import DEVIATION, MEAN
+from tenfold.models.networks import DEVIATION, MEAN
 
 CSV = "age,city,grade,price\n31,Rome,a,1.5\n,Oslo,b,2.5\n45,Rome,a,0.5\n27,NA,b,4\n38,Oslo,a,3\n29,Rome,b,1\n"
 

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 import tenfold
-from tenfold.api.recommend import PeopleToFollow
 from tenfold.data import load, where
-from tenfold.data.sources.source_options import TweetOptions
-from tenfold.data.sources.tweet_features import PAIR_FEATURES
-from tenfold.data.sources.tweets import FOLLOWS, read_tweets
+from tenfold.data.sources import TweetOptions
 from tenfold.errors import DataError, StoreError
-from tenfold.models import recommender
+from tenfold.papers import recommend as recommender
+from tenfold.papers.recommend import PeopleToFollow
+from tenfold.papers.tweets import FOLLOWS, PAIR_FEATURES, read_tweets
 
 PEOPLE = 20
 TOPICS = ("taxes budget growth jobs", "climate forest river energy")

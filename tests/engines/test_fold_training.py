@@ -11,8 +11,8 @@ from threaded import Threads, make_task
 
 from tenfold.data import SubsetPart, Tensors
 from tenfold.engines import Outcome
-from tenfold.engines.fused.fold_training import train_folds
 from tenfold.engines.serial import Serial
+from tenfold.engines.stacked_folds import train_folds
 from tenfold.errors import ExperimentError, ModelError, TenfoldError, TrainingError
 from tenfold.runs import Event, Lifecycle, Metric, Span, Stopwatch
 from tenfold.workers.task import Task

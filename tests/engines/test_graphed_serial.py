@@ -15,7 +15,7 @@ from tenfold.errors import ModelError
 from tenfold.runs import Event, Stopwatch, Warned, checkpoint
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import replica
-from tenfold.training.fused import fused_replicas as fused
+from tenfold.training import stacked_replicas as fused
 from tenfold.workers.task import Task
 from tenfold.workers.worker import Worker
 

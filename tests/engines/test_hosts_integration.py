@@ -20,7 +20,7 @@ from network_hosts import ENDLESS, FIELDS, Hosts, quietly
 from waiting import wait_until
 
 import tenfold
-from tenfold.machine.process_state import is_alive
+from tenfold.machine.liveness import is_alive
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -11,19 +11,17 @@ from torch import Tensor
 
 from tenfold.data import Tensors
 from tenfold.engines import choose, validate
-from tenfold.engines.launched.launched_engine import Launched
-from tenfold.engines.launched.rank import launch_name
-from tenfold.engines.launched.scatter import Scattered, scatter
+from tenfold.engines.launched import Launched
 from tenfold.engines.prepare import prepare
+from tenfold.engines.rank import Scattered, launch_name, scatter
 from tenfold.engines.serial import Serial
 from tenfold.errors import DataError, ExperimentError, MachineError
 from tenfold.experiment import Experiment, Training
 from tenfold.launch.detect import World, detect_world
 from tenfold.mixing.round import exact_round, shifted_round
 from tenfold.training.graphs import find_capture_obstacle
-from tenfold.transport.network.abstract_network import Network, Transfers
-from tenfold.transport.network.join import network_of
-from tenfold.transport.network.network_transport import NetworkTransport
+from tenfold.transport.meeting import network_of
+from tenfold.transport.network import Network, NetworkTransport, Transfers
 
 WORLD = World(1, 4, 1, 2, "torchrun", "night")
 
@@ -86,7 +84,7 @@ class TestChoice:
         assert network_of(World(0, 2, 0, 2, launcher), variables) == network
 
     def test_torch_needs_a_meeting_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tenfold.transport.network.torch_distributed import TorchDistributed
+        from tenfold.transport.torch_distributed import TorchDistributed
 
         monkeypatch.delenv("MASTER_ADDR", raising=False)
         monkeypatch.setenv("MASTER_PORT", "29500")

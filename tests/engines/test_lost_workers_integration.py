@@ -21,10 +21,9 @@ from waiting import wait_until
 
 import tenfold
 from tenfold.errors import ModelError, UserCodeError, WorkerLost
-from tenfold.machine.liveness import LOOK_SECONDS
-from tenfold.machine.process_state import is_alive
+from tenfold.machine.liveness import LOOK_SECONDS, is_alive
 from tenfold.runs import Event, Metric
-from tenfold.workers.pool import worker_pool as crew
+from tenfold.workers import pool as crew
 
 pytestmark = pytest.mark.timeout(60)
 SOURCES = os.pathsep.join([str(Path(tenfold.__file__).parents[1]), str(Path(__file__).parents[1] / "support")])

@@ -11,19 +11,18 @@ from typing import Any
 import pytest
 from threaded import make_task
 
-from tenfold.engines import Outcome, validate
-from tenfold.engines.launched import launched_engine as launched
-from tenfold.engines.launched.rank import EndedByLauncher, RankConnection, ending_by_signal
-from tenfold.engines.launched.relaunch import find_begun
-from tenfold.engines.run_facts import describe
+from tenfold.engines import Outcome, launched, validate
+from tenfold.engines.launched import find_begun
+from tenfold.engines.prepare import describe
+from tenfold.engines.rank import EndedByLauncher, RankConnection, ending_by_signal
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
 from tenfold.runs import Stopwatch, Store, checkpoint, tensor_file
-from tenfold.transport.network.abstract_network import Network
-from tenfold.workers.messages import Saved
-from tenfold.workers.supervisor import Supervisor
+from tenfold.transport.network import Network
+from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.task import Saved
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 50, "threads": 1}
 

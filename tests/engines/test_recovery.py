@@ -10,17 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold.engines import choose
-from tenfold.engines.launched.launched_engine import Launched
-from tenfold.engines.launched.relaunch import assign_states
+from tenfold.engines.choose import validate, validate_mixing
+from tenfold.engines.launched import Launched, assign_states
 from tenfold.engines.prepare import prepare
 from tenfold.engines.processes import divide_among
-from tenfold.engines.validate import validate, validate_mixing
 from tenfold.errors import ExperimentError, StoreError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
-from tenfold.mixing.rate_scaling import rate_scale
+from tenfold.mixing.builders import rate_scale
 from tenfold.runs import Stopwatch
-from tenfold.runs.storage.lost_worker import LostWorker
+from tenfold.runs.storage.claim import LostWorker
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, unique=True), min_size=1, max_size=8))

@@ -12,7 +12,7 @@ from threaded import Threads, make_task
 from torch import nn
 
 from tenfold.engines import Outcome
-from tenfold.engines.fused.fused_engine import train_replicas
+from tenfold.engines.one_device import train_replicas
 from tenfold.errors import ExperimentError, ModelError, TrainingError
 from tenfold.mixing import STRATEGIES
 from tenfold.runs import EpochEnded, Event, Lifecycle, Metric, Span, Stopwatch, checkpoint

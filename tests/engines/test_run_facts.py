@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tenfold.engines.run_facts import own_files, own_modules
+from tenfold.engines.prepare import own_files, own_modules
 from tenfold.experiment import Experiment
 
 

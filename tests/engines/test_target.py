@@ -6,7 +6,7 @@ import pytest
 import torch
 from engine_models import SMALL, same, train
 
-from tenfold.engines.fused.fused_engine import train_replicas
+from tenfold.engines.one_device import train_replicas
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment

@@ -8,13 +8,12 @@ import torch
 from looped import looped
 
 from tenfold.engines import choose
-from tenfold.engines.validate import validate, validate_mixing
+from tenfold.engines.choose import validate, validate_mixing
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.machine import devices
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
-from tenfold.mixing.builders import make_strategy
-from tenfold.mixing.rate_scaling import rate_scale
+from tenfold.mixing.builders import make_strategy, rate_scale
 
 ALIKE = "requires identical replicas after each round"
 REFUSED: list[tuple[dict[str, Any], str]] = [

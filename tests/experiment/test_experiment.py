@@ -20,7 +20,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, SECTIONS, Experiment, nested
 from tenfold.experiment import fields as experiment_fields
 from tenfold.experiment.values import PythonObject
-from tenfold.models.layers import ACTIVATIONS
+from tenfold.models.networks import ACTIVATIONS
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 whole = st.integers(0, 2**63 - 1)

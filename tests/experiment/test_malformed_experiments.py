@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tenfold.cli import app
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, SECTIONS, Experiment
-from tenfold.experiment.template import commented
+from tenfold.experiment.experiment import commented
 
 VALID = commented(Experiment(hidden=[64, 32], lr=0.1, metrics=["accuracy"], strategy_options={"sides": 1})).encode()
 KEYS = [

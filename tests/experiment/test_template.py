@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenfold.experiment import SECTIONS, Experiment
-from tenfold.experiment.template import WIDTH, commented
+from tenfold.experiment.experiment import WIDTH, commented
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=15)
 plain = st.recursive(

@@ -9,8 +9,7 @@ import pytest
 from looped import looped
 
 from tenfold.errors import MachineError
-from tenfold.launch.commands import find_mpirun, mpirun, program, share_out, slurm, torchrun
-from tenfold.launch.hosts_file import Host
+from tenfold.launch.start import Host, find_mpirun, mpirun, program, share_out, slurm, torchrun
 
 TWO = (Host("me@node1", 4), Host("node2", 2))
 TRAIN = program(Path("lenet.toml"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from looped import looped
 
 from tenfold.errors import MachineError
-from tenfold.launch.hosts_file import Host, parse_hosts, read_hosts
+from tenfold.launch.start import Host, parse_hosts, read_hosts
 
 NAMES = st.from_regex(r"[a-z][a-z0-9.-]{0,12}", fullmatch=True)
 

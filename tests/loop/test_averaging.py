@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import tenfold
 from tenfold.errors import ExperimentError, ModelError, TrainingError
-from tenfold.loop.loop_worker import LoopWorker
+from tenfold.loop.averaging import LoopWorker
 from tenfold.mixing import STRATEGIES
 
 SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from looped import looped
 
 from tenfold.errors import MachineError
-from tenfold.machine import affinity
-from tenfold.machine.affinity import NOT_PINNED, PINNING, CoreMap, plan
-from tenfold.machine.cores import Topology
+from tenfold.machine import cores as affinity
+from tenfold.machine.cores import NOT_PINNED, PINNING, CoreMap, Topology, plan
 
 SERVER = Topology(layout(packages=2, nodes=1, cores=4, smt=2))
 PLAIN = Topology(layout(packages=1, nodes=1, cores=8, smt=1))

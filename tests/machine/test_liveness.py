@@ -9,9 +9,8 @@ import pytest
 from waiting import wait_until
 
 from tenfold.machine import liveness as module
-from tenfold.machine.liveness import GAP_SECONDS, LifeWatch, WorkerProgress
-from tenfold.machine.process_state import cpu_seconds, is_stopped
-from tenfold.transport.memory.shared_arrays import SharedFloats
+from tenfold.machine.liveness import GAP_SECONDS, LifeWatch, WorkerProgress, cpu_seconds, is_stopped
+from tenfold.transport.shared_arrays import SharedFloats
 
 
 class Clock:

@@ -14,7 +14,7 @@ from waiting import wait_until
 
 from tenfold.errors import WorkerLost
 from tenfold.launch.detect import World
-from tenfold.machine.process_state import is_alive
+from tenfold.machine.liveness import is_alive
 from tenfold.machine.rank_guard import GuardAddress
 
 pytestmark = pytest.mark.timeout(60)

@@ -5,10 +5,8 @@ from hypothesis import strategies as st
 from looped import looped
 
 from tenfold.errors import ExperimentError
-from tenfold.mixing.exchange import CENTRE, Exchange, ExchangeVectors
-from tenfold.mixing.strategies.ad_psgd import ADPSGD
-from tenfold.mixing.strategies.downpour import Downpour
-from tenfold.mixing.strategies.easgd import EASGD
+from tenfold.mixing.round import CENTRE, Exchange, ExchangeVectors
+from tenfold.mixing.strategies import ADPSGD, EASGD, Downpour
 
 law = settings(deadline=None, derandomize=True, max_examples=50)
 

@@ -9,10 +9,7 @@ from torch import Tensor
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import COMPRESSIONS
-from tenfold.mixing.compression import Compressor, Packed
-from tenfold.mixing.compression.int8 import Int8
-from tenfold.mixing.compression.onebit import OneBit
-from tenfold.mixing.compression.topk import TopK
+from tenfold.mixing.compression import Compressor, Int8, OneBit, Packed, TopK
 
 law = settings(deadline=None, derandomize=True, max_examples=40)
 sizes = st.integers(0, 3000)

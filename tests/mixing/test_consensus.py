@@ -5,11 +5,7 @@ import pytest
 from looped import looped
 
 from tenfold.mixing import Strategy
-from tenfold.mixing.strategies.allreduce import AllReduce
-from tenfold.mixing.strategies.butterfly import Butterfly
-from tenfold.mixing.strategies.hopping_ring import HoppingRing
-from tenfold.mixing.strategies.no_mixing import NoMixing
-from tenfold.mixing.strategies.ring import Ring
+from tenfold.mixing.strategies import AllReduce, Butterfly, HoppingRing, NoMixing, Ring
 
 COLUMNS = [Butterfly(), HoppingRing(), HoppingRing(hops="linear"), Ring(), Ring(sides=1)]
 AFTER_LG_N_ROUNDS = {

@@ -1,5 +1,5 @@
 from tenfold.common.catalog import STRATEGIES
-from tenfold.mixing.exchange_pattern import exchange_pattern
+from tenfold.mixing.strategies import exchange_pattern
 
 
 def alike(n, *, priced=False):

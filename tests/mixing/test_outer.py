@@ -4,10 +4,7 @@ from looped import looped
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import OUTER
-from tenfold.mixing.outer.bmuf import BMUF
-from tenfold.mixing.outer.diloco import DiLoCo
-from tenfold.mixing.outer.plain_average import PlainAverage
-from tenfold.mixing.outer.slowmo import SlowMo
+from tenfold.mixing.outer import BMUF, DiLoCo, PlainAverage, SlowMo
 
 X0 = [1.0, -2.0]
 FIRST, SECOND = [2.0, 0.0], [3.0, -1.0]

@@ -8,17 +8,20 @@ from wave_messages import messages, within
 from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES
 from tenfold.mixing.collectives import COLLECTIVES
-from tenfold.mixing.strategies.ad_psgd import ADPSGD
-from tenfold.mixing.strategies.allreduce import AllReduce
-from tenfold.mixing.strategies.butterfly import Butterfly, prime_factors
-from tenfold.mixing.strategies.downpour import Downpour
-from tenfold.mixing.strategies.easgd import EASGD
-from tenfold.mixing.strategies.gossip import Gossip
-from tenfold.mixing.strategies.hierarchical import Hierarchical
-from tenfold.mixing.strategies.hopping_ring import HoppingRing
-from tenfold.mixing.strategies.no_mixing import NoMixing
-from tenfold.mixing.strategies.parameter_server import ParameterServer
-from tenfold.mixing.strategies.ring import Ring
+from tenfold.mixing.strategies import (
+    ADPSGD,
+    EASGD,
+    AllReduce,
+    Butterfly,
+    Downpour,
+    Gossip,
+    Hierarchical,
+    HoppingRing,
+    NoMixing,
+    ParameterServer,
+    Ring,
+    prime_factors,
+)
 
 
 def one_round(n: int) -> int:

@@ -11,7 +11,7 @@ from tenfold.common.catalog import MODELS
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
 from tenfold.models import build, parameter_count
-from tenfold.models.layers import ACTIVATIONS
+from tenfold.models.networks import ACTIVATIONS
 
 FOR_ANY_IMAGE = [name for name in MODELS if name != "recommender"]
 SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "colour": (3, 32, 32)}

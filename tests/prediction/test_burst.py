@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tenfold.mixing import STRATEGIES
-from tenfold.prediction.calibration import burst
-from tenfold.prediction.calibration.calibration_data import tiny_regression
-from tenfold.prediction.calibration.probes import vector_experiment
+from tenfold.prediction import probes as burst
+from tenfold.prediction.measurements import tiny_regression
+from tenfold.prediction.probes import vector_experiment
 from tenfold.runs import Span
 
 RESULT = {"times": {"start": 0.5, "evaluate": 0.6, "save": 0.2}, "epochs": 2}

@@ -11,8 +11,7 @@ from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
-from tenfold.prediction import calibration
-from tenfold.prediction.calibration import library_averaging, probes
+from tenfold.prediction import calibration, library_averaging, probes
 from tenfold.prediction.profile import Profile
 from tenfold.workers.task import Task
 
@@ -92,7 +91,7 @@ def test_nodes_of_a_cluster_need_steps_startup_and_checkpoints_but_no_rounds(pla
 
 @pytest.mark.usefixtures("hasty")
 def test_the_command_line_shows_what_was_measured_and_saves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenfold.prediction.calibration.measure_machine.MODELS", ("mlp",))
+    monkeypatch.setattr("tenfold.prediction.calibration.MODELS", ("mlp",))
     place = tmp_path / "profile.toml"
     done = CliRunner().invoke(app, ["calibrate", "-o", str(place)])
     assert done.exit_code == 0, done.output

@@ -6,15 +6,13 @@ from typing import Any
 import pytest
 from profiles import task_on_zeros
 
-from tenfold.cluster.cluster import Cluster
-from tenfold.cluster.experiment_cluster import HERE
+from tenfold.cluster.cluster import HERE, Cluster
 from tenfold.errors import MachineError
 from tenfold.mixing.round import exact_round
-from tenfold.prediction.calibration import cost_keys
-from tenfold.prediction.clock_inputs import hardware_here, workload_of
+from tenfold.prediction import calibration as cost_keys
 from tenfold.prediction.measurements import Averaging, Costs, Step
 from tenfold.prediction.profile import Profile
-from tenfold.prediction.task_prediction import predict_from_profile
+from tenfold.prediction.task_prediction import hardware_here, predict_from_profile, workload_of
 from tenfold.workers.task import Task
 
 STEPS, BATCH = 8, 4

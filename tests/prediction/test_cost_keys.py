@@ -4,7 +4,7 @@ from torch import nn
 
 from tenfold.data import Splits, Tensors
 from tenfold.experiment import Experiment
-from tenfold.prediction.calibration.cost_keys import step_key
+from tenfold.prediction.calibration import step_key
 
 IMAGES = Splits(
     name="noise",

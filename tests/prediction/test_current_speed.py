@@ -11,8 +11,8 @@ from profiles import made_profile
 
 from tenfold.data import Splits, Tensors
 from tenfold.experiment import Experiment
-from tenfold.prediction import current_speed
-from tenfold.prediction.calibration import cost_keys
+from tenfold.prediction import calibration as cost_keys
+from tenfold.prediction import task_prediction as current_speed
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.task_prediction import predict_from_profile

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold.prediction import fit
+from tenfold.prediction import measurements as fit
 
 seconds = st.floats(1e-7, 1e-1)
 

@@ -10,8 +10,10 @@ import pytest
 from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.experiment import Experiment
 from tenfold.mixing.round import exact_round
-from tenfold.prediction.calibration import cost_keys, measure_machine, step_times
-from tenfold.prediction.calibration.burst import Burst
+from tenfold.prediction import calibration as cost_keys
+from tenfold.prediction import calibration as measure_machine
+from tenfold.prediction import calibration as step_times
+from tenfold.prediction.probes import Burst
 from tenfold.workers.task import Task, weight_bytes
 
 SETTINGS = [(16, 1), (1, 1), (8, 2), (4, 4), (2, 8), (1, 16)]

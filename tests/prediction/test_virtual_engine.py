@@ -9,8 +9,7 @@ from threaded import make_task
 
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.machine import limits
-from tenfold.prediction.predicted_events import PredictedEvents
-from tenfold.prediction.task_prediction import predict_task
+from tenfold.prediction.task_prediction import PredictedEvents, predict_task
 from tenfold.prediction.virtual_engine import free_memory
 from tenfold.runs import Event, Metric
 

@@ -6,13 +6,12 @@ import tenfold
 from tenfold.cli import app as cli_app
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.recipes import agreement, load, names, run
-from tenfold.recipes.recipe import PaperClaim, Recipe
-from tenfold.recipes.recipe_page import write
-from tenfold.recipes.recipe_plots import recipe_plots
-from tenfold.recipes.recipe_result import ABSENT, RecipeResult
-from tenfold.recipes.result_rows import ResultRow, Setting
-from tenfold.recipes.run_recipe import is_available, settings_of
+from tenfold.papers import load, names, run
+from tenfold.papers import recipe_result as agreement
+from tenfold.papers.recipe import PaperClaim, Recipe
+from tenfold.papers.recipe_page import recipe_plots, write
+from tenfold.papers.recipe_result import ABSENT, RecipeResult, ResultRow, Setting
+from tenfold.papers.run_recipe import is_available, settings_of
 from tenfold.report.rows import DOUBTS
 
 TINY = {
@@ -156,7 +155,7 @@ def test_the_paper_s_rows_alone_make_a_table():
 
 
 def test_recipes_are_a_part_of_the_package():
-    assert "lopez-table-1" in tenfold.recipes.names()
+    assert "lopez-table-1" in tenfold.papers.names()
 
 
 def test_a_cross_validation_can_be_predicted_without_training(tmp_path):
@@ -323,7 +322,7 @@ def test_with_all_one_failing_recipe_does_not_stop_the_others(tmp_path, monkeypa
             raise RuntimeError("the disk is full")
         return RecipeResult(recipe, "small", [])
 
-    monkeypatch.setattr("tenfold.recipes.run_recipe.run", fail)
+    monkeypatch.setattr("tenfold.papers.run_recipe.run", fail)
     ended = CliRunner().invoke(cli_app, ["recipe", "run", "--all", "-o", str(tmp_path / "papers.html")])
     assert ended.exit_code == 3
     assert "dsmp-table-5: the disk is full" in ended.output

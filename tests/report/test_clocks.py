@@ -13,13 +13,14 @@ from rich.console import Console
 
 from tenfold.experiment import Experiment
 from tenfold.report import clocks
-from tenfold.report.exports import export
+from tenfold.report import exports as export
+from tenfold.report.display import as_plain_text
 from tenfold.report.formatting import duration, interval
-from tenfold.report.live.display import as_plain_text
-from tenfold.report.live.run_progress import RunProgress
-from tenfold.report.pages import write_report as report
-from tenfold.report.plots import scaling_plots, timeline_plots
-from tenfold.report.plots.styles import PlotStyles
+from tenfold.report.pages import run_pages as report
+from tenfold.report.plots import run_plots as timeline_plots
+from tenfold.report.plots import scaling_plots
+from tenfold.report.plots.charts import PlotStyles
+from tenfold.report.progress import RunProgress
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.rows import make_rows
 from tenfold.report.tables import run_tables

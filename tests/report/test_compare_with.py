@@ -1,8 +1,7 @@
 from made_runs import make_run
 
-from tenfold.report.compare_with import compare_runs, offered_runs
-from tenfold.report.pages.write_report import render_report
-from tenfold.report.related_runs import choose_other, find_baseline, similar_runs
+from tenfold.report.pages.run_pages import render_report
+from tenfold.report.related_runs import choose_other, compare_runs, find_baseline, offered_runs, similar_runs
 
 
 def test_a_run_is_compared_with_its_baseline_or_the_one_before_it(tmp_path):

@@ -2,8 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold.report.curves import Curves
-from tenfold.report.lanes import MOST_SPANS, Lanes
+from tenfold.report.curves import MOST_SPANS, Curves, Lanes
 from tenfold.report.summary import KINDS
 
 NUMBERS = st.floats(-1e6, 1e6)

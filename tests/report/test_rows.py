@@ -3,11 +3,10 @@
 import pytest
 from made_runs import make_run, make_virtual_run
 
-from tenfold.report.pages.write_report import render_report
+from tenfold.report.pages.run_pages import render_report
 from tenfold.report.related_runs import find_baseline
 from tenfold.report.results.comparison import Comparison
-from tenfold.report.row_ranking import is_clearly_faster, pareto_front, rows_metric
-from tenfold.report.rows import make_rows
+from tenfold.report.rows import is_clearly_faster, make_rows, pareto_front, rows_metric
 
 SHORT = {"steps_per_epoch": 20, "epochs": 1}
 IDLE, BUSY = ({"before": load, "after": 0.5, "cores": 2} for load in (0.5, 3.0))

@@ -12,7 +12,7 @@ from forked import start_forked
 from made_store import DIGITS, new_run
 
 from tenfold.runs import Metric, Store
-from tenfold.workers.pool.fork_server import context
+from tenfold.workers.fork_server import context
 
 
 @pytest.fixture(params=["here", "on FUSE"])

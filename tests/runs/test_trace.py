@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from made_runs import make_run
 
 from tenfold.runs import Metric, Span, Warned
-from tenfold.runs.trace import chrome_trace
+from tenfold.runs.recorder import chrome_trace
 
 
 def spans_of(trace):

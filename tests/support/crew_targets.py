@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tenfold.errors import WorkerLost
-from tenfold.workers.pool.worker_reports import attach_to_parent
+from tenfold.workers.pool import attach_to_parent
 
 
 def say(connection: Connection, message: Any) -> None:

@@ -33,7 +33,7 @@ def _write_to(path: Path) -> None:
 
 
 def _calibrate_in_short_bursts() -> None:
-    from tenfold.prediction.calibration import probes
+    from tenfold.prediction import probes
 
     for name, value in {"BURST_SECONDS": 0.02, "TURNS": 1, "MOST_TURNS": 1, "SIZES": {4096: 12, 65536: 12}}.items():
         setattr(probes, name, value)

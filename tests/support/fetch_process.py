@@ -4,8 +4,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tenfold.data.sources.fetch import fetch
-from tenfold.data.sources.source import Source, SourceFile
+from tenfold.data.sources import Source, SourceFile, fetch
 
 
 def fetch_files(folder: Path, mirror: str, files: dict[str, SourceFile], begin: Any, answer: Connection) -> None:

@@ -9,7 +9,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from tenfold.workers.pool import fork_server
+from tenfold.workers import fork_server
 
 _for_programs = forkserver.ForkServer()
 """A second server: forking from one that has imported more takes longer, so workers come from the first."""

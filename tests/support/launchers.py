@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tenfold.launch.commands import find_mpirun
+from tenfold.launch.start import find_mpirun
 
 
 def mpirun() -> list[str]:

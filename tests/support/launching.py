@@ -13,7 +13,7 @@ import launched_program
 import psutil
 from forked import programs_server, start_program
 
-from tenfold.workers.pool.fork_server import start_server
+from tenfold.workers.fork_server import start_server
 
 HERE = Path(__file__).parent
 SOURCES = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE)])

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.experiment import Division
-from tenfold.loop.averaging import loop_worker
-from tenfold.loop.loop_worker import LoopWorker
+from tenfold.loop.averaging import LoopWorker, loop_worker
 from tenfold.training import flat_size
 from tenfold.transport import Segment, SharedMemoryTransport
 from tenfold.workers.channels import Channels

@@ -10,8 +10,8 @@ for name in (
     "torch._dynamo",  # which torch imports with the first optimizer
     "pytest",
     "tenfold.api.train",
-    "tenfold.cli.train.train",
-    "tenfold.workers.pool.worker_process",
+    "tenfold.cli.train",
+    "tenfold.workers.process",
 ):
     importlib.import_module(name)
 gc.freeze()  # so that the forked processes do not touch, and thereby copy, what stays for good

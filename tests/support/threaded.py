@@ -14,11 +14,10 @@ from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Event, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import flat_size
-from tenfold.transport.memory.segment import StopReason as Stop
+from tenfold.transport.segment import StopReason as Stop
 from tenfold.workers.channels import Channels, SharedChannels
-from tenfold.workers.messages import Decision, Message
-from tenfold.workers.supervisor import Supervisor
-from tenfold.workers.task import Task, make_network
+from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.task import Decision, Message, Task, make_network
 from tenfold.workers.worker import Worker
 
 State = dict[str, Tensor]

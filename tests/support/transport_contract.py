@@ -15,7 +15,7 @@ from forked import programs_server
 
 from tenfold.mixing import Round
 from tenfold.transport import Transport, average_in_rank_order, compute_shares
-from tenfold.workers.pool.fork_server import context, start_server
+from tenfold.workers.fork_server import context, start_server
 
 Join = Callable[[int], Transport]
 """Makes the transport of a rank; it must travel to another process."""

@@ -12,12 +12,11 @@ from tenfold.data import Tensors
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training import Replica
+from tenfold.training import stacked_replicas as module
 from tenfold.training.flat import FlatState
-from tenfold.training.fused import fused_replicas as module
-from tenfold.training.fused.device_memory import groups_for_memory
-from tenfold.training.fused.fused_replicas import Fused
-from tenfold.training.fused.stack import Stack
 from tenfold.training.replica import plan_rates
+from tenfold.training.stack import Stack, groups_for_memory
+from tenfold.training.stacked_replicas import Fused
 
 K, BATCH, SAMPLES = 3, 8, 60
 DEVICES = [

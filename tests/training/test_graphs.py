@@ -8,10 +8,9 @@ from torch.nn import functional
 from tenfold.data import DatasetPart, SubsetPart, Tensors
 from tenfold.experiment import Training
 from tenfold.training import Replica
-from tenfold.training.fused import fused_replicas as fused
+from tenfold.training import stacked_replicas as fused
 from tenfold.training.graphs import Graphed
-from tenfold.training.precision import product, set_matmul_precision
-from tenfold.training.replica import make_replica
+from tenfold.training.replica import make_replica, product, set_matmul_precision
 
 SAMPLES, BATCH, STEPS = 40, 8, 20
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

@@ -7,7 +7,7 @@ from looped import looped
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Experiment
 from tenfold.training import choose_metrics
-from tenfold.training.ranking import ranking_metric
+from tenfold.training.scorers import ranking_metric
 
 OUTPUTS = torch.tensor([[4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0], [1.0, 0.0, 0.0, 0.0]])
 TARGETS = torch.tensor([[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])

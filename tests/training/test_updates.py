@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.training.fused.updates import RULES, StackedOptimizer, make_rule
-from tenfold.training.optimizers.make_optimizer import OPTIMIZERS, make_optimizer
+from tenfold.training.optimizers import OPTIMIZERS, make_optimizer
+from tenfold.training.stacked_optimizers import RULES, StackedOptimizer, make_rule
 
 K, WIDTH, STEPS = 3, 21, 8
 NETWORK = torch.nn.ParameterList([torch.zeros(WIDTH)])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tenfold.data.sources.speech import HOP, PHONES, RATE, states_of
 from tenfold.errors import ModelError
-from tenfold.training.word_errors import AFTER, BEFORE, DIGITS, digits_said, edits, utterances, word_error_rate
+from tenfold.papers.speech import HOP, PHONES, RATE, states_of
+from tenfold.papers.word_errors import AFTER, BEFORE, DIGITS, digits_said, edits, utterances, word_error_rate
 
 
 def said(phones: str, frames: int = 4) -> np.ndarray:

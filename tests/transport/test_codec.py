@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from looped import looped
 
 import tenfold
-from tenfold.engines.launched.rank import Orders
+from tenfold.engines.rank import Orders
 from tenfold.errors import DataError, TrainingError, WorkerLost
 from tenfold.runs import Metric, Warned
 from tenfold.training.evaluation import EvaluatedShare
 from tenfold.training.metrics import ExactSum, PairCounts
-from tenfold.transport.network import codec
-from tenfold.workers.messages import EpochTrained, Evaluated
+from tenfold.transport import codec
+from tenfold.workers.task import EpochTrained, Evaluated
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
@@ -142,10 +142,10 @@ UNPICKLING = re.compile(
 )
 HARMLESS = re.compile(r"weights_only=True|allow_pickle=False")
 ALLOWED = {
-    "workers/pool/worker_reports.py": "pipes between a program and the worker processes that it started",
-    "workers/pool/worker_pool.py": "the same pipes, at the program's end",
-    "workers/pool/snapshot.py": "the task, which goes through these pipes",
-    "prediction/calibration/library_averaging.py": "the same pipes, while calibrating",
+    "workers/pool.py": "pipes between a program and the worker processes that it started",
+    "workers/pool.py": "the same pipes, at the program's end",
+    "workers/process.py": "the task, which goes through these pipes",
+    "prediction/library_averaging.py": "the same pipes, while calibrating",
     "crossval/fold_pool.py": "the same pipes, of processes that train folds",
     "experiment/values.py": "a user's own objects, which go through these pipes, and models that are trusted",
     "runs/checkpoint.py": "torch.load with weights_only=True",

@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from tenfold.errors import TrainingError, WorkerLost
 from tenfold.machine.rank_guard import GuardAddress
-from tenfold.transport.network import failure_detector
-from tenfold.transport.network.failure_detector import FailureDetector
+from tenfold.transport import failure_detector
+from tenfold.transport.failure_detector import FailureDetector
 
 BEAT = 0.02
 

@@ -7,7 +7,7 @@ import pytest
 
 from tenfold.errors import MachineError
 from tenfold.launch.detect import detect_world
-from tenfold.transport.network import join as world
+from tenfold.transport import meeting as world
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
 

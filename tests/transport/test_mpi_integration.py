@@ -18,7 +18,7 @@ from transport_contract import Join, TransportContract, receive
 
 from tenfold.errors import TrainingError
 from tenfold.launch.detect import detect_world
-from tenfold.transport.network.network_transport import NetworkTransport
+from tenfold.transport.network import NetworkTransport
 
 pytestmark = pytest.mark.timeout(60)
 HERE = Path(__file__).parents[1] / "support"
@@ -78,7 +78,7 @@ class OwnNetwork(NetworkTransport):
 def join(size: int, numel: int, dtype: torch.dtype, timeout: float, rank: int) -> OwnNetwork:
     from mpi4py import MPI as library  # noqa: N811
 
-    from tenfold.transport.network.mpi import MPI
+    from tenfold.transport.mpi import MPI
 
     world = library.COMM_WORLD
     first = world.Create_group(world.Get_group().Incl(list(range(size))))

@@ -29,8 +29,8 @@ from transport_contract import (
 from tenfold.errors import WorkerLost
 from tenfold.mixing import Round
 from tenfold.transport import SharedMemoryTransport, Transport
-from tenfold.transport.network.multi_host_transport import Hosts, MultiHostTransport, connect, hosts_of
-from tenfold.transport.network.network_transport import NetworkTransport
+from tenfold.transport.multi_host import Hosts, MultiHostTransport, connect, hosts_of
+from tenfold.transport.network import NetworkTransport
 
 pytestmark = pytest.mark.timeout(60)
 __all__ = ["crew"]

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from tenfold.errors import MachineError, TrainingError
-from tenfold.machine.process_state import is_alive
+from tenfold.machine.liveness import is_alive
 from tenfold.transport import Segment, SharedMemoryTransport, clean_up_orphans
-from tenfold.transport.memory.segment import LINE, PAGE, StopReason
-from tenfold.transport.memory.shared_integers import LockedIntegers
+from tenfold.transport.segment import LINE, PAGE, LockedIntegers, StopReason
 
 NO_PROCESS = 2**22 + 1
 """Linux gives no process a higher number than 2**22."""

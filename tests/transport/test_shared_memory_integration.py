@@ -27,7 +27,7 @@ from transport_contract import (
 from tenfold.errors import TrainingError
 from tenfold.mixing import Round
 from tenfold.transport import Segment, SharedMemoryTransport, clean_up_orphans
-from tenfold.transport.memory.shared_integers import LockedIntegers
+from tenfold.transport.segment import LockedIntegers
 
 
 def join(name: str, timeout: float, rank: int) -> SharedMemoryTransport:

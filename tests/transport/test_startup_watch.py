@@ -16,8 +16,7 @@ import torch.distributed as dist
 
 from tenfold.errors import TrainingError, WorkerLost
 from tenfold.launch.detect import World
-from tenfold.transport.network.startup_store import report_stop
-from tenfold.transport.network.startup_watch import StartupWatch
+from tenfold.transport.meeting import StartupWatch, report_stop
 
 WORLD = World(rank=0, size=2, local_rank=0, local_size=2, launcher="torchrun", launch="one")
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "one"}

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from tenfold.errors import MachineError
-from tenfold.transport.network import torch_distributed
-from tenfold.transport.network.torch_distributed import TorchDistributed, choose_interface
+from tenfold.transport import torch_distributed
+from tenfold.transport.torch_distributed import TorchDistributed, choose_interface
 
 GPU = torch.device("cuda")
 

@@ -17,8 +17,8 @@ from transport_contract import Join, TransportContract, WorkerPool, everybody, r
 
 from tenfold.errors import TenfoldError, TrainingError, WorkerLost
 from tenfold.mixing import Round
-from tenfold.transport.network.network_transport import NetworkTransport
-from tenfold.transport.network.torch_distributed import TorchDistributed
+from tenfold.transport.network import NetworkTransport
+from tenfold.transport.torch_distributed import TorchDistributed
 
 pytestmark = pytest.mark.timeout(60)
 WORLDS = count()

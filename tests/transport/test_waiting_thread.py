@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from tenfold.transport.network.waiting_thread import WaitingThread, is_any_stuck
+from tenfold.transport.failure_detector import WaitingThread, is_any_stuck
 
 
 def test_a_thread_is_stuck_only_while_its_call_lasts():

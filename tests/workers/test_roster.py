@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold.errors import WorkerLost
-from tenfold.workers.elastic.replacement import Replacement
-from tenfold.workers.elastic.roster import Roster
-from tenfold.workers.messages import (
+from tenfold.workers.elastic import Replacement, Roster
+from tenfold.workers.task import (
     EpochTrained,
     EvaluationBegan,
     Finished,

@@ -11,8 +11,8 @@ from threaded import make_task
 from tenfold.data import Tensors
 from tenfold.runs import Metric, Stopwatch, Warned
 from tenfold.training.evaluation import EvaluatedShare, evaluate_share
-from tenfold.workers.messages import EpochTrained, Finished
-from tenfold.workers.supervisor import Supervisor
+from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.task import EpochTrained, Finished
 
 DATA = {"train": (torch.randn(8, 2), torch.randn(8)), "test": (torch.randn(4, 2), torch.randn(4))}
 

@@ -9,15 +9,14 @@ from tenfold.api.train import finished_run, warn
 from tenfold.crossval import CrossValidation
 from tenfold.data import FetchProgress
 from tenfold.engines import RecordedRun, require_no_launcher
-from tenfold.engines.prepare import check_new_run, prepare, resolve_defaults
-from tenfold.engines.run_facts import describe
+from tenfold.engines.prepare import check_new_run, describe, prepare, resolve_defaults
 from tenfold.experiment import Experiment
-from tenfold.experiment.call_errors import fields_by_name
+from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
 from tenfold.launch.detect import detect_world
-from tenfold.report.live.fold_progress import FoldProgress
-from tenfold.report.live.follow import follow
-from tenfold.report.loggers.make_loggers import make_loggers
+from tenfold.report.display import follow
+from tenfold.report.loggers import make_loggers
+from tenfold.report.progress import FoldProgress
 from tenfold.runs import Emit, Stopwatch, Store
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.store import CROSSVAL, absolute

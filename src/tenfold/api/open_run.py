@@ -50,7 +50,7 @@ def build_model(run: Run) -> "nn.Module":
     """Return a run's trained network, rebuilt with the saved weights; a pickled model is read only if it is trusted."""
     import torch
 
-    from tenfold.data.tree import shape_from_record
+    from tenfold.data.part import shape_from_record
     from tenfold.models import build
 
     weights, shapes, model = run.weights, run.facts["data"], run.experiment.model
@@ -81,7 +81,7 @@ def _fill(network: "nn.Module", weights: dict[str, Any], run: Run, *, assign: bo
     """Return a network with the weights of a run; raise ModelError if they are not those of such a network."""
     import torch
 
-    from tenfold.models.input_scaling import scale_inputs, scaling_in
+    from tenfold.models.networks import scale_inputs, scaling_in
 
     floats = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
     problem = ""
@@ -120,7 +120,7 @@ class _ModelLoader:
         return predict(run, x, probabilities=probabilities)
 
     def evaluate(self, run: Run, data: Any, /, *, part: str | None, metrics: Any, loss: Any) -> dict[str, float]:
-        from tenfold.api.evaluate import evaluate
+        from tenfold.api.predict import evaluate
 
         use_threads_that_exist()
         return evaluate(run, data, part=part, metrics=metrics, loss=loss).metrics

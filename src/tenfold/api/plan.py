@@ -5,21 +5,23 @@ from time import perf_counter
 from typing import Any
 
 from tenfold.cluster import Cluster
-from tenfold.cluster.experiment_cluster import HERE, cluster_of
+from tenfold.cluster.cluster import HERE, cluster_of
 from tenfold.data import FetchProgress, Splits
 from tenfold.engines import require_no_launcher, validate
 from tenfold.engines.prepare import load, resolve_defaults
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.experiment.call_errors import fields_by_name
+from tenfold.experiment.experiment import fields_by_name
 from tenfold.launch.detect import detect_world
 from tenfold.machine import devices
-from tenfold.prediction.calibration import ReportProgress
+from tenfold.prediction.calibration import measure_all
 from tenfold.prediction.planning import planner
-from tenfold.prediction.planning.assessment import find_setting
-from tenfold.prediction.planning.candidates import Candidate, candidates_here, candidates_on
+from tenfold.prediction.planning.evidence import find_setting
 from tenfold.prediction.planning.learning_probe import validation_share
-from tenfold.report.live.follow import reporter
+from tenfold.prediction.planning.pricing import Candidate, candidates_here, candidates_on
+from tenfold.prediction.probes import ReportProgress
+from tenfold.prediction.profile import Profile
+from tenfold.report.display import reporter
 from tenfold.report.results.plan_result import Plan
 from tenfold.training.measures import check_target
 
@@ -92,3 +94,18 @@ def _with_validation(base: Experiment, fetching: FetchProgress | None) -> tuple[
         began = perf_counter()
         splits = load(base, "cpu", fetching)
     return base, splits, perf_counter() - began
+
+
+def calibrate(
+    experiment: Experiment | None = None,
+    profile: Profile | None = None,
+    *,
+    quick: bool = False,
+    progress: bool | ReportProgress | None = None,
+) -> Profile:
+    """Measure this machine, and the steps of an experiment (default: of the built-in networks), in about a minute.
+
+    What a given profile of the same machine knows beyond that is kept. Nothing is saved; `Profile.save` does. `quick`
+    measures within seconds, but less exactly. `progress` is as in `forecast`.
+    """
+    return measure_all(experiment and experiment.with_trusted_imports(), profile, reporter(progress), quick=quick)

@@ -4,19 +4,36 @@ That is `train` with engine = "virtual": `prediction/virtual_engine.py` trains i
 predicts its times.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
-from tenfold.api.simulation_baseline import simulation_baseline
+from tenfold.api.compare import experiments_of, split_grid
 from tenfold.api.train import train
-from tenfold.data import FetchProgress
+from tenfold.common.metric_table import main_metric
+from tenfold.crossval.crossval_run import predict_fold_times
+from tenfold.data import FetchProgress, Splits
+from tenfold.engines import require_no_launcher
+from tenfold.engines.prepare import prepare, resolve_defaults
 from tenfold.errors import TenfoldError
-from tenfold.experiment import Experiment
-from tenfold.experiment.call_errors import fields_by_name
-from tenfold.experiment.field_types import Fields
+from tenfold.experiment import FOLD_FIELDS, Data, Division, Experiment
+from tenfold.experiment.experiment import fields_by_name
+from tenfold.experiment.field_types import Fields, Grid
+from tenfold.launch.detect import detect_world
+from tenfold.prediction.calibration import silent
+from tenfold.prediction.probes import ReportProgress
+from tenfold.prediction.task_prediction import predict_task
+from tenfold.report.display import reporter
+from tenfold.report.formatting import duration, metric_value, plural, ratio
+from tenfold.report.related_runs import find_single_worker
+from tenfold.report.results.forecast_result import Forecast, Twin
 from tenfold.runs import Emit, Run
+from tenfold.runs.store import absolute
+from tenfold.workers.task import Task
 
 
 @fields_by_name
@@ -62,3 +79,162 @@ def _record_baseline(experiment: Experiment, run: Run) -> None:
     with suppress(TenfoldError):
         if (baseline := simulation_baseline(experiment, run)) is not None:
             baseline.record(run)
+
+
+FEW_STEPS = 300
+"""With fewer steps of each replica than this, the accuracy is at risk."""
+WORSE = 0.005
+"""How much worse than the baseline, as a share of its value, a metric has to be to be mentioned."""
+
+
+@dataclass(frozen=True)
+class SimulationBaseline:
+    """The same experiment with one worker on the same hardware."""
+
+    seconds: float
+    """Its predicted training time."""
+    speedup: float
+
+    def record(self, run: Run) -> None:
+        """Store the time of one worker and the speedup with the run, so that its page shows them."""
+        run.result.update(baseline_seconds=self.seconds, speedup=self.speedup)
+        run.store.update(run.id, result=run.result)
+
+    def line(self, run: Run) -> str:
+        """Return a sentence with the speedup."""
+        workers = run.experiment.division.workers
+        return (
+            f"one worker would take {duration(self.seconds)}, predicted: speedup {ratio(self.speedup)} with "
+            f"{plural(workers, 'worker')}, efficiency {self.speedup / workers:.0%}"
+        )
+
+
+def simulation_baseline(experiment: Experiment, run: Run) -> SimulationBaseline | None:
+    """Return what a simulated run of an experiment is compared with; None where there is nothing to compare it with.
+
+    One worker is its own baseline. A run that stopped before its last step, or reached its target, took less training
+    than the forecast of one worker is about.
+    """
+    if experiment.division.workers == 1 or not run.seconds:
+        return None
+    if run.result.get("stopped_early") or run.seconds_to_target is not None:
+        return None
+    seconds = forecast(_alone(experiment), progress=False).forecasts[0].prediction.seconds
+    return SimulationBaseline(seconds, seconds / run.seconds)
+
+
+def recorded_baseline(run: Run) -> SimulationBaseline | None:
+    """Return what was recorded with a simulated run; None where nothing was."""
+    result = run.result
+    found = "baseline_seconds" in result and "speedup" in result
+    return SimulationBaseline(result["baseline_seconds"], result["speedup"]) if found else None
+
+
+def _alone(experiment: Experiment) -> Experiment:
+    """Return the experiment with one worker, and its defaults, such as its batch size, where they are left open."""
+    division = experiment.division
+    return experiment.replace(division=Division(**{name: getattr(division, name) for name in FOLD_FIELDS}))
+
+
+def accuracy_warning(experiment: Experiment, run: Run) -> str:
+    """Return a sentence on accuracy that a simulated run lost, or may have lost; "" if there is no reason for one."""
+    if experiment.division.workers == 1:
+        return ""
+    return _warning(run, resolve_defaults(_alone(experiment)).training.samples_per_step)
+
+
+def _warning(run: Run, batch: int) -> str:
+    """Return how much accuracy was lost compared with a recorded run of one worker, or that steps were very few."""
+    steps = run.result.get("steps") or 0
+    alone = math.ceil(run.facts["data"]["train"] / batch) * run.result.get("epochs", 0)
+    few = f"each replica took {plural(steps, 'step')}, one worker alone would take {alone:,}"
+    cure = "train more epochs, or use fewer workers or a smaller batch size"
+    found, name = find_single_worker(run), main_metric(run.metrics)
+    if found is not None and name is not None and name in found.metrics:
+        ours, theirs = run.metrics[name], found.metrics[name]
+        lower = run.experiment.training.prefers_lower(name)
+        if lower is None or (ours - theirs if lower else theirs - ours) <= WORSE * abs(theirs):
+            return ""
+        described = (
+            f"{name} {metric_value(name, ours)}, but {metric_value(name, theirs)} with one worker (run {found.id})"
+        )
+        return f"{described}: {few}; {cure}"
+    return f"{few}: the accuracy may have suffered; {cure}" if steps < min(FEW_STEPS, alone / 4) else ""
+
+
+@fields_by_name
+def forecast(
+    experiment: Experiment | None = None,
+    *,
+    progress: bool | ReportProgress | None = None,
+    **settings: Unpack[Grid],
+) -> Forecast:
+    """Predict how long an experiment takes with every combination of the listed settings, without training.
+
+    Where `folds` is set, the time is that of the whole cross-validation. `progress` shows what is measured on this
+    machine: True anywhere, False nowhere, None where a person looks, or a function that is called with each line.
+    """
+    require_no_launcher("a forecast", detect_world())
+    base, dimensions = split_grid(Experiment.given(experiment, engine="virtual"), dict(settings))
+    return forecast_grid(base, dimensions, LoadedData(), reporter(progress))
+
+
+class LoadedData:
+    """The data of experiments that are predicted one after another; what several have in common is loaded once."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Data, str, Splits]] = []
+
+    def task_of(self, experiment: Experiment) -> Task:
+        """Return the task of an experiment."""
+        device = experiment.machine.device
+        known = next((splits for data, on, splits in self._known if data == experiment.data and on == device), None)
+        task = prepare(experiment, splits=known)
+        if known is None:
+            self._known.append((experiment.data, device, task.splits))
+        return task
+
+
+def forecast_grid(
+    base: Experiment, dimensions: dict[str, list[Any]], loaded: LoadedData, report: ReportProgress = silent
+) -> Forecast:
+    """Predict every combination of the dimensions of a grid."""
+    predict = partial(predict_task, report=report)
+    found = []
+    for experiment in experiments_of(base, dimensions, repeats=1):
+        task = loaded.task_of(experiment)
+        predicted = predict(task) if experiment.division.folds is None else predict_fold_times(task, predict)
+        found.append((experiment, predicted))
+    return Forecast(found)
+
+
+@fields_by_name
+def twin(
+    experiment: Experiment | None = None,
+    *,
+    runs: str | Path | None = None,
+    watch: Callable[[str], Emit] | None = None,
+    **fields: Unpack[Fields],
+) -> Twin:
+    """Train for real and on a virtual cluster, and compare the weights and the times.
+
+    `watch` is called with the name of each run before it begins, and returns the listener of its events.
+    """
+    require_no_launcher("a twin", detect_world())
+    runs = absolute(runs)  # before the user's own code can change the current folder
+    real = Experiment.given(experiment, **fields)
+    if real.machine.engine == "virtual":
+        real = real.replace(engine="auto", cluster=None, link=None)
+    virtual = real.replace(engine="virtual", cluster="here")
+    predict_task(prepare(resolve_defaults(virtual)))  # measures what it needs before either of the two runs
+    done = {
+        name: train(one, runs=runs, kind="twin", listen=watch(name) if watch else None)
+        for name, one in {"real": real, "virtual": virtual}.items()
+    }
+    return Twin(done["real"], done["virtual"], difference(done["real"].weights, done["virtual"].weights))
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Return the largest difference between two networks' states."""
+    apart = [float((one[name].double() - other[name].double()).abs().max()) for name in one if one[name].numel()]
+    return max(apart, default=0.0)

@@ -14,9 +14,8 @@ from tenfold.common.imports import tenfold_command
 from tenfold.errors import StoreError
 from tenfold.runs import Store
 from tenfold.runs.storage.claim import LOCK
-from tenfold.runs.storage.removal import remove_run, to_remove
-from tenfold.runs.storage.renaming import rename_run
-from tenfold.runs.storage.store_tables import checked_tags
+from tenfold.runs.storage.damage import remove_run, rename_run, to_remove
+from tenfold.runs.storage.tables import checked_tags
 
 RESUME_SECONDS = 3.0
 """How long a resumed run is watched for an error at its start."""

@@ -1,8 +1,11 @@
 """The server: addresses, and what answers them. No part of an address is a path: runs are named by their numbers."""
 
+import contextlib
 import json
 import math
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -15,17 +18,14 @@ from starlette.routing import Route
 
 from tenfold.board.actions import Actions
 from tenfold.board.feed import INSTANCE, Feed, Position, json_line
-from tenfold.board.pages import Pages
-from tenfold.board.run_list import RunList
+from tenfold.board.pages import PLOT_COLUMNS, Pages, RunList, Watch
 from tenfold.board.security import Access, Guard
-from tenfold.board.watch import PLOT_COLUMNS, Watch
-from tenfold.errors import TenfoldError
-from tenfold.report.exports import export
-from tenfold.report.pages.page import page_style
-from tenfold.report.pages.scripts import TYPES, static_files
-from tenfold.report.pages.write_report import render_report
+from tenfold.errors import ExperimentError, MachineError, TenfoldError
+from tenfold.report.exports import to_csv, to_json
+from tenfold.report.pages.page import TYPES, page_style, static_files
+from tenfold.report.pages.run_pages import render_report
 from tenfold.runs import Run, Store
-from tenfold.runs.storage.follower import Follower
+from tenfold.runs.store import Follower
 
 LONGEST_BODY = 64 * 1024
 MOST_COLUMNS = 4000
@@ -130,8 +130,8 @@ class Board:
         """Answer with a run's numbers as CSV or JSON, with its trace, or with its report."""
         kind, number = request.path_params["kind"], request.path_params["run"]
         makers: dict[str, tuple[Callable[[Run], str], str]] = {
-            "csv": (lambda run: export.to_csv([run]), "text/csv"),
-            "json": (lambda run: export.to_json([run]), "application/json"),
+            "csv": (lambda run: to_csv([run]), "text/csv"),
+            "json": (lambda run: to_json([run]), "application/json"),
             "trace.json": (lambda run: json.dumps(run.trace()), "application/json"),
             "html": (lambda run: render_report([run]), "text/html"),
         }
@@ -203,3 +203,73 @@ def _explain(_request: Request, error: Exception) -> Response:
 
 def _explain_value(_request: Request, _error: Exception) -> Response:
     return PlainTextResponse("the address holds something that is not a number", status_code=400)
+
+
+PORT = 8642
+LOCAL = ("127.0.0.1", "::1", "localhost")
+FEWEST_LETTERS = 16
+
+
+def serve(
+    runs: str | Path | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    token: str | None = None,
+    ready: Callable[[str], None] = print,
+) -> None:
+    """Serve the runs of a folder until the process is interrupted; `ready` is called with the address to open."""
+    access = check_access(host, token)
+    store = Store(runs)
+    bound = bind_socket(host, port)
+    try:
+        import uvicorn
+
+    except ImportError as error:
+        bound.close()
+        raise MachineError(f"the board needs the package {error.name}; `pip install tenfold[board]` has it") from None
+    board = Board(store, access)
+    server = uvicorn.Server(
+        uvicorn.Config(board.app(), log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off")
+    )
+    board.feed.stopping = lambda: server.should_exit
+    ready(address(host, bound.getsockname()[1], access.token))
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[bound])
+
+
+def check_access(host: str, token: str | None) -> Access:
+    """Return the secrets of a server; ExperimentError if other machines could reach it and no token was given."""
+    if host not in LOCAL and token is None:
+        raise ExperimentError(
+            f"--host {host} lets other machines open the board, over a connection that is not encrypted, and whoever "
+            "has the token can stop and remove runs; if that is what you want, choose a token: --token SECRET"
+        )
+    if token is not None and (len(token) < FEWEST_LETTERS or not token.isascii() or not token.isalnum()):
+        raise ExperimentError(f"the token has to be {FEWEST_LETTERS} or more letters and digits")
+    names = frozenset() if host in LOCAL else frozenset({host.lower(), socket.getfqdn().lower()})
+    return Access(token=token, names=names) if token is not None else Access(names=names)
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Return a socket on this port, or on any free one where the usual port is taken; 0 takes any."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for tried in (port, 0) if port == PORT else (port,):
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((host, tried))
+        except (OSError, OverflowError) as error:
+            bound.close()
+            problem = error
+            continue
+        bound.listen(128)
+        return bound
+    reason = getattr(problem, "strerror", None) or problem
+    raise MachineError(f"the board cannot listen on {host} port {port}: {reason}; --port 0 takes any free port")
+
+
+def address(host: str, port: int, token: str) -> str:
+    """Return the address to open."""
+    shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
+    return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?token={token}"

@@ -15,14 +15,15 @@ from typer.core import TyperGroup
 
 from tenfold.cli.output import (
     Terminated,
+    UsageError,
     exit_interrupted,
     interruption_code,
     launched_rank,
     prefix,
     print_interrupted,
     signals_received,
+    usage_sentence,
 )
-from tenfold.cli.usage import UsageError, usage_sentence
 from tenfold.errors import TenfoldError
 from tenfold.machine import limits
 from tenfold.machine.cores import set_wait_policy
@@ -56,7 +57,7 @@ class Commands(TyperGroup):
         except (typer.Exit, typer.Abort):
             raise
         except (Exception, SystemExit) as error:  # a model or a dataset may call sys.exit
-            from tenfold.common.user_code import describe_error, user_frames
+            from tenfold.common.imports import describe_error, user_frames
 
             if not user_frames(error):
                 raise
@@ -111,40 +112,40 @@ def _main(
 
 COMMANDS = {
     "Train": (
-        "tenfold.cli.train.train:train",
-        "tenfold.cli.train.compare:compare",
-        "tenfold.cli.train.crossval:crossval",
-        "tenfold.cli.train.resume:resume",
-        "tenfold.cli.train.launch:launch",
-        "tenfold.cli.train.recipe:app",
+        "tenfold.cli.train:train",
+        "tenfold.cli.compare:compare",
+        "tenfold.cli.train:crossval",
+        "tenfold.cli.train:resume",
+        "tenfold.cli.launch:launch",
+        "tenfold.papers.commands:app",
     ),
     "Predict the time": (
-        "tenfold.cli.predict_time.simulate:simulate",
-        "tenfold.cli.predict_time.plan:plan",
-        "tenfold.cli.predict_time.twin:twin",
-        "tenfold.cli.predict_time.calibrate:calibrate",
+        "tenfold.cli.predict_time:simulate",
+        "tenfold.cli.predict_time:plan",
+        "tenfold.cli.predict_time:twin",
+        "tenfold.cli.predict_time:calibrate",
     ),
     "Look at runs": (
-        "tenfold.cli.runs.runs:runs",
-        "tenfold.cli.runs.show:show",
-        "tenfold.cli.runs.report:report",
-        "tenfold.cli.runs.board:board",
-        "tenfold.cli.runs.tag:tag",
-        "tenfold.cli.runs.untag:untag",
-        "tenfold.cli.runs.note:note",
-        "tenfold.cli.runs.remove:remove",
+        "tenfold.cli.runs:runs",
+        "tenfold.cli.runs:show",
+        "tenfold.cli.runs:report",
+        "tenfold.cli.runs:board",
+        "tenfold.cli.runs:tag",
+        "tenfold.cli.runs:untag",
+        "tenfold.cli.runs:note",
+        "tenfold.cli.runs:remove",
     ),
     "Use the model": (
-        "tenfold.cli.model.predict:predict",
-        "tenfold.cli.model.evaluate:evaluate",
-        "tenfold.cli.model.export:export",
-        "tenfold.cli.model.recommend:recommend",
+        "tenfold.cli.model:predict",
+        "tenfold.cli.model:evaluate",
+        "tenfold.cli.model:export",
+        "tenfold.papers.commands:recommend",
     ),
     "Set up": (
-        "tenfold.cli.setup.init:init",
-        "tenfold.cli.setup.schema:schema",
-        "tenfold.cli.setup.data:app",
-        "tenfold.cli.setup.doctor:doctor",
+        "tenfold.cli.setup:init",
+        "tenfold.cli.setup:schema",
+        "tenfold.cli.data:app",
+        "tenfold.cli.setup:doctor",
     ),
 }
 """Where each command is defined, by the heading under which the help lists it. Each heading has its own folder, and
@@ -217,7 +218,7 @@ def _guard_rank() -> None:
         if world is not None and world.local_size < world.size:  # those of one host watch each other
             from tenfold.machine.rank_guard import start_guard
 
-            start_guard(world, "tenfold.transport.network.startup_store:report_stop")
+            start_guard(world, "tenfold.transport.meeting:report_stop")
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -2,9 +2,7 @@
 
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.event_clock import ClockEvent, clock_events
-from tenfold.cluster.hardware import Hardware, StepTime
-from tenfold.cluster.links import LINKS, Link
-from tenfold.cluster.node_groups import NodeGroup
+from tenfold.cluster.hardware import LINKS, Hardware, Link, NodeGroup, StepTime
 from tenfold.cluster.round_clock import run_round_clock
 from tenfold.cluster.time_prediction import predict_time
 from tenfold.cluster.workload import Workload

@@ -32,23 +32,21 @@ Only `groups` is needed; workers fill node after node, in the order of the group
 
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import Enum
 from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tenfold.cluster.costs import LinkPrice, Wiring
-from tenfold.cluster.hardware import Hardware, StepTime
-from tenfold.cluster.links import Link, LinkField
-from tenfold.cluster.node_groups import GroupLink, NodeGroup, Stragglers
+from tenfold.cluster.hardware import GroupLink, Hardware, Link, LinkField, NodeGroup, StepTime, Stragglers
+from tenfold.common.catalog import suggest
 from tenfold.common.files import read_toml, write_toml
-from tenfold.common.registry import suggest
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Section
-from tenfold.experiment.explain import explain
-from tenfold.experiment.values import AsTuple, Text
+from tenfold.experiment import Experiment, Section
+from tenfold.experiment.values import AsTuple, Text, explain, format_value
 
 
 class Cluster(Section):
@@ -222,3 +220,59 @@ class Cluster(Section):
             calibrated=measured is not None and all(group.step_seconds is None for group in self.groups),
             **extra,
         )
+
+
+DEFAULT_LINK = "10gbe"
+PRESETS: dict[str, dict[str, Any]] = {
+    "dsmp-c1": {
+        "name": "DSMP, configuration C1: desktop computers with four cores (i7-4790S) on a gigabit network",
+        "groups": [{"name": "c1", "count": 64, "cores": 4, "link": "1gbe"}],
+    },
+    "dsmp-c2": {
+        "name": "DSMP, configuration C2: one server with 64 logical cores (Xeon Gold 5218)",
+        "groups": [{"name": "c2", "workers": 64, "cores": 64, "inside": "shared-memory"}],
+    },
+}
+"""The clusters that the papers describe, by name; their steps take as long as on this machine."""
+
+
+class ThisMachine(Enum):
+    """Stands for the worker processes of this machine, where a cluster could be given."""
+
+    HERE = "here"
+
+
+HERE: Final = ThisMachine.HERE
+ClusterOrHere = Cluster | ThisMachine
+
+
+def cluster_of(experiment: Experiment) -> ClusterOrHere:
+    """Return the cluster that an experiment describes, or HERE: the worker processes of this machine.
+
+    Raises ExperimentError when the cluster is described twice or has no room for the workers.
+    """
+    cluster = _described(experiment)
+    if cluster is not HERE:
+        cluster.placed(experiment.division.workers)
+    return cluster
+
+
+def _described(experiment: Experiment) -> ClusterOrHere:
+    given, link = experiment.machine.cluster, experiment.machine.link
+    if given is not None and link is not None:
+        raise ExperimentError(
+            f"machine.link = {format_value(link)} connects nodes that machine.cluster already describes; "
+            "set only one of them"
+        )
+    if given == HERE.value:
+        return HERE
+    threads = experiment.machine.threads or 1
+    if given is None:
+        try:
+            return Cluster.of(experiment.division.workers, link or DEFAULT_LINK, threads=threads, cores=threads)
+        except ExperimentError as error:
+            raise ExperimentError("\n".join(f"machine.{line}" for line in str(error).splitlines())) from None
+    if isinstance(given, str) and given in PRESETS:
+        preset = PRESETS[given]
+        return Cluster(**preset | {"groups": [group | {"threads": threads} for group in preset["groups"]]})
+    return Cluster.load(given) if isinstance(given, str) else Cluster(**given)

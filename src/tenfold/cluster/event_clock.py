@@ -11,14 +11,19 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tenfold.cluster.clock_records import SINGLE_STEPS, ClockLanes, ClockSpan, TimeKind, Timing, relative_step_times
 from tenfold.cluster.hardware import ExchangePrice, Floats, Hardware, RoundPrice
-from tenfold.cluster.stragglers import Pace
-from tenfold.cluster.timed_rounds import StrategyRounds
-from tenfold.cluster.workload import Workload
+from tenfold.cluster.round_clock import (
+    SINGLE_STEPS,
+    ClockLanes,
+    ClockSpan,
+    StrategyRounds,
+    TimeKind,
+    Timing,
+    relative_step_times,
+)
+from tenfold.cluster.workload import Pace, Workload
 from tenfold.mixing import AsynchronousStrategy
-from tenfold.mixing.exchange import CENTRE, Exchange
-from tenfold.mixing.round import group_round
+from tenfold.mixing.round import CENTRE, Exchange, group_round
 
 
 class ClockEvent(NamedTuple):

@@ -1,17 +1,83 @@
-"""Hardware as the clock sees it: how long a step takes, and what a round costs.
+"""Links between workers: latency and bandwidth."""
 
-Links, described by hand, give a `RoundPrice`, and so does a calibrated profile; the clock treats both alike.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
+from tenfold.common.catalog import Registry, suggest
 from tenfold.errors import ExperimentError
+from tenfold.experiment import Section
+from tenfold.experiment.values import AsTuple, Count, Positive, Text, format_value
 from tenfold.mixing import Round
+
+FORMS = "give a name such as 10gbe, or {latency = 1e-3, bandwidth = 1e7}"
+
+
+class Link(Section):
+    """A line that carries n bytes in latency + n / bandwidth seconds, in both directions at once."""
+
+    latency: Annotated[float, Field(ge=0)]
+    """Seconds until the first byte arrives, software included."""
+    bandwidth: Annotated[float, Field(gt=0)]
+    """Bytes per second in each direction."""
+
+    @property
+    def per_byte(self) -> float:
+        """Seconds per byte."""
+        return 1 / self.bandwidth
+
+
+LINKS: Registry[Link] = Registry(
+    "link",
+    {
+        "shared-memory": Link(latency=5e-6, bandwidth=10e9),
+        "loopback": Link(latency=25e-6, bandwidth=3e9),
+        "1gbe": Link(latency=50e-6, bandwidth=117e6),
+        "10gbe": Link(latency=30e-6, bandwidth=1.17e9),
+        "25gbe": Link(latency=20e-6, bandwidth=2.9e9),
+        "100gbe": Link(latency=10e-6, bandwidth=11.7e9),
+        "infiniband": Link(latency=2e-6, bandwidth=24e9),
+        "nvlink": Link(latency=5e-6, bandwidth=250e9),
+        "wifi": Link(latency=3e-3, bandwidth=30e6),
+        "lte": Link(latency=40e-3, bandwidth=2.5e6),
+    },
+)
+"""What such lines usually give to a program, which is less than their nominal rate.
+
+    shared-memory   processes of one machine: a few microseconds to meet, the speed of copying in memory
+    loopback        TCP within one machine
+    1gbe to 100gbe  TCP over Ethernet with one switch between; 94% of the nominal rate is left after headers
+    infiniband      HDR, 200 Gbit/s, with RDMA
+    nvlink          GPUs of one machine (A100 generation), the launch of a transfer included
+    wifi            802.11ac or ax in one room: about 240 Mbit/s, milliseconds of latency
+    lte             a mobile phone: about 20 Mbit/s, 40 ms
+"""
+
+
+def _read(given: Any) -> Any:
+    if isinstance(given, str) and given not in LINKS:
+        raise ValueError(f"unknown link '{given}'; {suggest(given, LINKS)}, or {{latency = 1e-3, bandwidth = 1e7}}")
+    if not isinstance(given, str | Link | Mapping):
+        raise ValueError(f"{format_value(given)} is not a link; {FORMS}")
+    return LINKS[given] if isinstance(given, str) else given
+
+
+def _written(given: Link) -> Any:
+    named = next((name for name in LINKS if LINKS[name] == given), None)
+    return named or {"latency": given.latency, "bandwidth": given.bandwidth}
+
+
+LinkField = Annotated[Link, BeforeValidator(_read), PlainSerializer(_written)]
+"""A link in a file: a preset's name, or a table with latency and bandwidth."""
+
+
+# Hardware as the clock sees it: how long a step takes, and what a round costs.
+#
+# Links, described by hand, give a `RoundPrice`, and so does a calibrated profile; the clock treats both alike.
 
 Floats = NDArray[np.float64]
 Noise = Literal["log-normal", "shifted-exponential"]
@@ -103,3 +169,65 @@ class Hardware:
         """Return whether nothing is random: every run takes the same time."""
         distinct = {id(step_time): step_time for step_time in self.step_times(workers)}
         return all(step_time.is_steady for step_time in distinct.values())
+
+
+Sigma = Annotated[float, Field(ge=0, le=2)]
+
+
+class Stragglers(Section):
+    """How unevenly workers step, on top of what a profile has measured."""
+
+    noise: Noise = "log-normal"
+    """How step times are distributed: log-normal, or shifted-exponential (a lower bound and a long tail)."""
+    persistent: Sigma = 0.0
+    """Spread between workers for the whole run: sigma of the log-normal, standard deviation of the exponential."""
+    transient: Sigma = 0.0
+    """Spread between the steps of one worker, likewise."""
+
+    @model_validator(mode="after")
+    def _positive_times(self) -> Self:
+        if self.noise == "shifted-exponential" and max(self.persistent, self.transient) > 1:
+            raise ValueError("shifted-exponential spreads are at most 1: no step takes less than 0 seconds")
+        return self
+
+
+class NodeGroup(Section):
+    """Identical nodes."""
+
+    name: Text = "nodes"
+    """Its name in messages and in [[between]]."""
+    count: Count = 1
+    """Nodes in the group."""
+    workers: Count = 1
+    """Workers on each node."""
+    cores: Count = 1
+    """Cores of each node, which its workers share."""
+    threads: Count = 1
+    """Threads of each worker; more than there are cores slow all workers of the node down."""
+    speed: Positive = 1.0
+    """Speed of a worker relative to the profile: 2 takes half the time for a step."""
+    step_seconds: Positive | None = None
+    """Seconds of a step, for hardware described by hand. Default: from the profile."""
+    profile: Text | None = None
+    """The file of its profile. Default: this machine's profile."""
+    link: LinkField = LINKS["10gbe"]
+    """The link between nodes."""
+    inside: LinkField = LINKS["shared-memory"]
+    """The link between workers of one node."""
+    shared_port: bool = True
+    """Whether the workers of a node share its port to other nodes."""
+
+    @property
+    def slowdown(self) -> float:
+        """How much longer a step takes because threads outnumber cores."""
+        return max(1.0, self.workers * self.threads / self.cores)
+
+
+class GroupLink(Section):
+    """The link between two groups."""
+
+    groups: Annotated[tuple[Text, Text], AsTuple]
+    """The names of two groups."""
+    link: LinkField
+    shared: bool = False
+    """Whether all messages between the two groups share one line."""

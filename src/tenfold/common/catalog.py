@@ -1,85 +1,149 @@
-"""Every family whose members an experiment chooses by name.
+"""Registries: the members of a family (sources, models, optimizers, strategies, ...) by name."""
 
-A line is a name and where the member is defined; the member is imported when it is first used, so that names can be
-checked and listed without importing torch. To add a member, write it in a new file and add its line here. Metrics have
-a table of their own, `metric_table.py`.
-"""
+import difflib
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
-from typing import Any
+from tenfold.errors import DataError, ExperimentError, MachineError, ModelError, TenfoldError
 
-from tenfold.common.registry import LazyRegistry, Registry
-from tenfold.errors import DataError, MachineError, ModelError
+T = TypeVar("T")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that was probably meant; None if no name is near."""
+    return next(iter(difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)), None)
+
+
+def suggest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+    """Return "did you mean 'x'? known: x, y, z", or only the list when nothing is near.
+
+    `aliases` are names that others use, with the known name of each.
+    """
+    known = list(known)
+    near = (aliases or {}).get(name.lower()) or nearest(name, known)
+    listed = f"known: {', '.join(known)}"
+    return f"did you mean '{near}'? {listed}" if near is not None else listed
+
+
+class Registry(Generic[T]):
+    """The members of one family by name; the error for an unknown name lists the known ones.
+
+    The names in an experiment are checked before, when it is made (`OneOf` in `experiment/values.py`).
+    """
+
+    def __init__(self, kind: str, members: Mapping[str, T], error: type[TenfoldError] = ExperimentError) -> None:
+        self.kind = kind
+        self._members: dict[str, Any] = dict(members)
+        self._error = error
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self._members[name]  # type: ignore[no-any-return]
+        except (KeyError, TypeError):  # TypeError: from a file, a list or a table in the place of a name
+            raise self._error(f"unknown {self.kind} '{name}'; {suggest(str(name), self)}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+
+class LazyRegistry(Registry[T]):
+    """A registry of import paths, "package.module:name"; a member is imported when it is first asked for."""
+
+    def __init__(self, kind: str, paths: Mapping[str, str], error: type[TenfoldError] = ExperimentError) -> None:
+        super().__init__(kind, {}, error)
+        self._members.update(paths)
+
+    def __getitem__(self, name: str) -> T:
+        member: Any = super().__getitem__(name)
+        if isinstance(member, str):
+            module, _, attribute = member.partition(":")
+            member = self._members[name] = getattr(importlib.import_module(module), attribute)
+        return member  # type: ignore[no-any-return]
+
+
+# Every family whose members an experiment chooses by name.
+#
+# A line is a name and where the member is defined; the member is imported when it is first used, so that names can be
+# checked and listed without importing torch. To add a member, write it in a new file and add its line here. Metrics
+# have a table of their own, `metric_table.py`.
 
 STRATEGIES: Registry[Any] = LazyRegistry(
     "strategy",
     {
-        "allreduce": "tenfold.mixing.strategies.allreduce:AllReduce",
-        "butterfly": "tenfold.mixing.strategies.butterfly:Butterfly",
-        "ring": "tenfold.mixing.strategies.ring:Ring",
-        "hopping-ring": "tenfold.mixing.strategies.hopping_ring:HoppingRing",
-        "gossip": "tenfold.mixing.strategies.gossip:Gossip",
-        "hierarchical": "tenfold.mixing.strategies.hierarchical:Hierarchical",
-        "parameter-server": "tenfold.mixing.strategies.parameter_server:ParameterServer",
-        "none": "tenfold.mixing.strategies.no_mixing:NoMixing",
-        "downpour": "tenfold.mixing.strategies.downpour:Downpour",
-        "easgd": "tenfold.mixing.strategies.easgd:EASGD",
-        "ad-psgd": "tenfold.mixing.strategies.ad_psgd:ADPSGD",
+        "allreduce": "tenfold.mixing.strategies:AllReduce",
+        "butterfly": "tenfold.mixing.strategies:Butterfly",
+        "ring": "tenfold.mixing.strategies:Ring",
+        "hopping-ring": "tenfold.mixing.strategies:HoppingRing",
+        "gossip": "tenfold.mixing.strategies:Gossip",
+        "hierarchical": "tenfold.mixing.strategies:Hierarchical",
+        "parameter-server": "tenfold.mixing.strategies:ParameterServer",
+        "none": "tenfold.mixing.strategies:NoMixing",
+        "downpour": "tenfold.mixing.strategies:Downpour",
+        "easgd": "tenfold.mixing.strategies:EASGD",
+        "ad-psgd": "tenfold.mixing.strategies:ADPSGD",
     },
 )
 OUTER: Registry[Any] = LazyRegistry(
     "outer optimizer",
     {
-        "none": "tenfold.mixing.outer.plain_average:PlainAverage",
-        "bmuf": "tenfold.mixing.outer.bmuf:BMUF",
-        "slowmo": "tenfold.mixing.outer.slowmo:SlowMo",
-        "diloco": "tenfold.mixing.outer.diloco:DiLoCo",
+        "none": "tenfold.mixing.outer:PlainAverage",
+        "bmuf": "tenfold.mixing.outer:BMUF",
+        "slowmo": "tenfold.mixing.outer:SlowMo",
+        "diloco": "tenfold.mixing.outer:DiLoCo",
     },
 )
 COMPRESSIONS: Registry[Any] = LazyRegistry(
     "compression",
     {
-        "none": "tenfold.mixing.compression.no_compression:NoCompression",
-        "bf16": "tenfold.mixing.compression.bf16:BF16",
-        "int8": "tenfold.mixing.compression.int8:Int8",
-        "topk": "tenfold.mixing.compression.topk:TopK",
-        "1bit": "tenfold.mixing.compression.onebit:OneBit",
+        "none": "tenfold.mixing.compression:NoCompression",
+        "bf16": "tenfold.mixing.compression:BF16",
+        "int8": "tenfold.mixing.compression:Int8",
+        "topk": "tenfold.mixing.compression:TopK",
+        "1bit": "tenfold.mixing.compression:OneBit",
     },
 )
 NETWORK_TRANSPORTS: Registry[Any] = LazyRegistry(
     "transport",
     {
-        "torch": "tenfold.transport.network.torch_distributed:TorchDistributed",
-        "mpi": "tenfold.transport.network.mpi:MPI",
+        "torch": "tenfold.transport.torch_distributed:TorchDistributed",
+        "mpi": "tenfold.transport.mpi:MPI",
     },
     MachineError,
 )
 LR_SCALINGS: Registry[Any] = LazyRegistry(
     "learning rate scaling",
     {
-        "auto": "tenfold.mixing.rate_scaling:scale_auto",
-        "none": "tenfold.mixing.rate_scaling:scale_none",
-        "linear": "tenfold.mixing.rate_scaling:scale_linear",
-        "sqrt": "tenfold.mixing.rate_scaling:scale_sqrt",
+        "auto": "tenfold.mixing.builders:scale_auto",
+        "none": "tenfold.mixing.builders:scale_none",
+        "linear": "tenfold.mixing.builders:scale_linear",
+        "sqrt": "tenfold.mixing.builders:scale_sqrt",
     },
 )
 MODELS: Registry[Any] = LazyRegistry(
     "model",
     {
-        "lenet5": "tenfold.models.lenet5:lenet5",
-        "cnn": "tenfold.models.cnn:cnn",
-        "mlp": "tenfold.models.mlp:mlp",
-        "recommender": "tenfold.models.recommender:recommender",
+        "lenet5": "tenfold.models.networks:lenet5",
+        "cnn": "tenfold.models.networks:cnn",
+        "mlp": "tenfold.models.networks:mlp",
+        "recommender": "tenfold.papers.recommend:recommender",
     },
     ModelError,
 )
 SOURCES: Registry[Any] = LazyRegistry(
     "data set",
     {
-        "digits": "tenfold.data.sources.digits:DIGITS",
-        "mnist": "tenfold.data.sources.mnist:MNIST",
-        "fashion-mnist": "tenfold.data.sources.fashion_mnist:FASHION_MNIST",
-        "tweets": "tenfold.data.sources.tweets:TWEETS",
-        "speech": "tenfold.data.sources.speech:SPEECH",
+        "digits": "tenfold.data.digits:DIGITS",
+        "mnist": "tenfold.data.mnist:MNIST",
+        "fashion-mnist": "tenfold.data.mnist:FASHION_MNIST",
+        "tweets": "tenfold.papers.tweets:TWEETS",
+        "speech": "tenfold.papers.speech:SPEECH",
     },
     DataError,
 )
@@ -92,7 +156,7 @@ OPTIMIZERS: Registry[Any] = LazyRegistry(
         "rmsprop": "torch.optim:RMSprop",
         "adagrad": "torch.optim:Adagrad",
         "lbfgs": "torch.optim:LBFGS",
-        "muon": "tenfold.training.optimizers.muon:Muon",
+        "muon": "tenfold.training.muon:Muon",
     },
 )
 SCHEDULES: Registry[Any] = LazyRegistry(
@@ -117,25 +181,25 @@ LOSSES: Registry[Any] = LazyRegistry(
 LOGGERS: Registry[Any] = LazyRegistry(
     "logger",
     {
-        "tensorboard": "tenfold.report.loggers.tensorboard_logger:TensorBoardLogger",
-        "mlflow": "tenfold.report.loggers.mlflow_logger:MlflowLogger",
+        "tensorboard": "tenfold.report.loggers:TensorBoardLogger",
+        "mlflow": "tenfold.report.loggers:MlflowLogger",
     },
 )
 SHARD_KINDS: Registry[Any] = LazyRegistry(
     "kind of shards",
     {
-        "iid": "tenfold.data.shards:iid",
-        "contiguous": "tenfold.data.shards:contiguous",
-        "label-skew": "tenfold.data.shards:label_skew",
-        "fractions": "tenfold.data.shards:fractions",
+        "iid": "tenfold.data.splitting:iid",
+        "contiguous": "tenfold.data.splitting:contiguous",
+        "label-skew": "tenfold.data.splitting:label_skew",
+        "fractions": "tenfold.data.splitting:fractions",
     },
 )
 FOLD_KINDS: Registry[Any] = LazyRegistry(
     "kind of folds",
     {
-        "plain": "tenfold.data.folds:plain",
-        "stratified": "tenfold.data.folds:stratified",
-        "group": "tenfold.data.folds:group",
+        "plain": "tenfold.data.splitting:plain",
+        "stratified": "tenfold.data.splitting:stratified",
+        "group": "tenfold.data.splitting:group",
     },
 )
 FOLD_MODES: Registry[Any] = LazyRegistry(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tenfold.common.registry import LazyRegistry, Registry
+from tenfold.common.catalog import LazyRegistry, Registry
 
 LOSS = "loss"
 
@@ -34,7 +34,7 @@ _BUILT_IN: Mapping[str, MetricTraits] = {
     "rmse": MetricTraits(path="tenfold.training.metrics:root_mean_square_error", lower_is_better=True, combines="sums"),
     "perplexity": MetricTraits(path="tenfold.training.metrics:perplexity", lower_is_better=True, combines="sums"),
     "phone_accuracy": MetricTraits(path="tenfold.training.metrics:phone_accuracy", is_share=True, combines="counts"),
-    "word_error_rate": MetricTraits(path="tenfold.training.word_errors:word_error_rate", lower_is_better=True),
+    "word_error_rate": MetricTraits(path="tenfold.papers.word_errors:word_error_rate", lower_is_better=True),
 }
 _MEANS = ("", "_macro", "_micro", "_weighted", "_samples")
 _OF_SUMS = MetricTraits(combines="sums")

@@ -52,21 +52,21 @@ OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
         fused_kernel="all",
         state_vectors=1,
         state_may_overlap=True,
-        stacked_rule="tenfold.training.fused.rules:Sgd",
+        stacked_rule="tenfold.training.stacked_optimizers:Sgd",
     ),
     "adam": OptimizerTraits(
-        lr=0.001, fused_kernel="all", state_vectors=2, stacked_rule="tenfold.training.fused.rules:Adam"
+        lr=0.001, fused_kernel="all", state_vectors=2, stacked_rule="tenfold.training.stacked_optimizers:Adam"
     ),
     "adamw": OptimizerTraits(
-        lr=0.001, fused_kernel="all", state_vectors=2, stacked_rule="tenfold.training.fused.rules:AdamW"
+        lr=0.001, fused_kernel="all", state_vectors=2, stacked_rule="tenfold.training.stacked_optimizers:AdamW"
     ),
-    "rmsprop": OptimizerTraits(lr=0.001, state_vectors=1, stacked_rule="tenfold.training.fused.rules:RmsProp"),
+    "rmsprop": OptimizerTraits(lr=0.001, state_vectors=1, stacked_rule="tenfold.training.stacked_optimizers:RmsProp"),
     "adagrad": OptimizerTraits(
         lr=0.01,
         takes_sparse=True,
         fused_kernel="cpu",
         state_vectors=1,
-        stacked_rule="tenfold.training.fused.rules:Adagrad",
+        stacked_rule="tenfold.training.stacked_optimizers:Adagrad",
     ),
     "lbfgs": OptimizerTraits(lr=0.1, has_weight_decay=False, needs_closure=True, state_vectors=200),
     "muon": OptimizerTraits(
@@ -79,7 +79,7 @@ OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
         state_vectors=2,
         state_may_overlap=True,
         averages_state=True,
-        stacked_rule="tenfold.training.fused.muon_rule:MuonRule",
+        stacked_rule="tenfold.training.stacked_optimizers:MuonRule",
     ),
 }
 USERS_OWN = OptimizerTraits(takes_sparse=True)

@@ -1,9 +1,8 @@
 """Cross-validation: k models on k splits of the same data, side by side or one after another."""
 
 from tenfold.crossval.crossval_result import CrossValidation
-from tenfold.crossval.crossval_run import CrossValidationRun
-from tenfold.crossval.fold_splits import make_fold_splits
-from tenfold.crossval.prepare_folds import check_folds, shared_data, start_processes_early
+from tenfold.crossval.crossval_run import CrossValidationRun, check_folds, shared_data, start_processes_early
+from tenfold.crossval.fold import make_fold_splits
 
 __all__ = [
     "CrossValidation",

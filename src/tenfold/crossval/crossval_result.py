@@ -1,23 +1,258 @@
-"""The result of a cross-validation, read from its run."""
+"""From the results of the folds to the result of the cross-validation: sums, means and their spread."""
 
+import math
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from tenfold.common.catalog import suggest
 from tenfold.common.html_views import facts_table, short_number, values_table
 from tenfold.common.metric_table import LOSS, main_metric
 from tenfold.common.part_names import PARTS
-from tenfold.common.registry import suggest
-from tenfold.crossval.combine_folds import interval
-from tenfold.crossval.ensemble import AVERAGE, Vote
+from tenfold.crossval.fold import OUTPUTS, FoldSplit, resolve_fold_mode
+from tenfold.data.part import find_main_output, tree_combine
 from tenfold.errors import ExperimentError, StoreError
-from tenfold.runs import Run, tensor_file
-from tenfold.runs.fold_name import fold_name
+from tenfold.experiment import Training
+from tenfold.machine import devices
+from tenfold.mixing.round import exact_round
+from tenfold.runs import Run, stored_predictions, tensor_file
+from tenfold.runs.run import fold_name
 from tenfold.runs.store import CROSSVAL
 from tenfold.runs.stored_predictions import Predictions
+from tenfold.training import FlatState, all_targets, choose_loss, choose_metrics, evaluate, measure
+from tenfold.training.measures import OutputKind, output_kind
+from tenfold.training.network_call import plain_outputs
+from tenfold.transport import average_in_rank_order, compute_shares
+from tenfold.workers.task import Task, make_network
+
+FoldEntry = dict[str, Any]
+"""One fold in the result of the cross-validation, as JSON."""
+
+
+def fold_entry(
+    split: FoldSplit, run: int | None, about: dict[str, Any], seconds: float = 0.0, *, error: str = ""
+) -> FoldEntry:
+    """Return the entry of one fold; `about` is the "crossval" part of its result."""
+    return {
+        "fold": split.fold,
+        "repeat": split.repeat,
+        "node": split.node,
+        "run": run,
+        "status": "failed" if error else "finished",
+        "error": error,
+        "metrics": about.get("metrics", {"train": {}, "validation": {}, "test": {}}),
+        "seconds": seconds,
+        "began": about["began"],
+        "ended": about["ended"],
+        "cores": about["cores"],
+        "threads": about["threads"],
+        "train_samples": len(split.train),
+        "validation_samples": len(split.validation),
+    }
+
+
+def combine_results(task: Task, entries: Sequence[FoldEntry], results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the result of the cross-validation, without its models; `results` are those of the finished folds.
+
+    As for a single training, "seconds" is training time only. The folds that one core trains in turn add up, and the
+    time is that of the busiest core; "times" are means over the cores.
+    """
+    seconds = max(_per_core(results, [one["seconds"] for one in results]))
+    spread = summarize_folds(entries)
+    cores = {core for one in entries for core in one["cores"]}
+    samples = sum(one["samples"] for one in results)
+    kinds = sorted({kind for one in results for kind in one["times"]})
+    return {
+        "part": "validation",
+        "metrics": {name: values["mean"] for name, values in spread["validation"].items()},
+        "seconds": seconds,
+        "times": {kind: fmean(_per_core(results, [one["times"].get(kind, 0.0) for one in results])) for kind in kinds},
+        "epochs": max(one["epochs"] for one in results),
+        "steps": sum(one["steps"] for one in results),
+        "samples": samples,
+        "samples_per_second": samples / seconds if seconds else None,
+        "bytes_moved": sum(one["bytes_moved"] for one in results),
+        "workers": task.workers,
+        # as if the workers shared all cores that were in use, so that tables of speedups count these
+        "threads": max(1, len(cores) // task.workers),
+        "best_epoch": None,
+        "stopped_early": any(one["stopped_early"] for one in results),
+        "mode": resolve_fold_mode(task.experiment),
+        "folds": list(entries),
+        "spread": spread,
+        **({"start_copy_seconds": task.splits.copy_seconds} if task.splits.copy_seconds else {}),
+    }
+
+
+def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
+    """Return Student's confidence interval of the mean, mean +- t s / sqrt(k); None for fewer than two values.
+
+    s is the standard deviation of the k values (with k - 1), t the quantile (1 + level) / 2 of Student's distribution
+    with k - 1 degrees of freedom. The folds' training parts overlap, so their results are not independent and the
+    interval is somewhat too narrow (Bengio & Grandvalet 2004, "No unbiased estimator of the variance of k-fold
+    cross-validation").
+    """
+    if len(values) < 2:
+        return None
+    from scipy.special import stdtrit
+
+    mean = fmean(values)
+    reach = float(stdtrit(len(values) - 1, (1 + level) / 2)) * stdev(values) / math.sqrt(len(values))
+    return mean - reach, mean + reach
+
+
+def summary(values: Sequence[float]) -> dict[str, float | None]:
+    """Return mean, std (with k - 1), and the ends of the 95% interval as low and high; None for too few values."""
+    low, high = interval(values) or (None, None)
+    return {
+        "mean": fmean(values) if values else None,
+        "std": stdev(values) if len(values) > 1 else None,
+        "low": low,
+        "high": high,
+    }
+
+
+def summarize_folds(folds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Return the summary of every metric on every part, over the finished folds."""
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for part in PARTS:
+        rows = [fold["metrics"].get(part, {}) for fold in folds if fold["status"] == "finished"]
+        names = dict.fromkeys(name for row in rows for name in row)
+        found[part] = {name: summary([row[name] for row in rows if name in row]) for name in names}
+    return found
+
+
+def best_first(metrics: dict[str, float], *, metric: str, lower: bool) -> tuple[float, float]:
+    """Return a sort key that puts the best model first: by this metric, then by the loss; what is no number is last."""
+    values = metrics.get(metric, math.nan), metrics.get(LOSS, math.nan)
+    signed = values[0] if lower else -values[0], values[1]
+    return tuple(math.inf if math.isnan(value) else value for value in signed)  # type: ignore[return-value]
+
+
+def _per_core(results: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[float]:
+    """Return for each core the sum of the seconds of its folds; folds that train together count once."""
+    cores: dict[int, dict[float, float]] = {}
+    for result, own in zip(results, seconds, strict=True):
+        about = result["crossval"]
+        for core in about["cores"]:
+            by_start = cores.setdefault(core, {})  # only folds that train together begin at the very same moment
+            by_start[about["began"]] = max(by_start.get(about["began"], 0.0), own)
+    return [sum(by_start.values()) for by_start in cores.values()]
+
+
+AVERAGE = "average.pt"
+"""The file with the average of all models' weights."""
+
+
+def combine_outputs(outputs: Sequence[Any], kind: OutputKind) -> Any:
+    """Return the outputs of several models as one, in the form in which a single model puts them out.
+
+    Probabilities are averaged: for classes the logarithm of their mean is returned, for a single logit the logit of
+    their mean. Plain numbers, and logits for each position of a sample, are averaged as they are. Of several outputs,
+    `kind` is that of the main one; others are averaged.
+    """
+    if not isinstance(outputs[0], Tensor):
+        main = find_main_output(outputs[0])
+
+        def combine(leaves: list[Tensor]) -> Any:
+            return combine_outputs(leaves, kind if leaves[0] is main else "numbers")
+
+        return tree_combine(combine, outputs)
+    stacked = torch.stack(list(outputs))
+    if kind == "classes" and stacked.ndim == 3:
+        return stacked.log_softmax(-1).logsumexp(0) - math.log(len(stacked))
+    if kind == "logit":
+        return torch.logit(stacked.sigmoid().mean(0), eps=1e-7)
+    return stacked.mean(0)
+
+
+class Vote(nn.Module):
+    """Several networks as one, which averages their probabilities or numbers."""
+
+    def __init__(self, networks: Sequence[nn.Module], training: Training, classes: int | None) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.training_fields, self.classes = training, classes
+        """What the outputs are is judged by these, see `output_kind`."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the combined outputs of all networks."""
+        outputs = [plain_outputs(network(*args, **kwargs)) for network in self.networks]
+        kind = output_kind(self.training_fields, self.classes, find_main_output(outputs[0]))
+        return combine_outputs(outputs, kind)
+
+
+def average_weights(network: nn.Module, weights: Sequence[dict[str, Any]], samples: Sequence[int]) -> dict[str, Any]:
+    """Return the mean of the models' weights, weighted by the samples each was trained on.
+
+    As in any round the whole state is averaged: for batch normalization mean = avg(mean_i) and
+    var = avg(var_i) + var(mean_i). `network` is one of the same architecture; it is left with the mean.
+    """
+    network.load_state_dict(weights[0])
+    flat = FlatState(network)
+    vectors = []
+    for one in weights:
+        network.load_state_dict(one)
+        flat.batch_norm.variances_to_moments()
+        vectors.append(flat.vector.clone())
+    counts = compute_shares(exact_round(len(weights)), [float(count) for count in samples], 0)
+    average_in_rank_order(vectors, counts, flat.vector)
+    flat.batch_norm.moments_to_variances(replicas_are_equal=False)
+    return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+
+
+def save_average(task: Task, samples: dict[Path, int], path: Path) -> dict[str, float]:
+    """Save the average of the weights in some folders of runs, and return its metrics on the test part.
+
+    `samples` has for each folder the number of samples that its model was trained on.
+    """
+    network = make_network(task)
+    weights = [dict(tensor_file.load(folder / "model.pt")) for folder in samples]
+    tensor_file.save(average_weights(network, weights, list(samples.values())), path)
+    if task.splits.test is None:
+        return {}
+    network = network.to(devices.resolve(task.experiment.machine.device))
+    return evaluate(network, task.splits.test, *_measures(task), precision=task.experiment.training.precision)
+
+
+def measure_vote(task: Task, folders: Iterable[Path]) -> dict[str, float]:
+    """Return the metrics, on the test part, of the vote of the models in some folders of runs."""
+    splits, training = task.splits, task.experiment.training
+    if splits.test is None:
+        return {}
+    folders = list(folders)
+    outputs = [_test_outputs(folder) for folder in folders]
+    if any(one is None for one in outputs):  # too large to be stored
+        device = devices.resolve(task.experiment.machine.device)
+        vote = Vote([_fold_network(task, folder) for folder in folders], training, splits.classes).to(device)
+        return evaluate(vote, splits.test, *_measures(task), precision=training.precision)
+    kind = output_kind(training, splits.classes, find_main_output(outputs[0]))
+    return measure(combine_outputs(outputs, kind), all_targets(splits.test), *_measures(task))
+
+
+def _fold_network(task: Task, folder: Path) -> nn.Module:
+    network = make_network(task)
+    network.load_state_dict(dict(tensor_file.load(folder / "model.pt")))
+    return network
+
+
+def _measures(task: Task) -> tuple[Any, Any]:
+    training, classes = task.experiment.training, task.splits.classes
+    return choose_loss(training, classes), choose_metrics(training, classes)
+
+
+def _test_outputs(folder: Path) -> Any:
+    """Return a fold's outputs on the test part, from the file that holds them; None where there is none."""
+    if (folder / OUTPUTS).exists():
+        return tensor_file.load(folder / OUTPUTS)
+    stored = stored_predictions.load(folder / stored_predictions.FILE, "test")
+    return torch.from_numpy(stored.outputs) if stored is not None else None
 
 
 class CrossValidation:

@@ -1,20 +1,44 @@
-"""The run of a cross-validation: it trains the folds, follows their progress, and combines their results."""
+"""What happens before the first fold: checks, the start of processes, and data in shared memory."""
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
+from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.common.metric_table import LOSS, main_metric
-from tenfold.crossval.combine_folds import FoldEntry, best_first, combine_results, fold_entry
-from tenfold.crossval.ensemble import AVERAGE, measure_vote, save_average
-from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldWork
-from tenfold.crossval.fold_experiment import resolve_fold_mode
-from tenfold.crossval.fold_splits import FoldSplit
+from tenfold.crossval.crossval_result import (
+    AVERAGE,
+    FoldEntry,
+    best_first,
+    combine_results,
+    fold_entry,
+    measure_vote,
+    save_average,
+)
+from tenfold.crossval.fold import (
+    FoldContext,
+    FoldEnd,
+    FoldJob,
+    FoldSplit,
+    FoldWork,
+    fold_experiment,
+    fold_task,
+    make_fold_splits,
+    resolve_fold_mode,
+    trains_folds_together,
+)
+from tenfold.crossval.fold_pool import share_cores
 from tenfold.crossval.modes import FOLD_MODES
-from tenfold.engines import Outcome
+from tenfold.data import Splits, join_parts
+from tenfold.engines import Outcome, choose, validate
+from tenfold.engines.choose import validate_fused
+from tenfold.engines.processes import Processes
 from tenfold.engines.recording import record_work
-from tenfold.errors import StopTraining, StoreError, TrainingError
+from tenfold.errors import DataError, ExperimentError, StopTraining, StoreError, TrainingError
+from tenfold.experiment import Experiment
 from tenfold.runs import (
     Emit,
     EpochEnded,
@@ -30,7 +54,122 @@ from tenfold.runs import (
     WorkerDropped,
     tensor_file,
 )
+from tenfold.training.measures import require_direction
+from tenfold.workers.fork_server import start_server_for
+from tenfold.workers.process import SharedTensors, in_shared_memory
 from tenfold.workers.task import Task
+
+
+def check_folds(experiment: Experiment) -> None:
+    """Raise an ExperimentError if the experiment cannot be cross-validated."""
+    if experiment.division.folds is None:
+        raise ExperimentError("division.folds is not set; set the number of folds, such as folds = 10")
+    if experiment.data.validation_fraction:
+        raise ExperimentError(
+            f"data.validation_fraction = {experiment.data.validation_fraction:g}: each fold is validated on the "
+            "samples that it does not train on; set it to 0"
+        )
+    if experiment.machine.engine in ("virtual", "launched"):
+        raise ExperimentError(
+            f'machine.engine = "{experiment.machine.engine}" does not support cross-validation; use "auto"'
+        )
+    for metric in experiment.training.metric_names[:1]:
+        require_direction(experiment.training, metric, "the best fold")
+    mode = resolve_fold_mode(experiment)
+    if mode == "folds-over-workers" and experiment.machine.device != "cpu":
+        raise ExperimentError(
+            f'division.fold_mode = "{mode}" is supported on CPU only, but machine.device = '
+            f'"{experiment.machine.device}"; use fused or fold-by-fold'
+        )
+    one = fold_experiment(experiment, "fold")
+    if trains_folds_together(experiment):
+        validate_fused(one)
+        one = one.replace(engine="fused")
+    validate(one, None)
+
+
+def start_processes_early(experiment: Experiment) -> None:
+    """Start the server that worker processes are forked from, if any fold needs one; it imports torch meanwhile.
+
+    Raise MachineError where worker processes cannot be started.
+    """
+    if trains_folds_together(experiment):
+        return
+    by_fold = resolve_fold_mode(experiment) == "fold-by-fold"
+    if by_fold and not isinstance(choose(fold_experiment(experiment, "fold")), Processes):
+        return
+    start_server_for(
+        experiment.division.workers if by_fold else share_cores(experiment, _count_models(experiment)).at_once
+    )
+
+
+def _count_models(experiment: Experiment) -> int:
+    """Return how many models are trained: one for each fold, of each node where every node has its own."""
+    division = experiment.division
+    nodes = division.workers if resolve_fold_mode(experiment) == "data-and-folds" else 1
+    return (division.folds or 2) * division.fold_repeats * nodes
+
+
+@contextmanager
+def shared_data(task: Task) -> Iterator[Task]:
+    """Give the task with its data in memory that all processes share, and its validation part joined to the training
+    part."""
+    task = replace(task, splits=_with_validation_joined(task.splits))
+    if task.experiment.machine.device == "cpu":
+        task = replace(task, splits=in_shared_memory(task.splits))
+    try:
+        yield task
+    finally:
+        for part in task.splits.parts.values():
+            if isinstance(part, SharedTensors):
+                part.shared.close()
+
+
+def _with_validation_joined(splits: Splits) -> Splits:
+    """Return the splits with the samples of the validation part at the end of the training part."""
+    if splits.validation is None:
+        return splits
+    if splits.groups is not None:
+        raise DataError(
+            "data.groups cover the training part only, but cross-validation joins the validation part to it; "
+            "give the data without a validation part"
+        )
+    return replace(splits, train=join_parts(splits.train, splits.validation), validation=None)
+
+
+def predict_fold_times(task: Task, predict: Callable[[Task], TimePrediction]) -> TimePrediction:
+    """Predict the time of all folds of a task; `predict` predicts a single training.
+
+    One fold is predicted, and multiplied by the turns that the busiest worker takes: all folds one after another where
+    every fold uses all workers or every node has its own folds, else a worker's share of them.
+    """
+    check_folds(task.experiment.replace(engine="auto", cluster=None, link=None))
+    mode, workers = resolve_fold_mode(task.experiment), task.workers
+    if mode == "fused":
+        raise ExperimentError(
+            'division.fold_mode = "fused" trains all folds on one device, which a virtual cluster does not have; use '
+            "folds-over-workers, data-and-folds or fold-by-fold"
+        )
+    splits = make_fold_splits(task)
+    longest = max(splits, key=lambda split: len(split.train))
+    models = len(splits) // workers if mode == "data-and-folds" else len(splits)
+    turns = math.ceil(models / workers) if mode == "folds-over-workers" else models
+    return _repeated(predict(fold_task(task, FoldJob(0, longest, threads=task.threads))), turns)
+
+
+def _repeated(one: TimePrediction, turns: int) -> TimePrediction:
+    """Return the prediction of `turns` trainings, one after another; workers start once."""
+    low, high = one.interval
+    start = float(one.times["start"].max())
+    return replace(
+        one,
+        seconds=one.seconds * turns,
+        interval=(low * turns, high * turns),
+        total=(one.total - start) * turns + start,
+        times={kind: seconds if kind == "start" else seconds * turns for kind, seconds in one.times.items()},
+        bytes_per_worker=one.bytes_per_worker * turns,
+    )
+
 
 Status = Literal["started", "resumed", "finished", "failed"]
 ORPHAN_SECONDS = 3.0

@@ -1,4 +1,4 @@
-"""Training one fold: a task like any other, recorded as its own run, and measured on all three parts."""
+"""What the experiment of a cross-validation says about its folds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,25 +9,101 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tenfold.common.user_code import describe_error
-from tenfold.crossval.fold_experiment import fold_experiment, resolve_fold_mode
-from tenfold.crossval.fold_splits import FoldSplit
-from tenfold.data import Part, SubsetPart
-from tenfold.data.scaling import with_scaling
+from tenfold.common.imports import describe_error
+from tenfold.data import Fold, Part, SubsetPart, make_folds
+from tenfold.data.loading import with_scaling
 from tenfold.engines import Outcome
+from tenfold.engines.prepare import audit
 from tenfold.engines.recording import Train, open_for_resume, train_recorded
-from tenfold.engines.run_facts import audit
 from tenfold.errors import TenfoldError
-from tenfold.experiment import Experiment
+from tenfold.experiment import FOLD_FIELDS, Division, Experiment
 from tenfold.machine import devices
-from tenfold.machine.affinity import NOT_PINNED, CoreMap
-from tenfold.machine.cores import using_threads
+from tenfold.machine.cores import NOT_PINNED, CoreMap, using_threads
 from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, stored_predictions, tensor_file
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.run import fold_name
 from tenfold.runs.store import FOLD
 from tenfold.training import choose_loss, choose_metrics
 from tenfold.training.evaluation import evaluate_share, make_predictions, values_of, without_large_outputs
 from tenfold.workers.task import Task, make_network
+
+
+def resolve_fold_mode(experiment: Experiment) -> str:
+    """Return how the folds are trained, with "auto" resolved."""
+    division, device = experiment.division, experiment.machine.device
+    if division.fold_mode != "auto":
+        return division.fold_mode
+    if device != "cpu":
+        return "fused"
+    return "fold-by-fold" if division.workers > 1 else "folds-over-workers"
+
+
+def shares_folds(experiment: Experiment) -> bool:
+    """Return whether each fold is trained by all workers, which average in rounds."""
+    mode = resolve_fold_mode(experiment)
+    return mode == "fold-by-fold" or (mode == "fused" and experiment.division.workers > 1)
+
+
+def trains_folds_together(experiment: Experiment) -> bool:
+    """Return whether all folds are trained together on one device, not each by itself."""
+    mode, machine = resolve_fold_mode(experiment), experiment.machine
+    return mode == "fused" or (mode == "data-and-folds" and (machine.device != "cpu" or machine.engine == "fused"))
+
+
+def fold_experiment(experiment: Experiment, name: str) -> Experiment:
+    """Return the experiment that trains one fold: without folds, and with one worker unless all share each fold."""
+    defaults = Division()
+    if shares_folds(experiment):
+        division = experiment.division.model_copy(update={field: getattr(defaults, field) for field in FOLD_FIELDS})
+    else:
+        division = defaults
+    return experiment.replace(division=division, name=f"{experiment.title}, {name}")
+
+
+@dataclass(frozen=True)
+class FoldSplit(Fold):
+    """A fold of the whole training part, or of a node's shard of it; samples are those of the training part."""
+
+    node: int
+    """From 1 where every node has its own shard, else 0."""
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Its node, repeat and fold, which identify it within the cross-validation."""
+        return self.node, self.repeat, self.fold
+
+    @property
+    def name(self) -> str:
+        """Its name in titles and messages: "fold 3", "node 1, repeat 2, fold 3"."""
+        return fold_name(self.fold, self.repeat, self.node)
+
+
+def make_fold_splits(task: Task) -> list[FoldSplit]:
+    """Return the split of every model, in training order; none contains a sample of the test part.
+
+    With fold_mode = "data-and-folds" each node splits its own shard into folds; otherwise the whole training part is
+    split.
+    """
+    experiment, splits = task.experiment, task.splits
+    division, targets = experiment.division, splits.train.targets
+    by_node = resolve_fold_mode(experiment) == "data-and-folds"
+    sources = list(task.shards) if by_node else [np.arange(len(splits.train))]
+    found = []
+    for node, samples in enumerate(sources, 1):
+        cut = make_folds(
+            len(samples) if targets is None else targets[samples],
+            division.folds or 2,
+            division.fold_kind,
+            repeats=division.fold_repeats,
+            seed=experiment.data.split_seed,
+            groups=None if splits.groups is None else splits.groups[samples],
+        )
+        found += [
+            FoldSplit(one.fold, one.repeat, samples[one.train], samples[one.validation], node if by_node else 0)
+            for one in cut
+        ]
+    return sorted(found, key=lambda split: (split.repeat, split.fold, split.node))
+
 
 OUTPUTS = "test_outputs.pt"
 """The file with a fold's outputs on the test part, for the vote, where predictions do not hold all of them."""

@@ -1,4 +1,4 @@
-"""Worker processes that each train whole folds, as many side by side as there are cores."""
+"""How the cores are shared among models that train side by side."""
 
 import pickle
 from contextlib import ExitStack, closing
@@ -8,20 +8,62 @@ from typing import Any
 
 import torch
 
-from tenfold.crossval.core_slots import CoreSlots
-from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldWork, train_fold
+from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldWork, resolve_fold_mode, train_fold
 from tenfold.engines.recording import Outcome
 from tenfold.engines.serial import Serial
 from tenfold.errors import StopTraining, WorkerLost
-from tenfold.machine import affinity
+from tenfold.experiment import Experiment
+from tenfold.machine import cores
+from tenfold.machine.cores import apply, cpu_count_of, plan
 from tenfold.machine.liveness import WorkerProgress
 from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Stopwatch
 from tenfold.runs.checkpoint import Resumption
-from tenfold.workers.pool.snapshot import TaskSnapshot
-from tenfold.workers.pool.worker_pool import WorkerPool
-from tenfold.workers.pool.worker_process import forward_warnings
-from tenfold.workers.pool.worker_reports import WorkerConnection, attach_to_parent
+from tenfold.workers.pool import WorkerConnection, WorkerPool, attach_to_parent
+from tenfold.workers.process import TaskSnapshot, forward_warnings
 from tenfold.workers.task import Task
+
+
+@dataclass(frozen=True)
+class CoreSlots:
+    """Slots of one core each; a model takes as many as it has threads."""
+
+    threads: tuple[int, ...]
+    """The threads of each model, in training order."""
+    at_once: int
+    """The most models that train at the same time."""
+    cpus: tuple[int, ...] = ()
+    """The CPU of each slot; empty if the models are not pinned."""
+    count: int = 1
+    """The number of slots."""
+
+
+def share_cores(experiment: Experiment, models: int) -> CoreSlots:
+    """Share the cores among `models` models, each of which trains in its own process.
+
+    With fold_mode = "data-and-folds" every worker is a node that trains one model at a time. Otherwise as many models
+    train at once as there are cores (or workers, if there are several), and the last ones share all cores.
+    """
+    machine, workers = experiment.machine, experiment.division.workers
+    usable = cpu_count_of(machine.pin, cores.budget())
+    by_node = resolve_fold_mode(experiment) == "data-and-folds"
+    room = workers if by_node or workers > 1 else max(1, usable // (machine.threads or 1))
+    at_once = min(room, models)
+    each = cores.share(usable, at_once, machine.threads, oversubscribe=machine.oversubscribe)
+    equal = by_node or machine.threads is not None
+    taken = (each,) * models if equal else spread_threads(models, at_once, usable)
+    count = max(usable, each * at_once)
+    pinned = plan(cores.Topology.read(), count, 1, machine.pin)
+    return CoreSlots(taken, at_once, tuple(cpu for cpus in pinned.workers for cpu in cpus[:1]), count)
+
+
+def spread_threads(models: int, at_once: int, usable: int) -> tuple[int, ...]:
+    """Return the threads of each model, such that all cores are used even while the last few models train.
+
+    >>> spread_threads(10, 4, 4)
+    (1, 1, 1, 1, 1, 1, 1, 1, 2, 2)
+    """
+    turns = [at_once] * (models // at_once) + [models % at_once]
+    return tuple(max(1, usable // turn + (place < usable % turn)) for turn in turns for place in range(turn))
 
 
 @dataclass(frozen=True)
@@ -149,7 +191,7 @@ def _do_job(
 ) -> FoldEnd:
     torch.set_num_threads(job.threads)
     if job.pinned:
-        affinity.apply(job.cores)
+        apply(job.cores)
 
     def listen(event: Event) -> None:
         event = replace(event, worker=job.index)  # see runs/events.py

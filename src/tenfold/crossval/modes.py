@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tenfold.common import catalog
-from tenfold.common.registry import Registry
-from tenfold.crossval.core_slots import share_cores
-from tenfold.crossval.fold import FoldWork, fold_task, train_fold
-from tenfold.crossval.fold_experiment import fold_experiment, trains_folds_together
-from tenfold.crossval.fold_pool import FoldPool
+from tenfold.common.catalog import Registry
+from tenfold.crossval.fold import FoldWork, fold_experiment, fold_task, train_fold, trains_folds_together
+from tenfold.crossval.fold_pool import FoldPool, share_cores
 from tenfold.engines import Outcome, choose
-from tenfold.engines.fused.fold_training import train_folds
 from tenfold.engines.recording import Train
+from tenfold.engines.stacked_folds import train_folds
 from tenfold.errors import TenfoldError
 from tenfold.machine.cores import budget
 from tenfold.runs import Emit, Event, Lifecycle, Stopwatch

@@ -6,13 +6,10 @@ from tenfold.common.imports import lazy_attributes
 
 if TYPE_CHECKING:
     from tenfold.data.dataset_part import DatasetPart, join_parts
-    from tenfold.data.folds import Fold, make_folds
     from tenfold.data.loading import load
     from tenfold.data.part import Part, Splits, SubsetPart, Tensors
-    from tenfold.data.shards import batch_sizes, batches, make_shards, order
-    from tenfold.data.sources.fetch import FetchProgress
-    from tenfold.data.sources.locate import available, get, where
-    from tenfold.data.sources.source import SOURCES
+    from tenfold.data.sources import SOURCES, FetchProgress, available, get, where
+    from tenfold.data.splitting import Fold, batch_sizes, batches, make_folds, make_shards, order
 
 __all__ = [
     "SOURCES",
@@ -37,13 +34,10 @@ __all__ = [
 
 _NAMES = {
     "dataset_part": ("DatasetPart", "join_parts"),
-    "folds": ("Fold", "make_folds"),
     "loading": ("load",),
     "part": ("Part", "Splits", "SubsetPart", "Tensors"),
-    "shards": ("batch_sizes", "batches", "make_shards", "order"),
-    "sources.source": ("SOURCES",),
-    "sources.fetch": ("FetchProgress",),
-    "sources.locate": ("available", "get", "where"),
+    "splitting": ("Fold", "batch_sizes", "batches", "make_folds", "make_shards", "order"),
+    "sources": ("SOURCES", "FetchProgress", "available", "get", "where"),
 }
 
 if not TYPE_CHECKING:  # listing and fetching data sets should not wait for torch

@@ -1,16 +1,19 @@
 """Dividing a data set into train, validation and test: seeded, disjoint, complete, stratified."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from tenfold.common.catalog import FOLD_KINDS, SHARD_KINDS
 from tenfold.common.part_names import PARTS
 from tenfold.data.dataset_part import join_parts
-from tenfold.data.part import Part, Splits
-from tenfold.errors import DataError
+from tenfold.data.part import Part, Splits, labels_in
+from tenfold.errors import DataError, ExperimentError
 
 Groups = NDArray[Any] | None
 TEST_FRACTION = 0.2
@@ -173,3 +176,211 @@ def _checked_groups(groups: Any, splits: Splits, test_fraction: float | None, va
             "samples of the training part"
         )
     return named
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What one of k models learns from and what it is validated on, as sample numbers in ascending order."""
+
+    fold: int
+    """From 1 in each repeat."""
+    repeat: int
+    """From 1."""
+    train: NDArray[np.int64]
+    validation: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Whole:
+    samples: int
+    labels: NDArray[Any] | None
+    groups: NDArray[Any] | None
+
+
+def plain(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator[tuple[Any, Any]]:
+    """Shuffle, then cut into k parts whose sizes differ by at most one: `KFold`."""
+    from sklearn.model_selection import KFold
+
+    return iter(KFold(k, shuffle=True, random_state=random).split(np.zeros(whole.samples)))
+
+
+def stratified(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator[tuple[Any, Any]]:
+    """Keep the proportions of the classes in every part: `StratifiedKFold`."""
+    from sklearn.model_selection import StratifiedKFold
+
+    if whole.labels is None:
+        raise ExperimentError('division.fold_kind = "stratified" needs class labels; use "plain"')
+    splitter = StratifiedKFold(k, shuffle=True, random_state=random)
+    return iter(splitter.split(np.zeros(whole.samples), whole.labels))
+
+
+def group(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator[tuple[Any, Any]]:
+    """Keep samples of one group together: `StratifiedGroupKFold` where there are classes, else `GroupKFold`."""
+    from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
+
+    if whole.groups is None:
+        raise ExperimentError('division.fold_kind = "group" needs data.groups, which names the group of each sample')
+    kind = GroupKFold if whole.labels is None else StratifiedGroupKFold
+    splitter = kind(k, shuffle=True, random_state=random)
+    return iter(splitter.split(np.zeros(whole.samples), whole.labels, whole.groups))
+
+
+def make_folds(
+    targets_or_n: Tensor | int,
+    k: int,
+    kind: str = "auto",
+    *,
+    repeats: int = 1,
+    seed: int = 0,
+    groups: ArrayLike | None = None,
+) -> list[Fold]:
+    """Divide samples into k folds, `repeats` times: in each repeat every sample is in exactly one validation part.
+
+    `targets_or_n` is the targets of the part, or its length where they are unknown. "auto" is "group" where there are
+    groups, else "stratified" where the targets are labels, else "plain". The numbers are those of scikit-learn's
+    splitter with shuffle=True and random_state=seed, or of its Repeated form.
+    """
+    labels = labels_in(targets_or_n)
+    samples = len(targets_or_n) if isinstance(targets_or_n, Tensor) else targets_or_n
+    named = None if groups is None else np.asarray(groups)
+    if kind == "auto":
+        kind = "group" if named is not None else "plain" if labels is None else "stratified"
+    random = np.random.RandomState(seed % 2**32)  # the most that this generator takes
+    whole = _Whole(samples, labels, named)
+    try:
+        cuts = [(repeat, _checked(FOLD_KINDS[kind](whole, k, random))) for repeat in range(1, repeats + 1)]
+    except ValueError as error:
+        raise ExperimentError(
+            f"division.folds = {k}: {samples} training samples cannot be cut into {k} {kind} folds ({error})"
+        ) from None
+    return [
+        Fold(number, repeat, np.sort(train).astype(np.int64), np.sort(validation).astype(np.int64))
+        for repeat, cut in cuts
+        for number, (train, validation) in enumerate(cut, 1)
+    ]
+
+
+def _checked(cut: Iterator[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
+    """Raise an error if a fold has no samples to train on or to validate on."""
+    parts = list(cut)
+    if not all(len(train) and len(validation) for train, validation in parts):
+        raise ValueError("a fold would be empty")
+    return parts
+
+
+# How a training part is divided among replicas, and the order in which a replica visits its shard.
+#
+# Both are pure functions of their seeds, so every worker computes them itself.
+
+Shard = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Division:
+    samples: int
+    labels: NDArray[Any] | None
+    replicas: int
+    generator: np.random.Generator
+    alpha: float
+    fractions: Sequence[float] | None
+
+
+def iid(division: _Division) -> list[Shard]:
+    """Shuffle, then cut into shards whose sizes differ by at most one."""
+    shuffled = division.generator.permutation(division.samples)
+    return [np.sort(shard) for shard in np.array_split(shuffled, division.replicas)]
+
+
+def contiguous(division: _Division) -> list[Shard]:
+    """Cut the samples in the order they come, sizes differing by at most one."""
+    return list(np.array_split(np.arange(division.samples), division.replicas))
+
+
+def label_skew(division: _Division) -> list[Shard]:
+    """Divide each class by shares drawn from a Dirichlet distribution: p_c ~ Dir(alpha, ..., alpha).
+
+    A small alpha gives each replica few classes, a large one tends to `iid`. (Hsu, Qi & Brown 2019, "Measuring the
+    effects of non-identical data distribution for federated visual classification".)
+    """
+    labels = division.labels
+    if labels is None:
+        raise ExperimentError("shards of kind 'label-skew' need class labels; use 'iid', 'contiguous' or 'fractions'")
+    pieces: list[list[Shard]] = [[] for _ in range(division.replicas)]
+    for label in np.unique(labels):
+        members = division.generator.permutation(np.flatnonzero(labels == label))
+        shares = division.generator.dirichlet(np.full(division.replicas, division.alpha))
+        for piece, some in zip(pieces, _cut(members, shares), strict=True):
+            piece.append(some)
+    return _leave_none_empty([np.concatenate(piece) for piece in pieces])
+
+
+def fractions(division: _Division) -> list[Shard]:
+    """Shuffle, then cut into shards as large as the given fractions say."""
+    assert division.fractions is not None, "an experiment has one for each worker"
+    shares = np.asarray(division.fractions)
+    return _leave_none_empty(_cut(division.generator.permutation(division.samples), shares))
+
+
+def make_shards(
+    targets_or_n: Tensor | int,
+    n: int,
+    kind: str = "iid",
+    *,
+    seed: int = 0,
+    alpha: float = 0.5,
+    fractions: Sequence[float] | None = None,
+) -> list[Shard]:
+    """Divide samples among `n` replicas: disjoint, complete, none empty.
+
+    `targets_or_n` is the labels of the part, or its length where labels are unknown. `alpha` belongs to 'label-skew',
+    `fractions` to 'fractions'.
+    """
+    samples = len(targets_or_n) if isinstance(targets_or_n, Tensor) else targets_or_n
+    if not 1 <= n <= samples:
+        raise ExperimentError(
+            f"{samples} training samples cannot be divided among {n} replicas; use 1 to {samples} replicas"
+        )
+    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
+    shards: list[Shard] = SHARD_KINDS[kind](_Division(samples, labels_in(targets_or_n), n, generator, alpha, fractions))
+    return shards
+
+
+def order(shard: Shard, seed: int, epoch: int, replica: int) -> Tensor:
+    """Return the shard's sample numbers in the order of this epoch, a function of (seed, epoch, replica) alone."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(epoch, replica))
+    shuffled = np.random.Generator(np.random.Philox(sequence)).permutation(shard)
+    return torch.from_numpy(shuffled.astype(np.int64, copy=False))
+
+
+def batches(order: Tensor, batch_size: int) -> list[Tensor]:
+    """Cut an order into batches of the sizes that `batch_sizes` gives."""
+    return list(torch.split(order, batch_sizes(len(order), batch_size)))
+
+
+def batch_sizes(samples: int, batch_size: int) -> list[int]:
+    """Return the sizes of the batches that `samples` are divided into; the last may be smaller and is never dropped.
+
+    A single sample left over joins the batch before it: batch normalization cannot learn from one.
+    """
+    whole, rest = divmod(samples, batch_size)
+    sizes = [batch_size] * whole
+    if rest == 1 and whole:
+        sizes[-1] += 1
+    elif rest:
+        sizes.append(rest)
+    return sizes
+
+
+def _cut(members: Shard, shares: NDArray[np.float64]) -> list[Shard]:
+    """Cut where the running sum of shares says, so that rounding errors never add up."""
+    ends = np.rint(np.cumsum(shares)[:-1] / shares.sum() * len(members)).astype(np.int64)
+    return np.array_split(members, ends)
+
+
+def _leave_none_empty(parts: list[Shard]) -> list[Shard]:
+    """Let the largest shard give one sample to each empty one."""
+    for i, part in enumerate(parts):
+        if not len(part):
+            richest = max(range(len(parts)), key=lambda j: len(parts[j]))
+            parts[i], parts[richest] = parts[richest][-1:], parts[richest][:-1]
+    return [np.sort(part) for part in parts]

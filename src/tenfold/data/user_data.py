@@ -8,22 +8,17 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset, TensorDataset
 
+from tenfold.common.catalog import suggest
 from tenfold.common.imports import resolve
 from tenfold.common.part_names import PARTS
-from tenfold.common.registry import suggest
-from tenfold.data.collate import Collate
-from tenfold.data.dataset_part import DatasetPart
-from tenfold.data.files.column_values import columns_of, is_frame, is_series, series_values
-from tenfold.data.files.known_data import KnownData
-from tenfold.data.files.read_files import read_file
-from tenfold.data.files.table_encoder import TableEncoder
-from tenfold.data.part import NO_LABEL, Part, Splits
-from tenfold.data.table_columns import NOT_NAMED, Columns, split_sample
-from tenfold.data.tree import shape_of
-from tenfold.data.user_arrays import is_array, part_from_arrays
-from tenfold.data.user_datasets import first_sample, is_dataset, part_from_dataset
+from tenfold.data.columns import NOT_NAMED, Columns, columns_of, is_frame, is_series, series_values, split_sample
+from tenfold.data.dataset_part import Collate, DatasetPart
+from tenfold.data.files import KnownData, read_file
+from tenfold.data.part import NO_LABEL, Part, Splits, shape_of
+from tenfold.data.tables import TableEncoder
+from tenfold.data.user_datasets import first_sample, is_array, is_dataset, part_from_arrays, part_from_dataset
 from tenfold.errors import DataError
-from tenfold.experiment.call_errors import fields_of_loader, is_loader
+from tenfold.experiment.experiment import fields_of_loader, is_loader
 
 FORMS = (
     "data should be a built-in name, a file or folder, a pair (x, y) of tensors or arrays (x may be a tuple or dict of "

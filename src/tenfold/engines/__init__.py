@@ -1,8 +1,7 @@
 """Engines: where replicas run, and how their run is recorded."""
 
 from tenfold.engines.base import Engine
-from tenfold.engines.choose import choose
+from tenfold.engines.choose import choose, require_no_launcher, validate
 from tenfold.engines.recording import Outcome, RecordedRun
-from tenfold.engines.validate import require_no_launcher, validate
 
 __all__ = ["Engine", "Outcome", "RecordedRun", "choose", "require_no_launcher", "validate"]

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.data import FetchProgress
-from tenfold.engines.prepare import check_new_run, prepare, resolve_defaults
+from tenfold.engines.prepare import check_new_run, check_same_data, describe, prepare, resolve_defaults
 from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
-from tenfold.engines.run_facts import check_same_data, describe
 from tenfold.experiment import Experiment
 from tenfold.runs import Emit, Stopwatch, Store
 from tenfold.runs.checkpoint import Resumption

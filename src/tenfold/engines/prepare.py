@@ -1,22 +1,39 @@
 """From an experiment to a task: fill in defaults, load the data, and share the cores among workers."""
 
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tenfold import data
+from tenfold.common.catalog import SOURCES
+from tenfold.common.files import names_data_file, open_regular
 from tenfold.common.imports import resolve
+from tenfold.common.trust import locate
 from tenfold.data import loading
-from tenfold.data.table_columns import Columns
+from tenfold.data.columns import Columns
 from tenfold.engines.choose import steps_together
-from tenfold.errors import DataError, ExperimentError
+from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject, UnrecordedObject
-from tenfold.machine import affinity, cores, devices
+from tenfold.machine import cores, devices, facts
+from tenfold.machine.cores import NOT_PINNED, CoreMap, cpu_count_of, plan
+from tenfold.mixing.builders import rate_scale
+from tenfold.models import parameter_count
+from tenfold.training import base_rate
 from tenfold.training.measures import check_labels, check_target
-from tenfold.training.user_schedules import check_own_schedule
-from tenfold.workers.task import Task
+from tenfold.training.schedules import check_own_schedule
+from tenfold.workers.task import Task, make_network
 
 
 def resolve_defaults(experiment: Experiment) -> Experiment:
@@ -59,19 +76,19 @@ def prepare(
     return Task(experiment, loaded, per_worker, pinned)
 
 
-def assign_cores(machine: Machine, workers: int, budget: int) -> tuple[int, affinity.CoreMap]:
+def assign_cores(machine: Machine, workers: int, budget: int) -> tuple[int, CoreMap]:
     """Share a budget of cores among workers; return the number of threads of each, and the cores it is pinned to.
 
     Virtual workers take turns on these cores and are not pinned.
     """
     if machine.engine == "virtual":
-        return min(budget, cores.share(budget, workers, machine.threads, oversubscribe=True)), affinity.NOT_PINNED
+        return min(budget, cores.share(budget, workers, machine.threads, oversubscribe=True)), NOT_PINNED
     if machine.pin == "none":
         threads = cores.share(budget, workers, machine.threads, oversubscribe=machine.oversubscribe)
-        return threads, affinity.NOT_PINNED
-    usable = affinity.cpu_count_of(machine.pin, budget)
+        return threads, NOT_PINNED
+    usable = cpu_count_of(machine.pin, budget)
     per_worker = cores.share(usable, workers, machine.threads, oversubscribe=machine.oversubscribe)
-    return per_worker, affinity.plan(cores.Topology.read(), workers, per_worker, machine.pin)
+    return per_worker, plan(cores.Topology.read(), workers, per_worker, machine.pin)
 
 
 def load(experiment: Experiment, device: torch.device | str, fetching: data.FetchProgress | None = None) -> data.Splits:
@@ -114,3 +131,157 @@ def python_value(given: Any, field: str) -> Any:
     if isinstance(given, str):
         return resolve(given, field, DataError)
     return given.value if isinstance(given, PythonObject) else given
+
+
+MOST_CLASSES_COUNTED = 100
+"""With more classes than this, the audit of shards counts only samples, not those of each class."""
+
+
+def describe(task: Task) -> dict[str, Any]:
+    """Return what is recorded with a new run: machine, packages, command line, code version, data."""
+    machine, splits, network = facts.facts(), task.splits, make_network(task)
+    return {
+        "machine": machine,
+        "packages": machine.pop("packages"),
+        "command": _command(),
+        "code": _commit(),
+        "own_files": own_files(task.experiment),
+        "parameters": parameter_count(network),
+        "lr": {"base": base_rate(task.experiment.training, network), "scale": rate_scale(task.experiment)},
+        "data": {
+            "name": splits.name,
+            "shape": splits.shape if isinstance(splits.shape, dict) else list(splits.shape),
+            "classes": splits.classes,
+            **({"notes": splits.notes, "features": splits.features} if splits.features else {}),
+            **({"class_names": splits.class_names} if splits.features or splits.class_names else {}),
+            "outputs": splits.outputs,
+            "train": len(splits.train),
+            "validation": len(splits.validation) if splits.validation else 0,
+            "test": len(splits.test) if splits.test else 0,
+            "fingerprint": splits.fingerprint(),
+        },
+        "shards": audit(task),
+        "cores": asdict(task.cores),
+    }
+
+
+def measuring_machine(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return what the time of a run depends on beside its experiment, of what was recorded with it.
+
+    The threads that an experiment leaves open follow from the cores.
+    """
+    machine = recorded.get("machine", {})
+    cpu, packages = machine.get("cpu", {}), recorded.get("packages") or machine.get("packages", {})
+    return {
+        "host": machine.get("host"),
+        "processor": cpu.get("model"),
+        "cores": [cpu.get(name) for name in ("logical", "usable_physical", "quota", "budget")],
+        "gpus": [gpu.get("name") for gpu in machine.get("gpus", ())],
+        "versions": {name: packages.get(name) for name in ("tenfold", "torch")},
+    }
+
+
+def check_same_data(record: dict[str, Any], task: Task) -> None:
+    """Raise StoreError if the data differ from those that the run was started with."""
+    if record["facts"]["data"]["fingerprint"] != task.splits.fingerprint():
+        number = record["id"]
+        raise StoreError(f"the data of run {number} have changed since it began; start a new one with `tenfold train`")
+
+
+def audit(task: Task) -> dict[str, Any]:
+    """Return what each replica gets to see, and whether all together hold every sample exactly once."""
+    train, classes = task.splits.train, task.splits.classes
+    dealt = np.concatenate(task.shards)
+    counts = None
+    targets = train.targets
+    if classes is not None and classes <= MOST_CLASSES_COUNTED and targets is not None and targets.dim() == 1:
+        labels = targets.cpu().numpy()
+        counts = [np.bincount(labels[shard], minlength=classes).tolist() for shard in task.shards]
+    return {
+        "kind": task.experiment.division.shards,
+        "samples": [len(shard) for shard in task.shards],
+        "classes": counts,
+        "once": len(dealt) == len(train) and bool((np.bincount(dealt, minlength=len(train)) == 1).all()),
+    }
+
+
+def own_files(experiment: Experiment) -> dict[str, str]:
+    """Return a digest of each file, folder or module of the user's that an experiment names, by its name there.
+
+    It changes when the file does, or the names, sizes or times of the files in a folder. What a module imports is not
+    looked at.
+    """
+    name = experiment.data.name
+    found = own_modules(experiment)
+    if isinstance(name, str) and ":" not in name and name not in SOURCES and names_data_file(name):
+        found[name] = _digest(Path(name).expanduser())
+    return found
+
+
+def own_modules(experiment: Experiment) -> dict[str, str]:
+    """Return a digest of each module of the user's that an experiment names, by its name there."""
+    modules = dict.fromkeys(path.partition(":")[0] for path in experiment.import_paths)
+    return {module: _digest(_source(module)) for module in modules}
+
+
+def _source(module: str) -> Path | None:
+    """Return the file of a module, which may be in the current folder."""
+    files = locate(module)
+    return Path(files[-1]) if files is not None else None
+
+
+def _digest(path: Path | None) -> str:
+    """Return a digest of a file's content, or of a folder's list of files; "" for what is not there."""
+    if path is None or not (path.is_file() or path.is_dir()):
+        return ""
+    if path.is_dir():
+        return hashlib.blake2b(repr(_listed(path)).encode(), digest_size=8).hexdigest()
+    stat = path.stat()
+    return _content_digest(path.resolve(), stat.st_size, stat.st_mtime_ns)
+
+
+def _listed(folder: Path) -> list[tuple[str, int, int]]:
+    """Return the names, sizes and times of the files in a folder, without links to what is not there."""
+    found = []
+    for one in sorted(folder.rglob("*")):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            if one.is_file():
+                stat = one.stat()
+                found.append((str(one.relative_to(folder)), stat.st_size, stat.st_mtime_ns))
+    return found
+
+
+@cache
+def _content_digest(path: Path, _size: int, _time: int) -> str:
+    """Return a digest of a file's content; a file of the same size and time is not read again."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+
+
+def _command() -> str:
+    program = Path(sys.argv[0])
+    return shlex.join(["tenfold" if program.name in ("__main__.py", "tenfold") else program.name, *sys.argv[1:]])
+
+
+def _commit() -> str:
+    """Return the commit of the folder that the run was started in, "+" for uncommitted changes; "" outside git.
+
+    A repository may name programs in its own settings: hooks, monitors, filters. The first two are not run by these
+    commands. Where it has filters, which look at changed files, "?" stands for not having looked.
+    """
+    try:
+        here = Path.cwd()
+        if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
+            return ""  # known without starting git
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        filters = _git("config", "--show-scope", "--includes", "--get-regexp", r"^filter\.", check=False)
+        if any(line.startswith(("local", "worktree")) for line in filters.splitlines()):
+            return f"{commit}?"
+        return commit + ("+" if _git("diff-index", "--name-only", "--ignore-submodules", "HEAD") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(*command: str, check: bool = True) -> str:
+    line = ["git", "-c", "core.fsmonitor=false", *command]
+    return subprocess.run(line, capture_output=True, text=True, timeout=5, check=check).stdout.strip()

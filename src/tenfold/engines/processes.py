@@ -18,16 +18,14 @@ from tenfold.runs.checkpoint import Resumption
 from tenfold.training import flat_size
 from tenfold.training.flat import state_shapes
 from tenfold.transport import clean_up_orphans
-from tenfold.transport.memory.segment import StopReason
+from tenfold.transport.segment import StopReason
 from tenfold.workers.channels import SharedChannels
-from tenfold.workers.elastic.replacement import Replacement
-from tenfold.workers.messages import Finished, Message
-from tenfold.workers.pool.fork_server import check_may_start, start_server
-from tenfold.workers.pool.snapshot import TaskSnapshot
-from tenfold.workers.pool.worker_pool import WorkerPool
-from tenfold.workers.pool.worker_process import WorkerSetup, run_workers
-from tenfold.workers.supervisor import Supervisor
-from tenfold.workers.task import Task, make_network
+from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.elastic import Replacement
+from tenfold.workers.fork_server import check_may_start, start_server
+from tenfold.workers.pool import WorkerPool
+from tenfold.workers.process import TaskSnapshot, WorkerSetup, run_workers
+from tenfold.workers.task import Finished, Message, Task, make_network
 
 
 class Processes(Engine):

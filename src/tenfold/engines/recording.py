@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.common.files import short_path, sweep
-from tenfold.common.user_code import describe_error
+from tenfold.common.imports import describe_error
 from tenfold.errors import RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.machine.facts import EnergyMeter, machine_load
@@ -18,7 +18,7 @@ from tenfold.runs.recorder import EventDispatcher
 from tenfold.runs.storage.claim import check_claim
 from tenfold.runs.store import absolute
 from tenfold.runs.stored_predictions import Predictions
-from tenfold.workers.supervisor import Supervisor
+from tenfold.workers.coordinator import Supervisor
 from tenfold.workers.task import Task
 
 

@@ -4,19 +4,18 @@ import torch
 
 from tenfold.engines.base import Engine
 from tenfold.engines.recording import Outcome
-from tenfold.machine import affinity, cores, devices
-from tenfold.machine.liveness import WorkerProgress
-from tenfold.machine.process_state import keeping_freed_memory
+from tenfold.machine import cores, devices
+from tenfold.machine.cores import pinned
+from tenfold.machine.liveness import WorkerProgress, keeping_freed_memory
 from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import flat_size
-from tenfold.training.precision import set_matmul_precision
 from tenfold.training.randomness import keep_rng_state
+from tenfold.training.replica import set_matmul_precision
 from tenfold.workers.channels import single_worker_channels
-from tenfold.workers.messages import Decision, Message
-from tenfold.workers.supervisor import Supervisor
-from tenfold.workers.task import Task, make_network
+from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.task import Decision, Message, Task, make_network
 from tenfold.workers.worker import Worker
 
 
@@ -39,7 +38,7 @@ class Serial(Engine):
                 keeping_freed_memory(),
                 keep_rng_state(),
                 set_matmul_precision(precision),
-                affinity.pinned(task.cores.cpus(0)) as trouble,
+                pinned(task.cores.cpus(0)) as trouble,
             ):
                 if trouble:
                     emit(Warned(at=stopwatch.now(), text=trouble))

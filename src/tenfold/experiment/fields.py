@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tenfold.common.catalog import STRATEGIES
+from tenfold.common.catalog import STRATEGIES, nearest
 from tenfold.common.part_names import PARTS
-from tenfold.common.registry import nearest
 from tenfold.experiment.section_fields import USUAL_BATCH, Data, Division, Machine, Model, Section, Training
 from tenfold.experiment.values import plain
 

@@ -18,10 +18,10 @@ from tenfold.common.catalog import (
     SHARD_KINDS,
     SOURCES,
     STRATEGIES,
+    nearest,
 )
 from tenfold.common.metric_table import METRICS, RANKING_METRIC, lower_is_better
 from tenfold.common.optimizer_traits import OptimizerTraits, traits_of
-from tenfold.common.registry import nearest
 from tenfold.errors import ExperimentError
 from tenfold.experiment.values import (
     AsNames,

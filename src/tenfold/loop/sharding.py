@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from tenfold.data import batch_sizes, make_shards, order
 from tenfold.errors import DataError
-from tenfold.loop.loop_connection import here
+from tenfold.loop.averaging import here
 
 
 class Epochs:

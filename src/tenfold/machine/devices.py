@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tenfold.common.registry import suggest
+from tenfold.common.catalog import suggest
 from tenfold.errors import MachineError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Literal
 import psutil
 
 from tenfold.common.files import nearest_folder
-from tenfold.launch.commands import find_mpirun
+from tenfold.launch.start import find_mpirun
 from tenfold.machine import devices, limits
 from tenfold.machine.cores import ROOT, Topology, budget, load_is_high
 from tenfold.machine.facts import has_bf16, instruction_sets, torch_build

@@ -27,8 +27,7 @@ import psutil
 
 from tenfold.errors import WorkerLost
 from tenfold.launch.detect import World
-from tenfold.machine.liveness import FIELDS, LOOK_SECONDS, LifeWatch, WorkerProgress, describe_stall
-from tenfold.machine.process_state import is_stopped
+from tenfold.machine.liveness import FIELDS, LOOK_SECONDS, LifeWatch, WorkerProgress, describe_stall, is_stopped
 
 STOPPED_SECONDS = 5.0
 """Seconds that a rank may be stopped before the ranks have met."""

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from tenfold.common import catalog
-from tenfold.common.registry import Registry
-from tenfold.mixing.base import AsynchronousStrategy, Strategy
+from tenfold.common.catalog import Registry
 from tenfold.mixing.collectives import COLLECTIVES
 from tenfold.mixing.round import Round, is_round_due
+from tenfold.mixing.strategies import AsynchronousStrategy, Strategy
 
 if TYPE_CHECKING:  # both need torch, which commands that only read runs do not import
     from tenfold.mixing.compression import Compressor

@@ -1,14 +1,17 @@
 """Builds strategies, outer optimizers and compressors from the [division] section of an experiment."""
 
+import math
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from tenfold.common.catalog import COMPRESSIONS, OUTER, STRATEGIES
+from tenfold.common import catalog
+from tenfold.common.catalog import COMPRESSIONS, OUTER, STRATEGIES, Registry
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Division
-from tenfold.mixing.base import Strategy
+from tenfold.experiment import Division, Experiment
 from tenfold.mixing.compression import Compressor
 from tenfold.mixing.outer import OuterOptimizer
+from tenfold.mixing.strategies import Strategy
 
 
 def make_strategy(division: Division) -> Strategy:
@@ -40,3 +43,62 @@ def _member(kind: str, member: Any, options: dict[str, Any], *args: Any) -> Any:
         return member(*args, **options)
     except TypeError as error:
         raise ExperimentError(f"division.{kind}_options = {options}: {error}") from None
+
+
+# How the learning rate is scaled with the number of replicas, and for how long it warms up.
+#
+# Each of n workers takes fewer steps per epoch than one worker would, and averaging does not make them larger; a
+# higher learning rate compensates for that, also when gradients are averaged, the default.
+
+LARGEST_SQRT, FACTOR_BEYOND = 8, 2.0
+"""Up to this many replicas sqrt(n) was found to work; the factor for more."""
+
+
+def scale_auto(n: int) -> float:
+    """Return sqrt(n) for up to 8 replicas, as far as that was found to work, and 2 for more; not used for Muon.
+
+    Where an optimizer's traits say `lr_grows_with_workers`, `rate_scale` takes sqrt(n) for any number of replicas.
+    """
+    return math.sqrt(n) if n <= LARGEST_SQRT else FACTOR_BEYOND
+
+
+def scale_none(_n: int) -> float:
+    """Return 1."""
+    return 1.0
+
+
+def scale_linear(n: int) -> float:
+    """Return n (Goyal et al. 2017)."""
+    return float(n)
+
+
+def scale_sqrt(n: int) -> float:
+    """Return sqrt(n) (Krizhevsky 2014)."""
+    return math.sqrt(n)
+
+
+LR_SCALINGS: Registry[Callable[[int], float]] = catalog.LR_SCALINGS
+
+
+def rate_scale(experiment: Experiment) -> float:
+    """Return the factor of the learning rate that compensates for the fewer steps of each worker.
+
+    It is 1 for replicas that have no rounds, which are not averaged, and with an outer optimizer, whose momentum
+    compensates for it. "auto" is sqrt(n) for Muon, for which that was found to work up to 64 replicas.
+    """
+    division = experiment.division
+    strategy, n = make_strategy(division), division.workers
+    rounds = (strategy.round(r, n) for r in range(strategy.period(n) or 1))
+    averaged = any(not one.is_idle for one in rounds) and division.outer == "none"
+    by_sqrt = division.lr_scaling == "auto" and experiment.training.optimizer_traits.lr_grows_with_workers
+    return LR_SCALINGS["sqrt" if by_sqrt else division.lr_scaling](n) if averaged else 1.0
+
+
+def warmup_epochs(experiment: Experiment) -> float:
+    """Return the epochs of warm-up: as set, otherwise a part of the run if the learning rate is scaled up."""
+    training = experiment.training
+    if training.warmup is not None:
+        return training.warmup
+    if rate_scale(experiment) == 1:
+        return 0.0
+    return training.epochs / 20 if experiment.division.average == "gradients" else min(1.0, training.epochs / 5)

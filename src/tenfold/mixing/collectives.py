@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.common.registry import Registry
+from tenfold.common.catalog import Registry
 from tenfold.errors import ExperimentError
 
 Group = tuple[int, ...]

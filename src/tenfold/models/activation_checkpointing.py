@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tenfold.common.registry import suggest
+from tenfold.common.catalog import suggest
 from tenfold.errors import ModelError
 
 LISTS = (nn.ModuleList, nn.ModuleDict)

@@ -14,10 +14,18 @@ from pydantic import ValidationError
 from tenfold.cluster.hardware import RoundPrice, StepTime
 from tenfold.common.files import read_regular, write_atomically
 from tenfold.errors import MachineError
-from tenfold.experiment.explain import explain
+from tenfold.experiment.values import explain
 from tenfold.mixing import Round
-from tenfold.prediction import fit
-from tenfold.prediction.measurements import Averaging, Costs, Entry, Evaluating, Step
+from tenfold.prediction.measurements import (
+    Averaging,
+    Costs,
+    Entry,
+    Evaluating,
+    Step,
+    fit_line,
+    interpolate,
+    over_threads,
+)
 
 ADVICE = "run `tenfold calibrate`"
 DIGITS = 5
@@ -154,7 +162,7 @@ class Profile(Entry):
             return self._step_time(work, batch_size, threads, workers)
         table = {n: self._step_time(work, batch_size, n, workers) for n in self.measured_threads(work)}
         near = table[nearest.threads]
-        mean = fit.over_threads(threads, {n: one.mean for n, one in table.items()})
+        mean = over_threads(threads, {n: one.mean for n, one in table.items()})
         return replace(near, mean=mean, fixed=near.fixed * mean / near.mean)
 
     def _step_time(self, work: str, batch_size: int, threads: int, workers: int) -> StepTime:
@@ -168,9 +176,9 @@ class Profile(Entry):
         for step in self.steps:
             if (step.work, step.threads) == (work, threads):
                 by_count.setdefault(step.workers, {})[step.batch_size] = step.mean
-        lines = {count: fit.fit_line(list(means), list(means.values())) for count, means in by_count.items()}
+        lines = {count: fit_line(list(means), list(means.values())) for count, means in by_count.items()}
         means = [by_count[count].get(batch_size, line(batch_size)) for count, line in lines.items()]
-        mean = fit.interpolate(workers, list(lines), means)
+        mean = interpolate(workers, list(lines), means)
         several = [count for count, measured in by_count.items() if len(measured) > 1] or list(by_count)
         line = lines[min(several, key=lambda count: _apart(count, workers))]
         fixed = mean * line.intercept / line(batch_size)
@@ -265,15 +273,15 @@ def _price(entries: Sequence[Averaging], workers: int, fan: int, nbytes: int) ->
     for entry in entries:
         by_count.setdefault(entry.workers, {})[entry.fan] = entry.price(nbytes)
     if fan == workers:
-        prices = {count: fit.interpolate(count, list(fans), list(fans.values())) for count, fans in by_count.items()}
+        prices = {count: interpolate(count, list(fans), list(fans.values())) for count, fans in by_count.items()}
     else:
         telling = {count: fans for count, fans in by_count.items() if fan in fans or len(fans) > 1} or by_count
-        prices = {count: fit.interpolate(fan, list(fans), list(fans.values())) for count, fans in telling.items()}
-    return fit.interpolate(workers, list(prices), list(prices.values()))
+        prices = {count: interpolate(fan, list(fans), list(fans.values())) for count, fans in telling.items()}
+    return interpolate(workers, list(prices), list(prices.values()))
 
 
 def _between(x: int, measured: dict[int, float]) -> float:
-    return fit.interpolate(x, list(measured), list(measured.values())) if measured else 0.0
+    return interpolate(x, list(measured), list(measured.values())) if measured else 0.0
 
 
 def _apart(a: float, b: float) -> float:

@@ -14,21 +14,20 @@ from numpy.typing import NDArray
 
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.data import FetchProgress
-from tenfold.engines.fused.fused_engine import train_replicas
+from tenfold.engines.one_device import train_replicas
 from tenfold.engines.processes import Processes
 from tenfold.engines.recording import Outcome
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores, devices, limits
-from tenfold.prediction.calibration import ReportProgress
-from tenfold.prediction.calibration.measure_machine import silent
-from tenfold.prediction.predicted_events import PredictedEvents
-from tenfold.prediction.task_prediction import predict_task
+from tenfold.prediction.calibration import silent
+from tenfold.prediction.probes import ReportProgress
+from tenfold.prediction.task_prediction import PredictedEvents, predict_task
 from tenfold.runs import Emit, Note, Stopwatch
 from tenfold.runs.checkpoint import Resumption
-from tenfold.training.fused.device_memory import free_memory as left_on_gpu
-from tenfold.training.optimizers.state_vectors import count_state_vectors
-from tenfold.transport.memory.published_vectors import SLOTS
+from tenfold.training.optimizers import count_state_vectors
+from tenfold.training.stack import free_memory as left_on_gpu
+from tenfold.transport.shared_memory import SLOTS
 from tenfold.workers.task import Task, make_network, weight_bytes
 
 

@@ -1,13 +1,17 @@
-"""One row for each setting, over its repeats: the numbers behind tables and plots of several runs."""
+"""The numbers of a run by name: metrics on a part of the data, and seconds that include more or less than training."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from tenfold.common.metric_table import loss_last
+from tenfold.common.catalog import suggest
+from tenfold.common.metric_table import describe_direction, loss_last, main_metric
+from tenfold.common.part_names import PARTS
+from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.report import clocks, summary
 from tenfold.report.differences import (
@@ -18,7 +22,86 @@ from tenfold.report.differences import (
     label_runs,
     varied_settings,
 )
+from tenfold.report.formatting import grouped, metric_value, one_line
+from tenfold.report.summary import KIND_NAMES, OTHER_KINDS, TRAINING_KINDS
 from tenfold.runs import Run
+
+MIXING_KINDS = ("wait", "communicate")
+SECONDS = {
+    "seconds": "training time",
+    "seconds_without_averaging": "time without averaging",
+    "seconds_with_evaluation": "time with evaluation",
+    "seconds_in_all": "time in all",
+    "seconds_to_target": "time to target",
+}
+"""Times that a table can show, with their headings."""
+KIND_SECONDS = {f"{kind}_seconds": name for kind, name in KIND_NAMES.items()}
+"""The times of single kinds, with their headings: compute_seconds, communicate_seconds, evaluate_seconds."""
+EXPLAINED = {
+    "seconds_without_averaging": "data, copies to a GPU and computing, without averaging; mean over the workers",
+    "seconds_with_evaluation": "training and evaluation",
+    "seconds_in_all": "startup, training, evaluation and saving",
+}
+RATIOS = ("speedup", "efficiency", "PI", "gain")
+
+
+def is_time(column: str) -> bool:
+    """Return whether a column holds seconds."""
+    return column in SECONDS or column in KIND_SECONDS
+
+
+def is_timed(column: str) -> bool:
+    """Return whether a column holds seconds, or a ratio of seconds."""
+    return is_time(column) or column in RATIOS
+
+
+def known_columns(metrics: Iterable[str]) -> list[str]:
+    """Return the names of all columns, given those of the metrics; each metric also on a part, as in test_accuracy."""
+    names = list(dict.fromkeys(metrics))
+    on_parts = [f"{part}_{name}" for name in names for part in PARTS]
+    return [*SECONDS, *RATIOS, *names, *on_parts, *KIND_SECONDS]
+
+
+def require_columns(columns: Sequence[str], metrics: Iterable[str]) -> None:
+    """Raise an error for a column that does not exist, with the names of those that do."""
+    known = known_columns(metrics)
+    for name in columns:
+        if name not in known:
+            raise ExperimentError(f"unknown column '{name}'; {suggest(name, known)}")
+
+
+def run_value(run: Run, column: str) -> float | None:
+    """Return a number of one run; None where it was not measured, and for ratios, which need several runs.
+
+    A run that copied nothing, as on a CPU, has no seconds of copying.
+    """
+    if column in SECONDS:
+        return _seconds(run, column)
+    if column in KIND_SECONDS:
+        if not run.times:
+            return None
+        seconds = run.times.get(column.removesuffix("_seconds"), 0.0)
+        at_start: float = run.result.get("start_copy_seconds", 0.0)
+        return (seconds + at_start or None) if column == "copy_seconds" else seconds
+    if column in run.metrics:
+        return run.metrics[column]
+    part, _, metric = column.partition("_")
+    return run.metrics_on(part).get(metric) if part in PARTS else None
+
+
+def _seconds(run: Run, column: str) -> float | None:
+    """Return the training time, or one with other kinds of time in it."""
+    if column == "seconds":
+        return run.seconds
+    if column == "seconds_to_target":
+        return run.seconds_to_target
+    if run.seconds is None or not run.times:
+        return None
+    if column == "seconds_without_averaging":
+        return sum(run.times.get(kind, 0.0) for kind in TRAINING_KINDS if kind not in MIXING_KINDS)
+    others = ("evaluate",) if column == "seconds_with_evaluation" else OTHER_KINDS
+    return run.seconds + sum(run.times.get(kind, 0.0) for kind in others)
+
 
 MACHINE_FIELDS = (
     *("threads", "pin", "oversubscribe", "engine", "transport", "fused", "fold_mode", "link"),
@@ -297,3 +380,123 @@ def _load_doubts(group: Sequence[Run]) -> tuple[Doubt, ...]:
 def _load_per_core(run: Run) -> float:
     load: dict[str, float] = run.result.get("load") or {}
     return max(load.get("before", 0.0), load.get("after", 0.0)) / (load.get("cores") or 1)
+
+
+def rows_metric(rows: Sequence[Row]) -> str:
+    """Return the metric that says how good the models of these rows are."""
+    return main_metric(name for row in rows for name, spread in row.metrics.items() if spread.values) or "loss"
+
+
+def quality(row: Row, metric: str) -> float:
+    """Return how good the trained model is: the metric, negated where lower is better; -inf where that is unknown."""
+    mean = row.metrics[metric].mean if metric in row.metrics else None
+    lower = row.experiment.training.prefers_lower(metric)
+    if mean is None or lower is None:
+        return -math.inf
+    return -mean if lower else mean
+
+
+def direction(rows: Sequence[Row], metric: str) -> str:
+    """Return "higher is better" or "lower is better"; "" where that is not known, or the rows disagree."""
+    found = {row.experiment.training.prefers_lower(metric) for row in rows}
+    return describe_direction(found.pop()) if len(found) == 1 else ""
+
+
+def mean_seconds(row: Row) -> float:
+    """Return the mean training time; infinity where there is none."""
+    return row.seconds.mean if row.seconds.mean is not None else math.inf
+
+
+def idle_share(row: Row) -> float:
+    """Return the share of the time spent on waiting and communication."""
+    return row.shares.get("wait", 0.0) + row.shares.get("communicate", 0.0)
+
+
+def is_clearly_faster(row: Row, other: Row) -> bool:
+    """Return whether one training time is shorter than another by more than their spread can explain.
+
+    Without repeats there is no spread: then a difference below a millisecond, or below 2%, says nothing.
+    """
+    difference = mean_seconds(other) - mean_seconds(row)
+    spreads = [one.seconds.deviation for one in (row, other) if one.seconds.deviation is not None]
+    noise = math.hypot(*spreads) if len(spreads) == 2 else max(1e-3, 0.02 * mean_seconds(other))
+    return difference > noise
+
+
+def pareto_front(rows: Sequence[Row]) -> list[Row]:
+    """Return the settings that no other one beats in both training time and quality, the fastest first.
+
+    A setting counts as faster only if the difference is larger than the noise.
+    """
+    metric = rows_metric(rows)
+    timed = sorted(rows, key=lambda row: (mean_seconds(row), -quality(row, metric)))
+    timed = [row for row in timed if math.isfinite(mean_seconds(row)) and math.isfinite(quality(row, metric))]
+    kept = []
+    for at, row in enumerate(timed):
+        as_good_and_faster = any(quality(other, metric) >= quality(row, metric) for other in timed[:at])
+        better_and_as_fast = any(
+            quality(other, metric) > quality(row, metric) and not is_clearly_faster(row, other)
+            for other in timed[at + 1 :]
+        )
+        if not as_good_and_faster and not better_and_as_fast:
+            kept.append(row)
+    return kept
+
+
+def choose_rows(rows: Sequence[Row], most: int) -> list[Row]:
+    """Return at most this many rows: the first with one worker, then alternately the fastest and the best."""
+    if len(rows) <= most:
+        return list(rows)
+    metric = rows_metric(rows)
+    fastest = sorted(rows, key=mean_seconds)
+    finest = sorted(rows, key=lambda row: (-quality(row, metric), mean_seconds(row)))
+    turns = [row for pair in zip_longest(fastest, finest) for row in pair if row is not None]
+    alone = [row for row in rows if row.workers == 1][:1]
+    kept = {id(row) for row in list({id(row): row for row in (*alone, *turns)}.values())[:most]}
+    return [row for row in rows if id(row) in kept]
+
+
+def notable_rows(rows: Sequence[Row]) -> list[tuple[str, Row]]:
+    """Return the fastest, the slowest and the most idle setting, each with the reason why it is shown."""
+    timed = [row for row in rows if row.seconds.values]
+    if not timed:
+        return []
+    found = [("the fastest", min(timed, key=mean_seconds)), ("the slowest", max(timed, key=mean_seconds))]
+    most = max(timed, key=idle_share)
+    if idle_share(most):
+        found.append(("computes for the smallest share of its time", most))
+    reasons = grouped((id(row), why) for why, row in found)
+    unique = {id(row): row for _, row in found}
+    return [(" and ".join(reasons[key]), row) for key, row in unique.items()]
+
+
+NOT_VALIDATED = (
+    "a setting is selected by the validation part, and none of these runs has one; set validation_fraction, such as "
+    "validation_fraction=0.1, or cross-validate with folds"
+)
+
+
+def select_by_validation(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with their metrics on the validation part; the best one is selected and keeps those on test."""
+    validated = [
+        replace(row, part="validation", metrics=metrics_of(row.runs, "validation"), selected=False) for row in rows
+    ]
+    from tenfold.training.measures import require_direction
+
+    metric = rows_metric(validated)
+    require_direction(rows[0].experiment.training, metric, "a selection")
+    best = max(validated, key=lambda row: quality(row, metric))
+    if not math.isfinite(quality(best, metric)):
+        raise ExperimentError(NOT_VALIDATED)
+    chosen = replace(best, selected=True, test_metrics=metrics_of(best.runs, "test"))
+    return [chosen if row is best else row for row in validated]
+
+
+def describe_selected(rows: Sequence[Row]) -> str:
+    """Return a sentence about the selected setting and how good it is on the validation and test parts."""
+    metric, row = rows_metric(rows), next(row for row in rows if row.selected)
+    name = one_line(metric.replace("_", " "))
+    test = row.test_metrics[metric].mean if metric in row.test_metrics else None
+    tested = f"{name} {metric_value(metric, test)} on the test part" if test is not None else "there is no test part"
+    score = f"{name} {metric_value(metric, row.metrics[metric].mean)}"
+    return f"selected: {row.label}, the best on the validation part ({score}); {tested}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any, get_args
 
-from tenfold.common.registry import suggest
+from tenfold.common.catalog import suggest
 from tenfold.errors import ExperimentError, StopTraining
 from tenfold.runs.events import (
     Emit,

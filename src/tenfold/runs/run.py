@@ -1,10 +1,11 @@
-"""One execution of an experiment, as its user sees it, read from the store."""
+"""The name of a fold of a cross-validation, the same wherever it is shown."""
 
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from tenfold.common.html_views import facts_table, short_number, values_table
 from tenfold.common.part_names import PARTS
 from tenfold.common.trust import Origin
 from tenfold.errors import ExperimentError, StoreError
@@ -12,16 +13,65 @@ from tenfold.experiment import Experiment
 from tenfold.runs import tensor_file
 from tenfold.runs.console import read_console
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
-from tenfold.runs.history import History
-from tenfold.runs.run_html import run_html
-from tenfold.runs.storage.store_tables import number
+from tenfold.runs.recorder import chrome_trace
+from tenfold.runs.storage.tables import number
 from tenfold.runs.store import CROSSVAL, Store
-from tenfold.runs.trace import chrome_trace
 
 if TYPE_CHECKING:
     from torch import nn
 
     from tenfold.runs.stored_predictions import Predictions
+
+
+def fold_name(fold: int, repeat: int, node: int) -> str:
+    """Return the name of a fold: "fold 3", "repeat 2, fold 3", "node 1, repeat 2, fold 3".
+
+    The first repeat is not named, and neither is node 0, which stands for folds of all data.
+    """
+    of_node = f"node {node}, " if node else ""
+    of_repeat = f"repeat {repeat}, " if repeat > 1 else ""
+    return f"{of_node}{of_repeat}fold {fold}"
+
+
+OF_EPOCHS = ("epoch_loss", "epoch_accuracy")
+"""What is measured on all training batches of an epoch, in contrast to single ones."""
+
+
+class History:
+    """Collects what was measured after each epoch, from the events that it is called with."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, dict[str, float]] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Keep a metric of an epoch."""
+        if isinstance(event, Metric) and (event.name in OF_EPOCHS or event.part != "train"):
+            row = self._rows.setdefault(event.epoch, {"epoch": event.epoch + 1})
+            row |= {"step": event.step, "seconds": event.seconds}
+            row[f"{event.part}_{event.name.removeprefix('epoch_')}"] = event.value
+
+    def rows(self) -> list[dict[str, float]]:
+        """Return one row per epoch."""
+        return [self._rows[epoch] for epoch in sorted(self._rows)]
+
+
+SHOWN_EPOCHS = 5
+"""The number of epochs that are shown, counted from the last."""
+
+
+def run_html(run: "Run") -> str:
+    """Return a table of a run's results, and one with a row for each of its last epochs."""
+    workers, epochs = run.result.get("workers"), run.result.get("epochs")
+    part = run.result.get("part") or ""
+    facts = [(f"{part} {name}".strip(), short_number(name, value)) for name, value in run.metrics.items()]
+    facts += [("training", f"{run.seconds:.3g} s {run.clock}" if run.seconds is not None else "")]
+    facts += [("workers", str(workers or "")), ("epochs", str(epochs or "")), ("tags", " ".join(run.tags))]
+    facts += [("note", run.note), ("error", run.error.partition("\n")[0]), ("folder", str(run.path))]
+    view = facts_table(f"run {run.id}: {run.title}, {run.status}", facts)
+    rows = run.history[-SHOWN_EPOCHS:]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    shown = [[short_number(name, row.get(name)) for name in names] for row in rows]
+    return view + (values_table([name.replace("_", " ") for name in names], shown) if rows else "")
 
 
 class ModelLoader(Protocol):

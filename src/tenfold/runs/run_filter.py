@@ -18,8 +18,8 @@ from datetime import datetime
 from operator import ge, gt, le, lt
 from typing import Any
 
+from tenfold.common.catalog import suggest
 from tenfold.common.metric_table import beyond_share
-from tenfold.common.registry import suggest
 from tenfold.errors import StoreError
 from tenfold.experiment import FIELDS
 from tenfold.runs.run import Run

@@ -9,11 +9,12 @@ import os
 import shutil
 import socket
 import sqlite3
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tenfold.common.files import require_regular, short_path, write_atomically
 from tenfold.common.trust import remember_named
@@ -21,11 +22,27 @@ from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
 from tenfold.runs.events import Event, as_row
-from tenfold.runs.storage import store_tables
 from tenfold.runs.storage.claim import Claim
 from tenfold.runs.storage.connecting import LOCK_SECONDS, StoreFile, describe_no_locks
-from tenfold.runs.storage.lookup import find_row
-from tenfold.runs.storage.store_tables import RunRecord, checked_tags, read_labels
+from tenfold.runs.storage.tables import (
+    COLUMNS,
+    LISTED,
+    PARENT,
+    VERSION,
+    RunRecord,
+    as_text,
+    checked_tags,
+    decoded,
+    event_of,
+    find_row,
+    make_record,
+    path_of,
+    prepare_tables,
+    read_labels,
+    salvaged,
+    time_of,
+    version_of,
+)
 
 MARK_REPEATED = """
 UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?
@@ -60,7 +77,7 @@ class Store:
     def __init__(self, folder: str | Path | None = None, *, create: bool = True) -> None:
         self.folder = absolute(folder)
         self.file = self.folder / "tenfold.db"
-        self.version = store_tables.VERSION
+        self.version = VERSION
         self._claims: dict[int, Claim] = {}
         with self._explained("opened"):
             if not create and not self.file.exists():
@@ -77,8 +94,8 @@ class Store:
             self._open_file()
             with self._connect() as connection:
                 if self._access.access == "write":
-                    store_tables.prepare_tables(connection, self.file, write_ahead=self._access.abilities.write_ahead)
-                self.version = store_tables.version_of(connection)
+                    prepare_tables(connection, self.file, write_ahead=self._access.abilities.write_ahead)
+                self.version = version_of(connection)
 
     def _open_file(self) -> None:
         """Make the folder of a new store, or find out how the file of one that exists can be opened."""
@@ -118,7 +135,7 @@ class Store:
 
     def path(self, run: int, title: str) -> Path:
         """Return the folder of a run's artifacts."""
-        return store_tables.path_of(self.folder, run, title)
+        return path_of(self.folder, run, title)
 
     def folder_of(self, run: int) -> Path:
         """Return the folder of a run's artifacts by its number; nothing is read for one that this process holds."""
@@ -189,7 +206,7 @@ class Store:
         with self._writing() as connection:
             connection.execute("BEGIN IMMEDIATE")
             status, result = connection.execute("SELECT status, result FROM runs WHERE id = ?", (run,)).fetchone()
-            if status == "finished" and not store_tables.decoded(result)[0].get("failed"):  # folds can be trained again
+            if status == "finished" and not decoded(result)[0].get("failed"):  # folds can be trained again
                 raise StoreError(f"run {run} is finished; there is nothing to resume")
             connection.execute(
                 "UPDATE runs SET status = 'running', error = '', ended = NULL, host = ?, pid = ? WHERE id = ?",
@@ -197,7 +214,7 @@ class Store:
             )
             connection.execute(MARK_REPEATED, (run, epoch))
             bodies = connection.execute("SELECT body FROM events WHERE run = ?", (run,)).fetchall()
-        return max((store_tables.time_of(body) for (body,) in bodies), default=0.0)
+        return max((time_of(body) for (body,) in bodies), default=0.0)
 
     def runs(self) -> list[RunRecord]:
         """Return what a list of all runs shows, oldest first, without reading what the runs hold.
@@ -205,12 +222,12 @@ class Store:
         Of a file that is damaged in places, all runs that can be read.
         """
         with self._reading() as connection:
-            return self._known(connection, store_tables.salvaged(connection, f"SELECT {store_tables.LISTED} FROM runs"))
+            return self._known(connection, salvaged(connection, f"SELECT {LISTED} FROM runs"))
 
     def listed(self, run: int) -> RunRecord:
         """Return what a list of all runs shows of one."""
         with self._reading() as connection:
-            query = f"SELECT {store_tables.LISTED} FROM runs WHERE id = ?"
+            query = f"SELECT {LISTED} FROM runs WHERE id = ?"
             return self._known(connection, connection.execute(query, (run,)).fetchall())[0]
 
     def newest(self, count: int, *, folds: bool) -> tuple[list[RunRecord], int]:
@@ -219,7 +236,7 @@ class Store:
         try:
             with self._connect() as connection:
                 total = connection.execute(f"SELECT count(*) FROM runs{chosen}").fetchone()[0]
-                query = f"SELECT {store_tables.LISTED} FROM runs{chosen} ORDER BY id DESC LIMIT ?"
+                query = f"SELECT {LISTED} FROM runs{chosen} ORDER BY id DESC LIMIT ?"
                 return self._known(connection, reversed(connection.execute(query, (count,)).fetchall())), total
         except sqlite3.DatabaseError:  # damaged in places: what can be read of all
             found = [row for row in self.runs() if folds or row["kind"] != FOLD]
@@ -229,15 +246,13 @@ class Store:
         """Return all runs of these kinds (of all, if none is named) with what they hold, oldest first."""
         chosen = f" WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
         with self._reading() as connection:
-            query = f"SELECT {store_tables.COLUMNS} FROM runs{chosen}"
-            return self._known(connection, store_tables.salvaged(connection, query, kinds))
+            query = f"SELECT {COLUMNS} FROM runs{chosen}"
+            return self._known(connection, salvaged(connection, query, kinds))
 
     def folds(self, parent: int) -> list[RunRecord]:
         """Return the folds of a cross-validation with what they hold, oldest first."""
         with self._reading() as connection:
-            query = (
-                f"SELECT {store_tables.COLUMNS} FROM runs WHERE kind = 'fold' AND {store_tables.PARENT} = ? ORDER BY id"
-            )
+            query = f"SELECT {COLUMNS} FROM runs WHERE kind = 'fold' AND {PARENT} = ? ORDER BY id"
             return self._known(connection, connection.execute(query, (parent,)).fetchall())
 
     def find(self, reference: str | int) -> RunRecord:
@@ -252,9 +267,9 @@ class Store:
         """
         with self._reading() as connection:
             query = "SELECT body FROM events WHERE run = ? AND superseded = 0 AND type = COALESCE(?, type)"
-            found = store_tables.salvaged(connection, query, (run, kind))
+            found = salvaged(connection, query, (run, kind))
         for (body,) in found:
-            event = store_tables.event_of(body)
+            event = event_of(body)
             if event is not None:
                 yield event
 
@@ -298,21 +313,21 @@ class Store:
     def connect(self, lock_seconds: float = LOCK_SECONDS, *, check_same_thread: bool = True) -> sqlite3.Connection:
         """Open the file of the store."""
         connection = self._access.connect(lock_seconds, check_same_thread=check_same_thread)
-        connection.text_factory = store_tables.as_text
+        connection.text_factory = as_text
         return connection
 
     def _known(self, connection: sqlite3.Connection, found: Iterable[tuple[Any, ...]]) -> list[RunRecord]:
         labels = read_labels(connection)
-        records = [store_tables.make_record(self.folder, row) for row in found]
+        records = [make_record(self.folder, row) for row in found]
         for record in records:
             record["tags"], record["note"] = labels.get(record["id"], ((), ""))
         return records
 
     def _check_writable(self) -> None:
-        if self.version > store_tables.VERSION:
+        if self.version > VERSION:
             raise StoreError(
                 f"the run store {short_path(self.file)} cannot be written to: a newer version of Tenfold made it "
-                f"(format {self.version}, this version knows {store_tables.VERSION}); update Tenfold, "
+                f"(format {self.version}, this version knows {VERSION}); update Tenfold, "
                 "or use another folder"
             )
         if self._access.problem:
@@ -352,7 +367,7 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            newer = "; a newer version of Tenfold made it" if self.version > store_tables.VERSION else ""
+            newer = "; a newer version of Tenfold made it" if self.version > VERSION else ""
             full = "; its disk is full" if self._is_disk_full() else ""
             raise StoreError(f"the run store {short_path(self.file)} cannot be {done}: {error}{newer}{full}") from None
         except OSError as error:
@@ -368,3 +383,74 @@ class Store:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_claims": {}}  # they belong to this process
+
+
+class RemoteStore(Store):
+    """The store of rank 0, on a rank that does not record; nothing can be read from it here."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.file = self.folder / "tenfold.db"
+        self.version = VERSION
+        self._claims = {}
+
+    def _check_writable(self) -> None:
+        self._refuse()
+
+    def connect(self, *_: object, **__: object) -> NoReturn:
+        """Raise StoreError."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise StoreError(
+            f"rank 0 of the launch records this run, in its folder {self.folder}; read it there, or on rank 0 only"
+        )
+
+
+SINCE = "SELECT id, body FROM events WHERE run = ? AND superseded = 0 AND id > ? ORDER BY id"
+REPEATED = "SELECT COUNT(*) FROM events WHERE run = ? AND superseded = 1"
+OF_TYPE = "SELECT body FROM events WHERE run = ? AND type = ? AND superseded = 0"
+
+
+class Follower:
+    """Reads the events of runs that were recorded after a cursor, which is the number of an event."""
+
+    def __init__(self, store: Store) -> None:
+        self._lock = threading.Lock()
+        self._connection = store.connect(check_same_thread=False)
+        self._connection.execute("PRAGMA query_only = 1")
+
+    def version(self) -> int:
+        """Return a number that changes whenever something is written to the store."""
+        with self._lock:
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def events(self, run: int, after: int = 0) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+        """Return the numbers and the values of a run's events after a cursor, and the new cursor."""
+        with self._lock:
+            found = self._connection.execute(SINCE, (run, after)).fetchall()
+        read = ((number, *decoded(body)) for number, body in found)
+        return [(number, row) for number, row, damaged in read if not damaged], found[-1][0] if found else after
+
+    def repeated(self, run: int) -> int:
+        """Return how many events of a run do not count any more, because their epochs were repeated."""
+        with self._lock:
+            return int(self._connection.execute(REPEATED, (run,)).fetchone()[0])
+
+    def stages(self, run: int) -> list[dict[str, Any]]:
+        """Return the lifecycle events of a run."""
+        return self._bodies(f"{OF_TYPE} ORDER BY id", run, "lifecycle")
+
+    def latest_metric(self, run: int) -> dict[str, Any]:
+        """Return the last metric of a run; empty where it has none."""
+        return next(iter(self._bodies(f"{OF_TYPE} ORDER BY id DESC LIMIT 1", run, "metric")), {})
+
+    def _bodies(self, query: str, *values: object) -> list[dict[str, Any]]:
+        with self._lock:
+            found = self._connection.execute(query, values).fetchall()
+        return [row for row, damaged in (decoded(body) for (body,) in found) if not damaged]
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._connection.close()

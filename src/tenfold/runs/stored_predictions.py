@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.common.array_files import read_npz
-from tenfold.common.files import replacing
+from tenfold.common.files import read_npz, replacing
 from tenfold.errors import StoreError
 
 FILE = "predictions.npz"

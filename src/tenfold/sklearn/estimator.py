@@ -1,25 +1,100 @@
-"""What the two estimators have in common: parameters, the experiment they make, fitting and predicting."""
+"""Training on data that are in memory already, recorded or not, and predicting with the trained network."""
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
+from tenfold.api.train import engine_for, finished_run, warn
+from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.data.part import Tensors
+from tenfold.engines import RecordedRun, require_no_launcher
+from tenfold.engines.prepare import check_new_run, describe, prepare, resolve_defaults
+from tenfold.engines.processes import Processes
+from tenfold.engines.recording import train_recorded
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.section_fields import USUAL_BATCH
-from tenfold.sklearn.fitting import fit, is_built_in, outputs_of
+from tenfold.launch.detect import detect_world
+from tenfold.machine import devices
+from tenfold.runs import Event, Run, Stopwatch, Store
+from tenfold.runs.callbacks import Callbacks, as_list
+from tenfold.runs.run import History
+from tenfold.workers.fork_server import start_server_for
+from tenfold.workers.task import make_network
+
+KIND = "fit"
+PREDICTED_AT_ONCE = 2048
+
+
+class Fitted(NamedTuple):
+    """The result of training."""
+
+    network: nn.Module
+    result: dict[str, Any]
+    history: list[dict[str, float]]
+    run: Run | None
+
+
+def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, callbacks: Any) -> Fitted:
+    """Train on these parts, with real workers; it is recorded only if a folder of runs is given."""
+    require_no_launcher("an estimator of scikit-learn", detect_world())
+    if experiment.machine.engine == "virtual":
+        raise ExperimentError("an estimator trains with real workers; tenfold.simulate trains on a virtual cluster")
+    stopwatch, history = Stopwatch(), History()
+    heard = Callbacks(warn, as_list(callbacks))
+
+    def listen(event: Event) -> None:
+        history(event)
+        heard(event)
+
+    experiment = resolve_defaults(experiment)
+    engine = engine_for(experiment, stopwatch, listen)
+    if isinstance(engine, Processes):
+        start_server_for(experiment.division.workers)
+    task = prepare(experiment, splits=splits.to(devices.resolve(experiment.machine.device)))
+    run = None
+    check_new_run(task)
+    if runs is None:
+        outcome = engine.run(task, stopwatch, listen)
+    else:
+        store = Store(runs)
+        number = store.create(experiment, kind=KIND, facts=describe(task))
+        outcome = train_recorded(engine.run, task, store, number, stopwatch, listen)
+        run = finished_run(RecordedRun.finished(store, number, outcome, experiment))
+    network = make_network(task).cpu()
+    network.load_state_dict(outcome.weights)
+    return Fitted(network.eval(), outcome.result, history.rows(), run)
+
+
+def outputs_of(network: nn.Module, x: Tensor, *, exact: bool) -> Tensor:
+    """Return a network's outputs as float64, a batch at a time.
+
+    `exact` computes in float64, so that the outputs for a sample do not depend on the batch it comes in.
+    """
+    if exact:
+        network, x = copy.deepcopy(network).double(), x.double()
+    with torch.inference_mode():
+        return torch.cat([network(batch) for batch in torch.split(x, PREDICTED_AT_ONCE)]).double()
+
+
+def is_built_in(model: object) -> bool:
+    """Return whether a model is one of the built-in networks, which compute in any precision."""
+    return model is None or (isinstance(model, str) and model in MODELS)
+
 
 USUAL_STEPS = 300
 """The number of steps that the default number of epochs aims at; the next two limit the epochs."""
@@ -134,3 +209,81 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 def usual_width(numbers: int) -> int:
     """Return the width of the hidden layer: a power of two, about twice the number of inputs and outputs."""
     return min(max(1 << math.ceil(math.log2(2 * numbers)), NARROWEST), WIDEST)
+
+
+class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
+    """A network that classifies, as an estimator of scikit-learn.
+
+    | parameter | meaning |
+    |---|---|
+    | model | a built-in name, a class or function that returns a network; default: an mlp sized to the data |
+    | hidden | widths of the mlp's hidden layers |
+    | epochs | passes over the data; default: about 300 steps |
+    | batch_size, optimizer, lr, weight_decay, loss | the fields of an experiment |
+    | validation_fraction, patience | share held out to watch, and after how many epochs without a better loss to stop |
+    | workers, strategy, sync_every, device, threads | how the training is divided, and where it runs |
+    | input_shape | the shape of a sample, where the model wants another than a row: (1, 28, 28) |
+    | fields | further fields of the experiment by name: {"clip": 1.0} |
+    | callbacks | callbacks, see `tenfold.Callback` |
+    | random_state | seed of the weights and of the order of samples |
+    | runs | folder to record every fit in as a run; default: not recorded |
+
+    After `fit`: `classes_`, `n_features_in_`, `feature_names_in_`, `network_` (the trained module), `history_`,
+    `result_`, `experiment_`, `n_iter_`, and `run_` (None unless recorded).
+
+    >>> from sklearn.datasets import load_iris
+    >>> x, y = load_iris(return_X_y=True)
+    >>> Classifier(random_state=0).fit(x, y).score(x, y) > 0.9
+    True
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+        """Train on inputs X (samples x features) and a label for each."""
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])  # noqa: N806
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"Classifier needs two classes or more; y has one class only: {self.classes_[0]}")
+        return self._fit(X, numbers.astype(np.int64), classes=len(self.classes_))
+
+    def predict_proba(self, X: Any) -> Array:  # noqa: N803
+        """Return the probability of each class (samples x classes, in the order of `classes_`)."""
+        return np.asarray(softmax(self._outputs(X), axis=1))
+
+    def predict(self, X: Any) -> Array:  # noqa: N803
+        """Return the most probable class of each sample."""
+        found = self._outputs(X).argmax(axis=1)
+        return np.asarray(self.classes_[found])
+
+
+class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
+    """A network that predicts numbers, as an estimator of scikit-learn.
+
+    The parameters and attributes are those of `Classifier`, but for `classes_`. The network learns targets of mean 0
+    and standard deviation 1; `predict` returns them in their own units.
+
+    >>> from sklearn.datasets import make_regression
+    >>> x, y = make_regression(200, 10, random_state=0)
+    >>> Regressor(random_state=0).fit(x, y).score(x, y) > 0.9
+    True
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+        """Train on inputs X (samples x features) and a number, or a row of numbers, for each."""
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)  # noqa: N806
+        rows = y.astype(np.float64).reshape(len(y), -1)
+        spread = rows.std(axis=0)
+        self.target_mean_, self.target_scale_ = rows.mean(axis=0), np.where(spread > 0, spread, 1.0)
+        self._flat_target = y.ndim == 1
+        scaled = (rows - self.target_mean_) / self.target_scale_
+        return self._fit(X, scaled.astype(np.float32), classes=None)
+
+    def predict(self, X: Any) -> Array:  # noqa: N803
+        """Return the predicted number, or row of numbers, of each sample."""
+        found = self._outputs(X) * self.target_scale_ + self.target_mean_
+        return np.asarray(found[:, 0] if self._flat_target else found)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tenfold.common.user_code import user_frames
+from tenfold.common.imports import user_frames
 from tenfold.data import Part, Splits, batches
-from tenfold.data.tree import find_main_output, tree_concatenate, tree_leaves, tree_map
+from tenfold.data.part import find_main_output, tree_concatenate, tree_leaves, tree_map
 from tenfold.errors import ModelError
 from tenfold.experiment import Training
 from tenfold.machine.cores import use_threads_that_exist

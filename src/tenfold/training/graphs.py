@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.data import Part
-from tenfold.data.tree import select_rows
+from tenfold.data.part import select_rows
 from tenfold.experiment import Training
-from tenfold.training.fused.fused_replicas import Fused, resident
 from tenfold.training.measures import Measure
 from tenfold.training.replica import Replica
+from tenfold.training.stacked_replicas import Fused, resident
 
 
 def find_capture_obstacle(training: Training, part: Part) -> str:

@@ -10,12 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from tenfold.common import catalog
-from tenfold.common.imports import resolve
+from tenfold.common.catalog import Registry
+from tenfold.common.imports import definition_of, resolve
 from tenfold.common.metric_table import LOSS, METRICS, beyond_share, main_metric, metric_traits
-from tenfold.common.registry import Registry
-from tenfold.common.user_code import definition_of
-from tenfold.data.part import NO_LABEL
-from tenfold.data.tree import main_output, tree_leaves
+from tenfold.data.part import NO_LABEL, main_output, tree_leaves
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
 from tenfold.experiment.values import PythonObject, UnrecordedObject, label_of
@@ -32,7 +30,7 @@ from tenfold.training.metrics import (
     ratio,
 )
 from tenfold.training.network_call import Outputs, describe_outputs
-from tenfold.training.ranking import ranking_metric
+from tenfold.training.scorers import ranking_metric
 
 Measure = Callable[[Any, Any], Any]
 SUM_TOLERANCE = 1e-3

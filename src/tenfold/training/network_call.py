@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tenfold.data.tree import shape_of, tree_leaves
+from tenfold.data.part import shape_of, tree_leaves
 from tenfold.errors import ModelError
 
 

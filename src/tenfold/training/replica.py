@@ -1,13 +1,14 @@
-"""One replica: a network with its optimizer, and what a step does to them."""
+"""Whether a GPU may round fp32 numbers to tf32."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tenfold.data import Part
-from tenfold.data.tree import select_rows, tree_leaves
+from tenfold.data.part import select_rows, tree_leaves
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.machine.devices import start_libraries, supports_graphs, synchronize
@@ -15,8 +16,30 @@ from tenfold.training.evaluation import TrainingAccuracy
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import Measure
 from tenfold.training.network_call import autocast, call_network
-from tenfold.training.optimizers.make_optimizer import base_rate, has_sparse_gradients, make_optimizer
+from tenfold.training.optimizers import base_rate, has_sparse_gradients, make_optimizer
 from tenfold.training.schedules import Rates, choose_schedule
+
+
+@contextmanager
+def set_matmul_precision(precision: str) -> Iterator[None]:
+    """Allow or forbid tf32 for matrix products and convolutions on a GPU in this block, as the precision says.
+
+    torch by itself allows it for convolutions and forbids it for products; here fp32 means fp32. On a CPU this changes
+    nothing.
+    """
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = precision != "fp32"
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
+
+
+def product(matrix: Tensor, other: Tensor) -> Tensor:
+    """Return matrix times other in full fp32, also where training uses tf32: averaged weights keep their digits."""
+    with set_matmul_precision("fp32"):
+        return matrix @ other
 
 
 class Replica:

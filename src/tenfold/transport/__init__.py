@@ -5,12 +5,11 @@ one worker, `SharedMemoryTransport` for processes of one machine; `network.join`
 mpirun started on any number of hosts.
 """
 
-from tenfold.transport.base import Transport, average_in_rank_order, compute_shares
-from tenfold.transport.memory.segment import Segment, StopReason, clean_up_orphans
-from tenfold.transport.memory.shared_arrays import SharedTensor
-from tenfold.transport.memory.shared_memory_transport import SharedMemoryTransport
-from tenfold.transport.network.abstract_network import Network
-from tenfold.transport.single_worker import SingleWorkerTransport
+from tenfold.transport.base import SingleWorkerTransport, Transport, average_in_rank_order, compute_shares
+from tenfold.transport.network import Network
+from tenfold.transport.segment import Segment, StopReason, clean_up_orphans
+from tenfold.transport.shared_arrays import SharedTensor
+from tenfold.transport.shared_memory import SharedMemoryTransport
 
 __all__ = [
     "Network",

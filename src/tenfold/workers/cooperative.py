@@ -12,7 +12,7 @@ from greenlet import getcurrent, greenlet
 from numpy.typing import NDArray
 
 from tenfold.training.randomness import RngState
-from tenfold.workers.messages import Decision, Message
+from tenfold.workers.task import Decision, Message
 
 SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
 

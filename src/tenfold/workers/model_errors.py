@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tenfold.common.user_code import user_frames
+from tenfold.common.imports import user_frames
 from tenfold.data import DatasetPart, Part
-from tenfold.data.tree import find_main_output
+from tenfold.data.part import find_main_output
 from tenfold.errors import ModelError, TrainingError
 from tenfold.training import Replica, all_targets, base_rate, choose_loss, choose_metrics, predict
 from tenfold.training.evaluation import check_fits, make_measure_error, required_bytes

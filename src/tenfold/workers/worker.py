@@ -15,17 +15,15 @@ from torch import Tensor, nn
 
 from tenfold.data import Part, batches, order
 from tenfold.errors import ModelError, StoreError, TenfoldError
-from tenfold.machine.liveness import WorkerProgress
-from tenfold.machine.process_state import memory_use, peak_memory
-from tenfold.mixing.rate_scaling import rate_scale, warmup_epochs
+from tenfold.machine.liveness import WorkerProgress, memory_use, peak_memory
+from tenfold.mixing.builders import rate_scale, warmup_epochs
 from tenfold.runs import Emit, Metric, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
 from tenfold.training import choose_loss, choose_metrics
 from tenfold.training.evaluation import EvaluatedShare, evaluate_share, make_training_accuracy
 from tenfold.training.randomness import seed_everything
 from tenfold.training.replica import make_replica
-from tenfold.transport.memory.counters import MembersChanged
+from tenfold.transport.segment import MembersChanged
 from tenfold.workers.channels import Channels
-from tenfold.workers.messages import Decision, EpochTrained, Evaluated, Finished, Message, Saved
 from tenfold.workers.model_errors import (
     check_metrics,
     check_outputs,
@@ -33,9 +31,9 @@ from tenfold.workers.model_errors import (
     explain_failure,
     make_divergence_error,
 )
-from tenfold.workers.task import Task
+from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task
 from tenfold.workers.timekeeper import Timekeeper
-from tenfold.workers.trainers.trainer import can_capture, make_trainer
+from tenfold.workers.trainers import can_capture, make_trainer
 
 Report = Callable[[Message], Decision]
 

@@ -5,7 +5,7 @@ import pytest
 from tenfold.cluster import Cluster
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
-from tenfold.prediction.planning.candidates import candidates_here, candidates_on, drop_dominated
+from tenfold.prediction.planning.pricing import candidates_here, candidates_on, drop_dominated
 
 
 @pytest.fixture(autouse=True)

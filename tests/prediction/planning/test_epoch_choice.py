@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from tenfold.prediction.planning import epoch_choice
-from tenfold.prediction.planning.epoch_choice import Goal
-from tenfold.prediction.planning.learning_curve import Point, fit_curves
+from tenfold.prediction.planning import learning_curve as epoch_choice
+from tenfold.prediction.planning.learning_curve import Goal, Point, fit_curves
 
 EPOCH = 1000
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tenfold.prediction.planning.gradient_noise import data_factor, noise_batch
+from tenfold.prediction.planning.evidence import data_factor, noise_batch
 
 
 @pytest.mark.parametrize(("batch", "steps", "sigma"), [(64, 1, 0.5), (16, 8, 2.0), (256, 4, 0.05)])

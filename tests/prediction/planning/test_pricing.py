@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from tenfold.cluster.experiment_cluster import HERE
+from tenfold.cluster.cluster import HERE
 from tenfold.data import Splits, Tensors
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning.candidates import Candidate
 from tenfold.prediction.planning.learning_probe import Probe
-from tenfold.prediction.planning.pricing import Prices, _Rates
+from tenfold.prediction.planning.pricing import Candidate, Prices, _Rates
 from tenfold.prediction.profile import Profile
 
 RATES = _Rates(first=3.0, epoch=2.0, error=(0.9, 1.1), start=0.0, evaluation=5.0, save=1.0)

@@ -18,10 +18,10 @@ import torch
 from tenfold.cluster import Cluster
 from tenfold.data import Splits, Tensors
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning import planner, trial_search
-from tenfold.prediction.planning.candidates import Candidate, candidates_on
+from tenfold.prediction.planning import planner
+from tenfold.prediction.planning import planner as trial_search
 from tenfold.prediction.planning.learning_probe import Probe
-from tenfold.prediction.planning.pricing import Prices
+from tenfold.prediction.planning.pricing import Candidate, Prices, candidates_on
 
 CLUSTER = Cluster(groups=[{"count": 2, "step_seconds": 0.01, "link": "infiniband"}])
 CANDIDATES = [one for one in candidates_on(CLUSTER, Experiment(model="mlp", hidden=[2])) if one.looseness == 0]

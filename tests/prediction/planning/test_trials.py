@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from tenfold.prediction.planning.evidence import Trials, WallTimes, stop_share
 from tenfold.prediction.planning.learning_probe import Probe
-from tenfold.prediction.planning.trials import Trials, WallTimes, stop_share
 
 
 def probe(*values: float, seed: int = 0, epochs: int | None = None) -> Probe:

@@ -1,4 +1,4 @@
-from tenfold.report.exports.csv_table import write_csv
+from tenfold.report.exports import write_csv
 
 
 def test_text_is_never_a_formula_and_numbers_stay_numbers():

@@ -5,7 +5,7 @@ import json
 from made_runs import make_crossval, make_run, read_run
 
 from tenfold.experiment import Experiment
-from tenfold.report.exports import export
+from tenfold.report import exports as export
 from tenfold.runs import Metric, Recorder, Store
 
 

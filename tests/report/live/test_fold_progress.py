@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tenfold.report.live.fold_progress import FoldProgress
+from tenfold.report.progress import FoldProgress
 from tenfold.runs import Event, FoldChanged, FoldsStarted, Metric, Warned
 
 

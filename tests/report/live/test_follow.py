@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 import tenfold
-from tenfold.report.live import notebook
-from tenfold.report.live.follow import follow, is_watched
-from tenfold.report.live.run_progress import RunProgress
+from tenfold.report import display as notebook
+from tenfold.report.display import follow, is_watched
+from tenfold.report.progress import RunProgress
 
 FIELDS = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 2, "threads": 1}
 EXPERIMENT = tenfold.Experiment(**FIELDS)

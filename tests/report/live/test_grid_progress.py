@@ -5,8 +5,8 @@ from made_runs import epoch_events, started
 from rich.console import Console
 
 from tenfold.experiment import Experiment
-from tenfold.report.live.display import as_plain_text
-from tenfold.report.live.grid_progress import GridProgress
+from tenfold.report.display import as_plain_text
+from tenfold.report.progress import GridProgress
 from tenfold.runs import FoldChanged, FoldsStarted, Warned
 
 EXPERIMENT = Experiment(epochs=2)

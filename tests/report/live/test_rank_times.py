@@ -5,8 +5,7 @@ import io
 from rich.console import Console
 
 from tenfold.experiment import Experiment
-from tenfold.report.live.rank_times import RankTimes
-from tenfold.report.live.run_progress import RunProgress
+from tenfold.report.progress import RankTimes, RunProgress
 from tenfold.runs import EpochEnded, Metric, Span, Warned
 
 

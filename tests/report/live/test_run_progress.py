@@ -6,7 +6,7 @@ from made_runs import epoch_events, started
 from rich.console import Console
 
 from tenfold.experiment import Experiment
-from tenfold.report.live.run_progress import RunProgress
+from tenfold.report.progress import RunProgress
 from tenfold.runs import EpochEnded, Lifecycle, Metric, Warned, WorkerDropped
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 import tenfold
-from tenfold.report.loggers.make_loggers import make_loggers
+from tenfold.report.loggers import make_loggers
 
 FIELDS: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 120, "epochs": 2, "log_every": 1}
 

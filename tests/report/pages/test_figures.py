@@ -1,8 +1,8 @@
 from made_runs import make_run, make_virtual_run, read_run
 
 from tenfold.experiment import Experiment
-from tenfold.report.pages.figures import mean_figure, page_figures, run_figure
-from tenfold.report.plots.styles import PlotStyles
+from tenfold.report.pages.page import mean_figure, page_figures, run_figure
+from tenfold.report.plots.charts import PlotStyles
 from tenfold.report.rows import make_rows
 from tenfold.runs import Metric, Recorder, Store
 

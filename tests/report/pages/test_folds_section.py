@@ -8,11 +8,12 @@ from made_runs import made_folds, make_crossval, make_run
 from rich.console import Console
 
 from tenfold.report.pages import sections
-from tenfold.report.pages.folds_section import folds_section, folds_so_far
-from tenfold.report.pages.write_report import render_report
-from tenfold.report.plots import fold_plots
+from tenfold.report.pages.run_pages import render_report
+from tenfold.report.pages.sections import folds_section, folds_so_far
+from tenfold.report.plots import run_plots as fold_plots
 from tenfold.report.results.comparison import Comparison
-from tenfold.report.tables import crosstable, fold_tables
+from tenfold.report.tables import run_tables as crosstable
+from tenfold.report.tables import run_tables as fold_tables
 from tenfold.runs import FoldChanged, FoldsStarted
 
 

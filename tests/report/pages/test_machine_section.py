@@ -2,8 +2,8 @@
 
 from made_runs import FACTS, make_run
 
-from tenfold.report.pages.machine_section import machine_section
-from tenfold.report.pages.write_report import render_report
+from tenfold.report.pages.run_pages import render_report
+from tenfold.report.pages.sections import machine_section
 
 LAYOUT = [[[0, 4], [1, 5]], [[2, 6], [3, 7]]]
 

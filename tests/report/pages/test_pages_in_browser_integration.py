@@ -7,10 +7,9 @@ from browser import NEEDS_BROWSER, started_browser
 from made_runs import made_folds, made_prediction, make_crossval, make_run, make_virtual_run
 
 from tenfold.experiment import Experiment
-from tenfold.report.exports import export
-from tenfold.report.pages import write_report as report
-from tenfold.report.results.forecast_result import Forecast
-from tenfold.report.results.twin_result import Twin
+from tenfold.report import exports as export
+from tenfold.report.pages import run_pages as report
+from tenfold.report.results.forecast_result import Forecast, Twin
 
 pytestmark = [pytest.mark.timeout(90), *NEEDS_BROWSER]
 

@@ -6,8 +6,8 @@ import pytest
 from made_runs import FACTS, make_run
 
 from tenfold.errors import StoreError
-from tenfold.report.exports import export
-from tenfold.report.pages import write_report as report
+from tenfold.report import exports as export
+from tenfold.report.pages import run_pages as report
 from tenfold.report.results.comparison import Comparison
 
 VOID = {"meta", "input", "br", "wbr", "link", "img", "hr"}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from made_runs import make_run, make_virtual_run
 
 from tenfold.experiment import Experiment
-from tenfold.report.pages import write_report as report
-from tenfold.report.plots import device_plots
-from tenfold.report.plots.styles import PlotStyles
+from tenfold.report.pages import run_pages as report
+from tenfold.report.plots import run_plots as device_plots
+from tenfold.report.plots.charts import PlotStyles
 from tenfold.report.results.comparison import Comparison
 from tenfold.report.rows import Row, Spread, make_rows, with_ratios
 

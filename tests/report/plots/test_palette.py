@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from looped import looped
 
-from tenfold.report.plots import palette
+from tenfold.report.plots import charts as palette
 
 # What is left of red, green and blue light for eyes without one kind of cone (Machado et al. 2009, severity 1).
 EYES = {

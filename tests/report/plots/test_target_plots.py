@@ -6,8 +6,8 @@ import pytest
 from made_runs import make_run
 
 from tenfold.errors import ExperimentError, StoreError
-from tenfold.report.plots.styles import PlotStyles
-from tenfold.report.plots.target_plots import target_plot
+from tenfold.report.plots.charts import PlotStyles
+from tenfold.report.plots.scaling_plots import target_plot
 from tenfold.report.results.comparison import Comparison
 
 

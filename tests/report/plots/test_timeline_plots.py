@@ -1,7 +1,7 @@
 import pytest
 from made_runs import make_run
 
-from tenfold.report.plots import timeline_plots
+from tenfold.report.plots import run_plots as timeline_plots
 from tenfold.runs import Span
 
 

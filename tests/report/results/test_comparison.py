@@ -12,12 +12,11 @@ from made_runs import FACTS, make_run, read_run
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.report.live.display import as_plain_text
+from tenfold.report.display import as_plain_text
 from tenfold.report.plots import scaling_plots
-from tenfold.report.plots.styles import PlotStyles
+from tenfold.report.plots.charts import PlotStyles
 from tenfold.report.results.comparison import Comparison, Spread
-from tenfold.report.row_ranking import choose_rows, notable_rows, pareto_front
-from tenfold.report.rows import make_rows
+from tenfold.report.rows import choose_rows, make_rows, notable_rows, pareto_front
 from tenfold.report.tables import columns
 from tenfold.runs import Metric, Recorder, Store
 

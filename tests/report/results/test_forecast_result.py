@@ -11,8 +11,8 @@ from made_runs import made_prediction
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.report import knee
-from tenfold.report.plots import forecast_plots
+from tenfold.report import curves as knee
+from tenfold.report.plots import scaling_plots as forecast_plots
 from tenfold.report.results.forecast_result import Forecast
 
 POWERS = [2**power for power in range(11)]

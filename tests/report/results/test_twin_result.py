@@ -4,9 +4,9 @@ import re
 import pytest
 from made_runs import make_run, make_virtual_run
 
-from tenfold.report.pages.write_report import render_report
+from tenfold.report.pages.run_pages import render_report
 from tenfold.report.related_runs import find_twin
-from tenfold.report.results.twin_result import TimePart, Twin
+from tenfold.report.results.forecast_result import TimePart, Twin
 
 SHORT = {"steps_per_epoch": 40, "epochs": 1, "workers": 2}
 

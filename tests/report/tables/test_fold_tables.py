@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from tenfold.report.tables.fold_tables import fold_tables, name_of
+from tenfold.report.tables.run_tables import fold_tables, name_of
 from tenfold.runs import Run
 
 

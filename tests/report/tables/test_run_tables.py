@@ -1,9 +1,9 @@
 import pytest
 from made_runs import make_run
 
-from tenfold.report.live.display import as_plain_text
+from tenfold.report.display import as_plain_text
 from tenfold.report.tables import run_tables
-from tenfold.report.tables.text_table import TextTable
+from tenfold.report.tables.run_tables import TextTable
 
 
 def shown(renderable, width=120):

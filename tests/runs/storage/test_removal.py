@@ -5,8 +5,8 @@ from made_store import DIGITS, new_run, some_events
 
 from tenfold.errors import StoreError
 from tenfold.runs import Store
-from tenfold.runs.storage import removal
-from tenfold.runs.storage.removal import empty_trash, remove_run, to_remove
+from tenfold.runs.storage import damage as removal
+from tenfold.runs.storage.damage import empty_trash, remove_run, to_remove
 
 
 def finished(folder):

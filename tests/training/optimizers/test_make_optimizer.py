@@ -8,7 +8,7 @@ from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
 from tenfold.training import OPTIMIZERS, Replica, base_rate
-from tenfold.training.optimizers.make_optimizer import make_optimizer, try_options
+from tenfold.training.optimizers import make_optimizer, try_options
 
 
 def made(**fields):
@@ -94,7 +94,7 @@ def test_a_step_that_fails_without_any_options_is_explained(monkeypatch):
         def step(self, *_arguments):
             raise TypeError("momentum is of no use")
 
-    monkeypatch.setattr("tenfold.training.optimizers.make_optimizer._eager", lambda _optimizer: Failing)
+    monkeypatch.setattr("tenfold.training.optimizers._eager", lambda _optimizer: Failing)
     with pytest.raises(ExperimentError) as refused:
         try_options(Training(optimizer="sgd", nesterov=True))
     assert str(refused.value) == 'training.optimizer = "sgd" cannot step: momentum is of no use'

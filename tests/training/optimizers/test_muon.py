@@ -9,11 +9,10 @@ from tenfold.common.catalog import MODELS
 from tenfold.data import Tensors
 from tenfold.experiment import Training
 from tenfold.training import Replica
-from tenfold.training.fused.fused_replicas import Fused
-from tenfold.training.fused.updates import make_rule
-from tenfold.training.optimizers.muon import Muon, as_matrices, find_matrices
-from tenfold.training.optimizers.newton_schulz import COEFFICIENTS, factors, gram
+from tenfold.training.muon import COEFFICIENTS, Muon, as_matrices, factors, find_matrices, gram
 from tenfold.training.replica import plan_rates
+from tenfold.training.stacked_optimizers import make_rule
+from tenfold.training.stacked_replicas import Fused
 
 STEPS = 3
 

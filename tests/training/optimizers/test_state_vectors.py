@@ -5,7 +5,7 @@ from torch import nn
 from tenfold.common.catalog import OPTIMIZERS
 from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS, OptimizerTraits, traits_of
 from tenfold.experiment import Training
-from tenfold.training.optimizers.state_vectors import ASSUMED, count_state_vectors
+from tenfold.training.optimizers import ASSUMED, count_state_vectors
 
 
 @pytest.mark.parametrize("name", sorted(set(OPTIMIZER_TRAITS) - {"lbfgs"}))

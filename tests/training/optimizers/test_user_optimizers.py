@@ -8,10 +8,10 @@ from torch.optim import lr_scheduler
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training import base_rate
-from tenfold.training.fused.updates import make_rule
-from tenfold.training.optimizers.make_optimizer import make_optimizer
+from tenfold.training.optimizers import make_optimizer
 from tenfold.training.replica import plan_rates
-from tenfold.training.user_schedules import check_own_schedule
+from tenfold.training.schedules import check_own_schedule
+from tenfold.training.stacked_optimizers import make_rule
 
 
 def two_groups(network):

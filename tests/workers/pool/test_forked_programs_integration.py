@@ -13,7 +13,7 @@ import torch
 import tenfold
 from tenfold.errors import MachineError
 from tenfold.sklearn import Classifier
-from tenfold.workers.pool import fork_server
+from tenfold.workers import fork_server
 
 SMALL = {"model": "mlp", "data": "digits", "limit": 40, "epochs": 1, "hidden": [4]}
 

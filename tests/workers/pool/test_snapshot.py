@@ -14,9 +14,9 @@ from torch import nn
 
 from tenfold.data import SubsetPart, Tensors
 from tenfold.errors import ExperimentError, MachineError
-from tenfold.transport.memory import shared_arrays
-from tenfold.transport.memory.shared_arrays import allocate as shared_arrays_allocate
-from tenfold.workers.pool.snapshot import TaskSnapshot, bytes_to_share, in_shared_memory
+from tenfold.transport import shared_arrays
+from tenfold.transport.shared_arrays import allocate as shared_arrays_allocate
+from tenfold.workers.process import TaskSnapshot, bytes_to_share, in_shared_memory
 
 
 def sent(snapshot: TaskSnapshot) -> TaskSnapshot:

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 
-from tenfold.workers.pool.fork_server import _environment, _no_main
+from tenfold.workers.fork_server import _environment, _no_main
 
 
 def test_they_take_turns_and_leave_the_program_as_it_was() -> None:

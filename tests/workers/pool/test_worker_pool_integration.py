@@ -16,10 +16,10 @@ from waiting import wait_until
 
 from tenfold.errors import MachineError, WorkerLost
 from tenfold.machine import limits
-from tenfold.machine.process_state import is_alive
-from tenfold.workers.pool import worker_pool as crew
-from tenfold.workers.pool.fork_server import start_process
-from tenfold.workers.pool.worker_pool import WorkerPool
+from tenfold.machine.liveness import is_alive
+from tenfold.workers import pool as crew
+from tenfold.workers.fork_server import start_process
+from tenfold.workers.pool import WorkerPool
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("_warm_server")]
 Start = Callable[..., WorkerPool]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tenfold.runs import Printed, Stopwatch
-from tenfold.workers.pool import worker_process
-from tenfold.workers.pool.worker_reports import WorkerConnection
+from tenfold.workers import process as worker_process
+from tenfold.workers.pool import WorkerConnection
 
 
 def test_what_is_printed_while_prints_are_collected_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:

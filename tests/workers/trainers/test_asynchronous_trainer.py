@@ -100,7 +100,7 @@ def test_what_is_pushed_is_where_the_replica_is() -> None:
     """The device without memory stands for a GPU."""
     from tenfold.mixing.builders import make_strategy
     from tenfold.workers.channels import single_worker_channels
-    from tenfold.workers.trainers.trainer import make_trainer
+    from tenfold.workers.trainers import make_trainer
 
     division = Division(strategy="downpour")
     links = single_worker_channels(16, torch.device("meta"), make_strategy(division))

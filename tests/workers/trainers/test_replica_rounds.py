@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tenfold.experiment import Division, Experiment
 from tenfold.mixing import STRATEGIES
-from tenfold.workers.trainers.replica_rounds import ReplicaRounds
+from tenfold.workers.rounds import ReplicaRounds
 
 SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
 UNEQUAL: dict[str, Any] = {"shards": "fractions", "fractions": [0.6, 0.3, 0.1]}
@@ -247,7 +247,7 @@ class TestOptimizerState:
 
 
 def test_the_loss_of_an_epoch_counts_every_sample_once() -> None:
-    from tenfold.workers.messages import EpochTrained
+    from tenfold.workers.task import EpochTrained
 
     threads = Threads(make_task(**SMALL | UNEQUAL, workers=3)).train()
     for messages in threads.heard:

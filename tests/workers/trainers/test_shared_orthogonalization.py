@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from threaded import Threads, make_task
 from torch import nn
 
-from tenfold.training.optimizers.muon import Muon, as_matrices
-from tenfold.workers.trainers import shared_orthogonalization
-from tenfold.workers.trainers.shared_orthogonalization import (
+from tenfold.training.muon import Muon, as_matrices
+from tenfold.workers import rounds as shared_orthogonalization
+from tenfold.workers.rounds import (
     assign_matrices,
     division_pays,
     large_stacks,

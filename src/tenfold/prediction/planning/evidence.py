@@ -1,22 +1,263 @@
-"""What the runs of a search say about its settings: learning curves, the epochs that they need, and what these take.
-
-A schedule is confirmed when enough seeds have reached the target with it, the experiment's own among them.
-"""
+"""How noisy gradients are, seen from how far replicas move apart between two rounds."""
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from tenfold.data import Splits
-from tenfold.prediction.planning import epoch_choice
-from tenfold.prediction.planning.assessment import Assessment
-from tenfold.prediction.planning.candidates import Candidate
-from tenfold.prediction.planning.epoch_choice import Goal, Schedule
-from tenfold.prediction.planning.learning_curve import SEED_ERROR, Point, fit_curves, noise_factor
+import torch
+from torch import Tensor
+
+from tenfold.data import Splits, batches
+from tenfold.experiment import Experiment
+from tenfold.machine import devices
+from tenfold.prediction.planning import learning_curve
+from tenfold.prediction.planning.learning_curve import (
+    SEED_ERROR,
+    Goal,
+    LearningCurve,
+    Point,
+    Schedule,
+    fit_curves,
+    noise_factor,
+)
 from tenfold.prediction.planning.learning_probe import Probe, chance_error, point_of
-from tenfold.prediction.planning.pricing import Price, Prices
-from tenfold.prediction.planning.trials import Trials, WallTimes, stop_share
+from tenfold.prediction.planning.pricing import Candidate, Price, Prices
+from tenfold.training import Replica, choose_loss
+from tenfold.workers.task import Task, make_network
+
+REPLICAS, STEPS = 8, 2
+RATE = 1e-3
+"""Small enough for the gradient to stay what it was."""
+
+
+def noise_batch(moves: Tensor, batch_size: int, steps: int) -> float:
+    """Return the batch size at which noise and gradient are equally large, tr(Sigma) / |G|^2; infinite for no gradient.
+
+    `moves` [replicas, weights] are D_i = w_i - w_0 of replicas that took H steps of plain SGD from w_0. With
+    V = sum_i |D_i - mean D|^2 / (N - 1), it is b H V / (|mean D|^2 - V / N): the "simple noise scale" of
+    McCandlish et al. 2018, "An Empirical Model of Large-Batch Training".
+    """
+    replicas, mean = len(moves), moves.mean(dim=0)
+    spread = float((moves - mean).square().sum()) / (replicas - 1)
+    signal = float(mean.square().sum()) - spread / replicas
+    return batch_size * steps * spread / signal if signal > 0 else math.inf
+
+
+def data_factor(batch: float, reference: float, noise: float) -> float:
+    """Return how many times the samples a global batch size needs for the same progress as the reference does.
+
+    Steps to a given loss go with 1 + noise / B (McCandlish et al. 2018), hence samples with B + noise.
+    """
+    return 1.0 if math.isinf(noise) else (batch + noise) / (reference + noise)
+
+
+def measure_noise(task: Task, weights: dict[str, Tensor]) -> float:
+    """Return the noise batch of a network with these weights, by replicas that each take a few steps from them."""
+    training = task.experiment.replace(
+        optimizer="sgd", momentum=0.0, lr=RATE, schedule="constant", warmup=0.0, clip=None, optimizer_options={}
+    ).training
+    part, batch = task.splits.train, training.samples_per_step
+    count = REPLICAS * STEPS
+    batch = max(1, min(batch, len(part) // count))
+    generator = torch.Generator().manual_seed(training.seed)
+    visits = list(batches(torch.randperm(len(part), generator=generator)[: count * batch], batch))
+    device, loss = devices.resolve(task.experiment.machine.device), choose_loss(training, task.splits.classes)
+    moves = []
+    for replica_visits in (visits[at : at + STEPS] for at in range(0, count, STEPS)):
+        network = make_network(task).to(device)
+        network.load_state_dict(weights)
+        replica = Replica(network.train(), training, loss, steps_per_epoch=STEPS)
+        before = _learned(replica)
+        for x, y in replica.feed(part, replica_visits):
+            replica.step(x, y)
+        moves.append(_learned(replica) - before)
+    return noise_batch(torch.stack(moves), batch, STEPS)
+
+
+def _learned(replica: Replica) -> Tensor:
+    return torch.cat([parameter.detach().flatten().clone() for parameter in replica.learning])
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The runs of a setting with a given number of epochs, one for each seed."""
+
+    epochs: int
+    probes: tuple[Probe, ...]
+    gap: float
+    """The gap that the target allows."""
+
+    @classmethod
+    def with_epochs(cls, probes: Iterable[Probe], epochs: int, gap: float) -> "Trials":
+        """Return the probes that have `epochs` epochs; of those with the same seed the last."""
+        by_seed = {probe.seed: probe for probe in probes if probe.epochs == epochs}
+        return cls(epochs, tuple(by_seed.values()), gap)
+
+    def __len__(self) -> int:
+        return len(self.probes)
+
+    @property
+    def missed(self) -> list[int]:
+        """The seeds that missed the target."""
+        return [probe.seed for probe in self.probes if probe.epochs_to(self.gap) is None]
+
+    @property
+    def reached(self) -> int:
+        """How many reached it."""
+        return len(self.probes) - len(self.missed)
+
+    @property
+    def stop_by_seed(self) -> dict[int, int]:
+        """The epochs after which such a run stops: at the target, or at its end."""
+        return {probe.seed: probe.epochs_to(self.gap) or self.epochs for probe in self.probes}
+
+    @property
+    def stops(self) -> list[int]:
+        """The same for all seeds."""
+        return list(self.stop_by_seed.values())
+
+
+def stop_share(probes: Iterable[Probe], gap: float) -> float | None:
+    """Return the part of their epochs after which runs reached the target, in the mean; None if none reached it."""
+    whole = [(probe.epochs_to(gap), probe.epochs) for probe in probes if probe.epochs]
+    shares = [after / epochs for after, epochs in whole if after is not None]
+    return statistics.mean(shares) if shares else None
+
+
+class _Wall(NamedTuple):
+    """What a probe took, in seconds of wall time."""
+
+    once: float
+    sample: float
+    epoch: float
+
+
+class WallTimes:
+    """Predicts how long probes take by what earlier ones took."""
+
+    def __init__(self, epoch: int) -> None:
+        """Start with nothing known; `epoch` are the samples of one."""
+        self._epoch = epoch
+        self._known: dict[Hashable, _Wall] = {}
+        self._last: _Wall | None = None
+
+    def add(self, setting: Hashable, seconds: float, probe: Probe) -> None:
+        """Add a probe that took `seconds` seconds; what is not training, evaluating or saving comes once a run."""
+        epoch_end = probe.evaluation + probe.save
+        once = seconds - probe.seconds - len(probe.values) * epoch_end
+        self._last = self._known[setting] = _Wall(max(0.0, once), probe.seconds / probe.samples, epoch_end)
+
+    def predict(self, setting: Hashable, samples: int) -> float | None:
+        """Return the expected seconds of a probe of a setting over `samples` samples; None if it had none yet."""
+        wall = self._known.get(setting)
+        return self._seconds(wall, samples) if wall is not None else None
+
+    def predict_any(self, samples: int) -> float:
+        """Return the expected seconds of a probe over `samples` samples if it is like the last one; 0: none yet."""
+        return self._seconds(self._last, samples) if self._last is not None else 0.0
+
+    def _seconds(self, wall: _Wall, samples: int) -> float:
+        return wall.once + samples * wall.sample + max(1, round(samples / self._epoch)) * wall.epoch
+
+
+HARDLY_FASTER = "averages less often than another, and is hardly faster"
+EXPECTED_SLOWER = "expected to be slower"
+NO_TIME = "no time was left"
+UNTRIED = (HARDLY_FASTER, EXPECTED_SLOWER, NO_TIME)
+"""Why candidates are not trained at all."""
+DIVERGED = "diverged"
+FELL_BEHIND = "fell behind"
+
+
+@dataclass(eq=False)
+class Assessment:
+    """What the search found out about one candidate."""
+
+    candidate: Candidate
+    probes: list[Probe] = field(default_factory=list)
+    """All runs on its learning curve, shortest first; candidates of one curve share them."""
+    own_probes: list[Probe] = field(default_factory=list)
+    """The runs of this candidate itself."""
+    curve: LearningCurve | None = None
+    epochs: int | None = None
+    """The epochs with the fewest expected seconds to the target; None if they are too many to predict."""
+    probability: float | None = None
+    """The probability that a run of these epochs reaches the target."""
+    expected: float | None = None
+    """Total seconds to the target, including what is lost if such a run misses it."""
+    tried: int = 0
+    """Seeds with which it was trained for just these epochs."""
+    reached: int = 0
+    """Those of them that reached the target."""
+    stops_after: float | None = None
+    """The epochs after which such a run should reach the target and stop, in the mean."""
+    price: Price | None = None
+    """The price of such a run, until it stops."""
+    interval: tuple[float, float] | None = None
+    """Seconds of training to the target: nine of ten runs should take between these."""
+    epoch_seconds: float | None = None
+    dropped: str = ""
+    """Why it left the search before the end; "" for those that stayed."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment to run."""
+        return self.candidate.experiment.replace(epochs=self.epochs or 1)
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether a probe of it diverged."""
+        return self.dropped.startswith(DIVERGED)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Orders assessments by the expected seconds to the target; what is not known comes last."""
+        usable = self.expected is not None and not self.has_diverged
+        return not usable, self.expected if self.expected is not None else self.epoch_seconds or math.inf
+
+
+@dataclass(frozen=True)
+class Search:
+    """Everything that a search found, and what it cost."""
+
+    assessments: list[Assessment]
+    """Soonest first; those without a prediction last."""
+    metric: str
+    noise_batch: float
+    """The batch size from which on larger batches mostly cost more samples."""
+    calibration_seconds: float
+    """Measuring step times."""
+    probe_seconds: float
+    machine_speeds: Sequence[float] = ()
+    """How fast this machine was, relative to its calibration, with each number of workers."""
+
+
+def find_setting(assessments: Iterable[Assessment], wanted: Candidate) -> Assessment | None:
+    """Return what is known of a setting; of those that differ only in threads which it leaves open, the most."""
+
+    def setting(one: Candidate) -> tuple[Any, ...]:
+        return one.device, one.workers, one.batch, one.mixing
+
+    equal = [one for one in assessments if setting(one.candidate) == setting(wanted)]
+    same = [one for one in equal if wanted.threads is None or one.candidate.threads == wanted.threads]
+    return max(same, key=lambda one: one.candidate.threads or 0, default=None)
+
+
+def describe_candidate(candidate: Candidate) -> str:
+    """Return a candidate in words."""
+    division, batch = candidate.experiment.division, candidate.experiment.training.samples_per_step
+    where = f" on {candidate.device}" if candidate.device != "cpu" else ""
+    if candidate.workers == 1:
+        return f"1 worker{where}, batch {batch}"
+    rounds = "gradients averaged" if division.average == "gradients" else f"{division.strategy} every {division.pace}"
+    return f"{candidate.workers} workers{where}, batch {batch}, {rounds}"
+
+
+# What the runs of a search say about its settings: learning curves, the epochs that they need, and what these take.
+#
+# A schedule is confirmed when enough seeds have reached the target with it, the experiment's own among them.
 
 SEEDS, MOST_SEEDS, OTHER_SEEDS = 3, 10, 1000
 """Seeds that confirm a schedule, at least and where runs are short; after the experiment's own, seeds are counted from
@@ -97,7 +338,7 @@ class Evidence:
         """Set the epochs of a setting, and what they should take; all None where the target is too far away."""
         assert one.curve is not None
         confirmed, listed = self.confirmed_epochs(one), self.schedules(one, self.longest_missed(one, by_own_seed=True))
-        best = epoch_choice.choose_best(listed)
+        best = learning_curve.choose_best(listed)
         if confirmed is not None:
             best = self._confirmed_schedule(one, confirmed, listed)
         if best is None:
@@ -117,9 +358,9 @@ class Evidence:
     def _confirmed_schedule(self, one: Assessment, epochs: int, listed: Sequence[Schedule]) -> Schedule:
         """Return a confirmed schedule and its expected seconds: other seeds may still miss the target."""
         assert one.curve is not None
-        trials, by_curve = self.trials(one, epochs), epoch_choice.probability(one.curve, self.goal, epochs)
+        trials, by_curve = self.trials(one, epochs), learning_curve.probability(one.curve, self.goal, epochs)
         chance = (CURVE_WORTH * by_curve + trials.reached) / (CURVE_WORTH + len(trials))
-        seconds, after = self.seconds(one), epoch_choice.next_epochs(epochs)
+        seconds, after = self.seconds(one), learning_curve.next_epochs(epochs)
         repeated = next((found.expected for found in listed if found.epochs == after), seconds(after))
         expected = chance * seconds(self.stops_after(one, epochs)) + (1 - chance) * (seconds(epochs) + repeated)
         return Schedule(epochs, chance, expected)
@@ -132,7 +373,7 @@ class Evidence:
             price = self._price(one, epochs)
             seconds += price.interval[1] if price else 0.0
             missed *= 1 - chances.get(epochs, 1.0)  # beyond the longest, a run should not miss
-            epochs = epoch_choice.next_epochs(epochs)
+            epochs = learning_curve.next_epochs(epochs)
         return seconds
 
     def _price(self, one: Assessment, epochs: float) -> Price | None:
@@ -145,7 +386,7 @@ class Evidence:
         """Return the schedules of a setting with more epochs than those that missed the target."""
         assert one.curve is not None
         seconds, stop = self.seconds(one), self.stop_share(one)
-        return epoch_choice.schedules(one.curve, self.goal, seconds, stop=stop, more_than=missed, optimism=optimism)
+        return learning_curve.schedules(one.curve, self.goal, seconds, stop=stop, more_than=missed, optimism=optimism)
 
     def stops_after(self, one: Assessment, epochs: int) -> float:
         """Return the epochs after which a run of `epochs` epochs stops, in the mean of its trial runs or of others."""

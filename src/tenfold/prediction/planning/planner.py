@@ -10,19 +10,35 @@
    costs its time and is repeated with more epochs (see `epoch_choice`).
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from time import perf_counter
 
-from tenfold.cluster.experiment_cluster import HERE, ClusterOrHere
+from tenfold.cluster.cluster import HERE, ClusterOrHere
 from tenfold.data import Splits
-from tenfold.errors import ExperimentError
-from tenfold.prediction.calibration import ReportProgress
-from tenfold.prediction.calibration.measure_machine import silent
-from tenfold.prediction.planning.assessment import Assessment, Search, describe_candidate
-from tenfold.prediction.planning.candidates import Candidate
-from tenfold.prediction.planning.learning_probe import target_gap
-from tenfold.prediction.planning.pricing import Prices
-from tenfold.prediction.planning.trial_search import TrialSearch
+from tenfold.errors import ExperimentError, TrainingError
+from tenfold.prediction.calibration import silent
+from tenfold.prediction.planning.evidence import (
+    DIVERGED,
+    EXPECTED_SLOWER,
+    FELL_BEHIND,
+    HARDLY_FASTER,
+    NO_TIME,
+    Assessment,
+    Evidence,
+    Search,
+    data_factor,
+    describe_candidate,
+    find_setting,
+    measure_noise,
+)
+from tenfold.prediction.planning.learning_curve import choose_next, next_epochs
+from tenfold.prediction.planning.learning_probe import Probe, target_gap, train_probe
+from tenfold.prediction.planning.pricing import Candidate, Prices, drop_dominated
+from tenfold.prediction.probes import ReportProgress
+from tenfold.workers.task import Task
 
 BUDGET = 90.0
 """Seconds that planning may take."""
@@ -72,3 +88,238 @@ def best_of(found: Search, target: float) -> Assessment:
         f"{last.value:.4g} on the validation part after {last.samples:,} samples; choose an easier target or a larger "
         "budget"
     )
+
+
+# Which settings a search trains, for how long, and when it knows enough.
+#
+# First, successive halving: settings with the promising learning curves train with their full schedules over a few
+# samples, one for each curve; curves are fitted, and the half that should reach the target soonest trains over twice
+# as many, up to half an epoch. Then trial runs: for each setting, the fewest epochs that have a fair chance if it is
+# a little better than its curve; those that take the fewest seconds are trained, with one seed after another, the
+# experiment's own first. A schedule is confirmed by three to ten seeds, more where runs are short; a fifth of them,
+# rounded down, may miss the target, but not the experiment's own. After a miss too many, only longer ones are tried.
+# A run stops at the target, so a schedule takes as long as its trial runs took to get there; where these stop early,
+# longer schedules are tried as long as runs with them stop sooner. Each run moves all curves. The search ends when
+# nothing else could be sooner than a confirmed schedule, or with the time.
+
+MOST_PROBED, FEWEST_PROBED = 8, 2
+"""Learning curves that enter the first round of probes, and the last."""
+FIRST_SHARE, FEWEST_STEPS, MOST_EPOCHS = 8, 64, 4
+"""The first probes see this part of the training samples, with a minimum of steps and a maximum of epochs."""
+USUAL_EPOCHS, LOOSE = 4, 0.03
+"""Epochs of a run with the smallest batch before anything is known, and the share of them that replicas need in
+addition for each doubling of the steps between their means."""
+TIMING_SHARE = 0.02
+"""The part of the time that a probe may take which only shows how fast a setting is."""
+MOST_TRIALS = 200
+"""Trial runs, however short they are."""
+OPTIMISM = 1.0
+"""Standard errors by which a setting may be better than its curve."""
+LONGER = 0.9
+"""The part of its seconds that a confirmed schedule might take if it were longer, with higher rates for longer."""
+SLACK = 1.15
+"""How many times as long as expected a run may take and still has to end in time."""
+
+
+class TrialSearch:
+    """Trains candidates until a deadline, and assesses them by the outcome."""
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        splits: Splits,
+        prices: Prices,
+        metric: str,
+        gap: float,
+        *,
+        deadline: float,
+        given: Candidate | None = None,
+        report: ReportProgress,
+    ) -> None:
+        self.assessments = [Assessment(one) for one in candidates]
+        self.splits = replace(splits, test=None, groups=None)
+        self.prices, self.gap, self.deadline, self.report = prices, gap, deadline, report
+        self.given = find_setting(self.assessments, given) if given is not None else None
+        self.noise_batch = math.inf
+        self._time = deadline - perf_counter()
+        self.evidence = Evidence(self.assessments, self.splits, prices, metric, gap, self._time)
+
+    def run(self) -> None:
+        """Train and assess until the soonest setting is known or the time is over."""
+        self._halve(self._promising())
+        self._try()
+        self._conclude()
+
+    def _promising(self) -> list[Assessment]:
+        """Return the candidates worth a probe: not dominated, and fastest according to the noise of gradients."""
+        for one in self.assessments:
+            one.epoch_seconds = self.evidence.epoch_seconds(one)
+        timed = [(one.candidate, one.epoch_seconds) for one in self.assessments if one.epoch_seconds is not None]
+        kept = drop_dominated(timed)
+        for one in self.assessments:
+            if one.epoch_seconds is not None and one.candidate not in kept and one is not self.given:
+                one.dropped = HARDLY_FASTER
+        left = [one for one in self.assessments if not one.dropped]
+        reference = min(left, key=lambda one: (one.candidate.batch, one.epoch_seconds or 0.0))
+        first = self._train(reference, self._samples(reference.candidate, 0))
+        if first is not None:
+            task = Task(reference.candidate.experiment, self.splits, 1)
+            self.noise_batch = measure_noise(task, first.weights)
+        fewest = reference.candidate.batch
+
+        def expected(one: Assessment) -> float:
+            factor = data_factor(one.candidate.batch, fewest, self.noise_batch)
+            return self.evidence.seconds(one)(
+                USUAL_EPOCHS * factor * (1 + LOOSE * math.log2(1 + one.candidate.looseness))
+            )
+
+        left = sorted((one for one in left if not one.dropped), key=expected)
+        kept_curves = _of_all_sizes(one.candidate for one in left)[:MOST_PROBED]
+        if self.given is not None:
+            kept_curves.append(self.given.candidate.curve_key)
+        for one in left:
+            if one.candidate.curve_key not in kept_curves and not one.probes:
+                one.dropped = EXPECTED_SLOWER
+        return [one for one in left if not one.dropped]
+
+    def _halve(self, alive: list[Assessment]) -> None:
+        """Learn fewer and fewer learning curves from more and more samples, up to half an epoch."""
+        room, rung = MOST_PROBED, 0
+        while alive:
+            for one in self._of_each_curve(alive, rung):
+                samples = self._samples(one.candidate, rung)
+                if one.dropped or any(probe.samples >= samples for probe in one.probes):
+                    continue
+                if self.evidence.runs and not self._in_time(one, samples):
+                    for other in self.evidence.with_same_curve(one) if not one.probes else ():
+                        other.dropped = NO_TIME
+                    continue
+                self._train(one, samples)
+            if rung == 0:
+                self._time_short_runs(alive)
+            self.evidence.assess()
+            room, rung = max(FEWEST_PROBED, room // 2), rung + 1
+            alive = self._soonest([one for one in alive if one.probes and not one.dropped], room)
+            alive = [one for one in alive if self._samples(one.candidate, rung) < len(self.splits.train)]
+
+    def _of_each_curve(self, alive: Iterable[Assessment], rung: int) -> list[Assessment]:
+        """Return for each learning curve the setting whose probe takes the fewest seconds."""
+        fastest: dict[str, tuple[float, Assessment]] = {}
+        for one in alive:
+            seconds = self.evidence.wall_seconds(one, self._samples(one.candidate, rung))
+            known = fastest.setdefault(one.candidate.curve_key, (seconds, one))
+            if seconds < known[0]:
+                fastest[one.candidate.curve_key] = seconds, one
+        return [one for _, one in fastest.values()]
+
+    def _time_short_runs(self, alive: Iterable[Assessment]) -> None:
+        """Train the settings whose curve is known from others, where that takes almost no time, for their speed."""
+        for one in alive:
+            samples = self._samples(one.candidate, 0)
+            is_short = self.evidence.wall_seconds(one, samples) <= TIMING_SHARE * self._time
+            wanted = self.prices.are_here and (is_short or one is self.given)
+            if wanted and one.probes and not one.own_probes and not one.dropped and self._in_time(one, samples):
+                self._train(one, samples)
+
+    def _try(self) -> None:
+        """Train the settings that could be sooner than any confirmed one for the epochs that they could need."""
+        too_long: dict[Candidate, int] = {}
+        """The fewest epochs of each setting that do not fit into the time."""
+        runs = 0
+        while runs < MOST_TRIALS:
+            alive = self.evidence.still_in_search()
+            confirmed = [one.expected for one in alive if self.evidence.confirmed_epochs(one)]
+            limit = min((expected for expected in confirmed if expected is not None), default=math.inf)
+            trials = [found for one in alive if (found := self._trial(one, limit, too_long))]
+            trials = trials or [found for one in alive if (found := self._longer(one, limit, too_long))]
+            if not trials:
+                return
+            _, one, epochs = min(trials, key=lambda trial: trial[0])
+            samples = epochs * len(self.splits.train)
+            if not self._in_time(one, samples):
+                too_long[one.candidate] = epochs
+                continue
+            runs += 1
+            self._train(one, samples, self.evidence.seed(one, len(self.evidence.trials(one, epochs))))
+            self.evidence.assess()
+
+    def _trial(
+        self, one: Assessment, limit: float, too_long: dict[Candidate, int]
+    ) -> tuple[float, Assessment, int] | None:
+        """Return the epochs to try of a setting, and their seconds if they are enough; None if not below the limit."""
+        seconds, stop = self.evidence.seconds(one), self.evidence.stop_share(one)
+        room = too_long.get(one.candidate, math.inf)
+        listed = [
+            found
+            for found in self.evidence.schedules(one, self.evidence.longest_missed(one), optimism=OPTIMISM)
+            if seconds(stop * found.epochs) < limit and found.epochs < room and self.evidence.is_open(one, found.epochs)
+        ]
+        trial = choose_next(listed)
+        return (seconds(stop * trial.epochs), one, trial.epochs) if trial is not None else None
+
+    def _longer(
+        self, one: Assessment, limit: float, too_long: dict[Candidate, int]
+    ) -> tuple[float, Assessment, int] | None:
+        """Return a longer schedule to try of a setting whose runs stop early, as in `_trial`."""
+        confirmed = self.evidence.confirmed_epochs(one)
+        if confirmed is None:
+            return None
+        stop, epochs = self.evidence.stops_after(one, confirmed), next_epochs(confirmed)
+        seconds = LONGER * self.evidence.seconds(one)(stop)
+        if stop == confirmed or seconds >= limit or epochs >= too_long.get(one.candidate, math.inf):
+            return None
+        is_open = self.evidence.is_open(one, epochs) and not self.evidence.is_missed(one, epochs)
+        return (seconds, one, epochs) if is_open else None
+
+    def _conclude(self) -> None:
+        """Note the settings that fell behind: those that were never trained for as long as they need."""
+        for one in self.assessments:
+            if one.probes and not one.dropped and not one.tried:
+                one.dropped = FELL_BEHIND
+
+    def _train(self, one: Assessment, samples: int, seed: int | None = None) -> Probe | None:
+        """Train a setting over `samples` samples; None if it diverges."""
+        experiment = one.candidate.experiment
+        seed = experiment.training.seed if seed is None else seed
+        of = f" with seed {seed}" if seed != experiment.training.seed else ""
+        self.report(f"training {describe_candidate(one.candidate)} over {samples:,} samples{of}")
+        began = perf_counter()
+        try:
+            found = train_probe(experiment.replace(seed=seed), self.splits, samples, self.prices.predict)
+        except TrainingError as error:
+            for other in self.evidence.with_same_curve(one):
+                other.dropped = f"{DIVERGED}: {str(error).partition(';')[0]}"
+            return None
+        self.evidence.add(one, found, perf_counter() - began)
+        return found
+
+    def _soonest(self, some: Iterable[Assessment], room: int) -> list[Assessment]:
+        """Return the candidates with the learning curves that should reach the target soonest."""
+
+        def seconds(one: Assessment) -> float:
+            """As if an epoch could end anywhere."""
+            assert one.curve is not None
+            return self.evidence.seconds(one)(one.curve.samples_to(self.gap) / len(self.splits.train))
+
+        listed = sorted((one for one in some if one.curve is not None), key=seconds)
+        kept = list(dict.fromkeys(one.candidate.curve_key for one in listed))[:room]
+        return [one for one in listed if one.candidate.curve_key in kept]
+
+    def _samples(self, candidate: Candidate, rung: int) -> int:
+        whole = len(self.splits.train)
+        first = max(whole / FIRST_SHARE, min(FEWEST_STEPS * candidate.batch, MOST_EPOCHS * whole))
+        samples = first * (1 << rung)
+        return round(samples) if samples < whole else whole * max(1, round(samples / whole))
+
+    def _in_time(self, one: Assessment, samples: int) -> bool:
+        return perf_counter() + SLACK * self.evidence.wall_seconds(one, samples) <= self.deadline
+
+
+def _of_all_sizes(ordered: Iterable[Candidate]) -> list[str]:
+    """Return the learning curves: the first of every device and global batch size, then the second of each, ..."""
+    sizes: dict[tuple[str, int], list[str]] = {}
+    for one in ordered:
+        names = sizes.setdefault((one.device, one.batch), [])
+        if one.curve_key not in names:
+            names.append(one.curve_key)
+    return [name for row in zip_longest(*sizes.values()) for name in row if name is not None]

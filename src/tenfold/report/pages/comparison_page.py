@@ -15,14 +15,15 @@ from tenfold.report.formatting import (
     plural,
     ratio,
 )
-from tenfold.report.pages import figures
+from tenfold.report.pages.page import mean_figure, page_figures
 from tenfold.report.pages.sections import Headline, describe_run, page_title
-from tenfold.report.plots import SCALING, device_plots, scaling_plots, target_plots, timeline_plots
-from tenfold.report.plots.charts import Chart, LaneChart
-from tenfold.report.plots.styles import PlotStyles
-from tenfold.report.results.comparison import Comparison
-from tenfold.report.results.result_table import ResultTable
-from tenfold.report.row_ranking import (
+from tenfold.report.plots import SCALING, run_plots, scaling_plots
+from tenfold.report.plots.charts import Chart, LaneChart, PlotStyles
+from tenfold.report.plots.run_plots import first_steps, timeline_plot, total_seconds
+from tenfold.report.plots.scaling_plots import target_plot
+from tenfold.report.results.comparison import Comparison, ResultTable
+from tenfold.report.rows import (
+    Row,
     choose_rows,
     direction,
     is_clearly_faster,
@@ -32,7 +33,6 @@ from tenfold.report.row_ranking import (
     quality,
     rows_metric,
 )
-from tenfold.report.rows import Row
 from tenfold.report.tables.columns import OPTIONAL, SHARES
 from tenfold.runs import Run
 
@@ -160,13 +160,13 @@ def _speedup_note(rows: Sequence[Row]) -> list[str]:
 def comparison_charts(comparison: Comparison) -> dict[str, Any]:
     """Return the plots of finished runs and the captions that depend on them: scaling, devices, speed and quality."""
     rows, styles = comparison.rows, PlotStyles(comparison.rows)
-    groups = device_plots.device_groups(rows)
-    side_by_side = device_plots.choose_groups(groups)
+    groups = run_plots.device_groups(rows)
+    side_by_side = run_plots.choose_groups(groups)
     metric = rows_metric(rows)
     charts: dict[str, Chart | None] = {
-        "target": target_plots.target_plot(rows, styles),
+        "target": target_plot(rows, styles),
         **{name: SCALING[name](rows, styles) for name in SCALING},
-        **device_plots.device_plots(side_by_side, styles),
+        **run_plots.device_plots(side_by_side, styles),
         "tradeoff": scaling_plots.tradeoff_plot(rows, styles),
     }
     return {
@@ -182,12 +182,12 @@ def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[st
     """Return the plots of several runs and the captions that depend on them."""
     rows, styles = comparison.rows, PlotStyles(comparison.rows)
     shown = choose_rows(rows, MOST_CURVES)
-    drawn = each or [figures.mean_figure(row, styles.style(row)) for row in shown]
+    drawn = each or [mean_figure(row, styles.style(row)) for row in shown]
     summed_up = comparison_charts(comparison)
     timelines = _timelines(rows)
     charts = summed_up.pop("charts") | {f"timeline-{at}": chart for at, (_, chart) in enumerate(timelines)}
     return {
-        "figures": figures.page_figures(drawn, comparison.runs, charts, bars=summed_up.pop("bars")),
+        "figures": page_figures(drawn, comparison.runs, charts, bars=summed_up.pop("bars")),
         **summed_up,
         "learning": _about_curves(rows, shown, means=each is None) if any(one["curves"] for one in drawn) else "",
         "quality": False,
@@ -235,11 +235,7 @@ def _left_out(names: Sequence[str], shown: Sequence[str]) -> str:
 
 def _timelines(rows: Sequence[Row]) -> list[tuple[str, LaneChart]]:
     """Return the first steps of the most notable settings on one time scale, each with a caption."""
-    found = [
-        (why, row, timeline_plots.total_seconds(timeline_plots.first_steps(row.runs[0].spans())))
-        for why, row in notable_rows(rows)
-        if row.runs
-    ]
+    found = [(why, row, total_seconds(first_steps(row.runs[0].spans()))) for why, row in notable_rows(rows) if row.runs]
     until = max((seconds for _, _, seconds in found), default=0.0)
-    charts = [(timeline_plots.timeline_plot(row.runs[0], until), row, why) for why, row, _ in found]
+    charts = [(timeline_plot(row.runs[0], until), row, why) for why, row, _ in found]
     return [(f"{row.label} (run {row.runs[0].id}): {why}", chart) for chart, row, why in charts if chart]

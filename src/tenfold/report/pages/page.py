@@ -1,19 +1,175 @@
-"""What all pages share: they are filled from a template, carry their downloads inside, and are one file each."""
+"""The scripts and styles of pages: a server sends them one by one, a report carries them inside as one script."""
 
 import base64
+import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tenfold.common.files import check_output, write_atomically
 from tenfold.errors import StoreError
+from tenfold.report import clocks, summary
+from tenfold.report.curves import Columns, Curves, Lanes
 from tenfold.report.formatting import date_time
-from tenfold.report.pages.scripts import DRAWING, STILL, bundled_script, bundled_style
+from tenfold.report.plots.charts import KIND_COLOURS, SERIES, Chart, Style, chart_data
+from tenfold.report.rows import Row
+from tenfold.runs import Run, Started
+from tenfold.runs.store import Follower
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+
+STATIC = "static"
+LIBRARY = "uplot.min.js"
+"""uPlot 1.6.32 by Leon Sorokin, MIT licence, https://github.com/leeoniya/uPlot."""
+DRAWING, STILL = "page.js", "still.js"
+"""The scripts of pages with and without interactive plots."""
+IMPORT = re.compile(r'^import (?:\{[^}]*\} from )?"\./(?P<name>[\w.-]+)";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let)\b)", re.MULTILINE)
+TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+def static_files(package: str) -> dict[str, tuple[str, bytes]]:
+    """Return the scripts and styles of a package that a server sends, by name, each with its type."""
+    return {
+        one.name: (TYPES[PurePosixPath(one.name).suffix], one.read_bytes())
+        for one in (files(package) / STATIC).iterdir()
+        if PurePosixPath(one.name).suffix in TYPES
+    }
+
+
+@cache
+def bundled_script(entry: str) -> str:
+    """Return a module and all modules that it imports as one script, in which names are shared."""
+    ordered: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in ordered:
+            return
+        for found in IMPORT.finditer(_text(name)):
+            visit(found["name"])
+        ordered.append(name)
+
+    visit(entry)
+    modules = (EXPORT.sub("", IMPORT.sub("", _text(name))) for name in ordered)
+    library = [_text(LIBRARY)] if entry == DRAWING else []
+    return "\n".join([*library, *modules]).replace("</script", "<\\/script")
+
+
+@cache
+def bundled_style() -> str:
+    """Return the styles of plots."""
+    return _text("uplot.min.css") + "\n" + _text("plots.css")
+
+
+def _text(name: str) -> str:
+    return (files("tenfold.report.pages") / STATIC / name).read_text(encoding="utf-8")
+
+
+ALONE = Style(SERIES[0])
+"""How a single run is drawn."""
+
+
+def page_figures(
+    figures: Sequence[dict[str, Any]],
+    runs: Iterable[clocks.HasClock],
+    charts: Mapping[str, Chart | None] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return everything that the scripts of a page draw: the runs' figures, charts by name, colours and names."""
+    return {
+        "figures": list(figures),
+        "clock": clocks.clock_names(runs),
+        "plots": chart_data(charts or {}),
+        "kinds": [
+            {"kind": kind, "name": name, "colour": KIND_COLOURS[kind]} for kind, name in summary.KIND_NAMES.items()
+        ],
+        **more,
+    }
+
+
+def run_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str, Any]:
+    """Return the figure of a run as it is in the store now."""
+    with closing(Follower(run.store)) as follower:
+        events, _ = follower.events(run.id)
+    curves, lanes = Curves(), Lanes()
+    curves.add(events)
+    lanes.add(events)
+    return {
+        **describe_figure(run, label, style),
+        "curves": curves.between(),
+        "lanes": lanes.between(),
+        "times": run.times or lanes.times(),
+    }
+
+
+def describe_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str, Any]:
+    """Return what a figure says of a run apart from its measurements: name, colour, length of an epoch, target."""
+    started = next((event for event in run.lifecycle() if isinstance(event, Started)), None)
+    training = run.experiment.training
+    return {
+        "id": run.id,
+        "label": label,
+        "status": run.status,
+        "clock": run.clock,
+        "colour": style.colour or None,
+        "dash": style.dash,
+        "epochLength": started.steps_per_epoch if started else 0,
+        "samples": started.train_samples if started else 0,
+        "epochs": training.epochs,
+        "target": training.target,
+        "marks": _lost_workers(run),
+    }
+
+
+def mean_figure(row: Row, style: Style) -> dict[str, Any]:
+    """Return the figure of a setting: the means over its repeats at the steps that all of them have measured."""
+    each = [run_figure(run, row.label, style) for run in row.runs]
+    return {**each[0], "curves": mean_curves([one["curves"] for one in each]), "lanes": None, "repeats": len(each)}
+
+
+def mean_curves(repeats: Sequence[Sequence[Columns]]) -> list[Columns]:
+    """Return the means of repeated curves at the steps that all of them have."""
+    if len(repeats) == 1:
+        return list(repeats[0])
+    found: dict[tuple[str, str, int], dict[int, list[tuple[float, float]]]] = {}
+    for curves in repeats:
+        for curve in curves:
+            steps = found.setdefault((curve["name"], curve["part"], curve["worker"]), {})
+            for step, seconds, value in zip(curve["step"], curve["seconds"], curve["value"], strict=True):
+                steps.setdefault(step, []).append((seconds, value))
+    means = []
+    for (name, part, worker), steps in found.items():
+        whole = {step: points for step, points in sorted(steps.items()) if len(points) == len(repeats)}
+        columns = [list(zip(*points, strict=True)) for points in whole.values()]
+        means.append(
+            {
+                "name": name,
+                "part": part,
+                "worker": worker,
+                "step": list(whole),
+                "seconds": [sum(seconds) / len(repeats) for seconds, _ in columns],
+                "value": [sum(values) / len(repeats) for _, values in columns],
+            }
+        )
+    return means
+
+
+def _lost_workers(run: Run) -> list[dict[str, float]]:
+    """Return where a run lost workers: after the last epoch that was not repeated."""
+    ends = {row["epoch"]: row for row in run.history} if run.result.get("lost") else {}
+    found = [ends.get(loss["epoch"] - 1) for loss in run.result.get("lost") or []]
+    return [{key: row[key] for key in ("epoch", "step", "seconds")} for row in found if row is not None]
+
 
 RUN_PARTS = ("facts", "above", "headline", "folds", "prediction", "cores", "epochs", "events")
 """The blocks of a run's page that are rendered again while it is running."""

@@ -21,9 +21,20 @@ from tenfold.report.formatting import (
     plural,
     ratio,
 )
+from tenfold.report.pages.page import mean_curves, run_figure
+from tenfold.report.plots.charts import SERIES, Chart, series
+from tenfold.report.plots.run_plots import fold_runs, fold_scores_plot, fold_timeline
 from tenfold.report.related_runs import Baseline
-from tenfold.report.tables.fold_tables import fold_mean_note
-from tenfold.report.tables.run_tables import epochs_table
+from tenfold.report.summary import pinned_cpus
+from tenfold.report.tables.run_tables import (
+    RecordedFold,
+    TextTable,
+    epochs_table,
+    fold_mean_note,
+    folds_table,
+    models_table,
+    shown_metrics,
+)
 from tenfold.runs import (
     Ended,
     EpochEnded,
@@ -38,7 +49,8 @@ from tenfold.runs import (
     WorkerDropped,
     WorkerJoined,
 )
-from tenfold.runs.fold_name import fold_name
+from tenfold.runs.run import fold_name
+from tenfold.runs.store import CROSSVAL
 
 Headline = list[tuple[str, str, str]]
 """The most important numbers of a page: the name of each, the number as text, and a note."""
@@ -246,3 +258,136 @@ def state_note(run: Run) -> str:
     """Return why a run is not finished, and whether nothing was measured; empty for a finished run."""
     nothing = "" if run.history or run.metrics or run.status == "running" else "nothing was measured in this run"
     return "\n".join(line for line in (summary.describe_end(run), nothing) if line)
+
+
+LANES = "fold-lanes"
+
+
+def folds_section(run: Run) -> dict[str, Any] | None:
+    """Return the contents of the section; None unless the run is a cross-validation with folds."""
+    folds: list[RecordedFold] = run.result.get("folds") or []
+    if run.kind != CROSSVAL or not folds:
+        return None
+    failed = sum(fold["status"] == "failed" for fold in folds)
+    not_drawn = f" {plural(failed, 'fold')} failed and {'is' if failed == 1 else 'are'} not drawn." if failed else ""
+    charts = fold_charts(run)
+    return {
+        "strips": [name for name in charts if name != LANES],
+        "about": f"One point per fold; the diamond is the mean, the line its 95% interval.{not_drawn}",
+        "table": folds_table(run),
+        "models": models_table(run),
+        "lanes": LANES in charts,
+    }
+
+
+def fold_charts(run: Run) -> dict[str, Chart]:
+    """Return the charts of the section by name; none unless the run is a cross-validation with folds."""
+    if run.kind != CROSSVAL or not run.result.get("folds"):
+        return {}
+    strips = {f"strip-{at}": fold_scores_plot(run, name) for at, name in enumerate(shown_metrics(run))}
+    charts: dict[str, Chart | None] = {**strips, LANES: fold_timeline(run)}
+    return {name: chart for name, chart in charts.items() if chart is not None}
+
+
+def folds_so_far(run: Run) -> TextTable | None:
+    """Return a table of the folds of a running cross-validation; None for any other run."""
+    if run.kind != CROSSVAL or run.result.get("folds"):
+        return None
+    changed = {event.fold_index: event for event in run.lifecycle() if isinstance(event, FoldChanged)}
+    names = list(dict.fromkeys(name for event in changed.values() for name in event.metrics))
+    rows = [
+        [
+            fold_name(event.fold, event.repeat, event.node),
+            event.error or event.status,
+            "" if event.run is None else str(event.run),
+            duration(event.seconds),
+            *(metric_value(name, event.metrics.get(name)) for name in names),
+        ]
+        for _, event in sorted(changed.items())
+    ]
+    return TextTable(["fold", "state", "run", f"training, {run.clock}", *names], rows) if rows else None
+
+
+def fold_figures(run: Run) -> list[dict[str, Any]]:
+    """Return a figure for each fold with what was measured on its validation part, and one for their mean."""
+    found: list[dict[str, Any]] = []
+    for fold in _recorded_folds(run):
+        place = fold.facts["crossval"]
+        figure = run_figure(fold, fold_name(place["fold"], place["repeat"], place["node"]))
+        evaluated = [curve for curve in figure["curves"] if curve["part"] != "train"]
+        colour = series(len(found))[0]
+        found.append({**figure, "curves": evaluated, "lanes": None, "colour": colour, "dash": [2, 2]})
+    if len(found) > 1:
+        mean = mean_curves([figure["curves"] for figure in found])
+        found.append({**found[0], "id": 0, "label": "mean over the folds", "curves": mean, "colour": None, "dash": []})
+    return found
+
+
+def _recorded_folds(run: Run) -> list[Run]:
+    """Return the runs of the folds: those of the result, or while it is running, those recorded so far."""
+    if run.result.get("folds"):
+        return fold_runs(run)
+    return [run.other(record["id"]) for record in run.store.folds(run.id)]
+
+
+MOST_ALONE = 4
+"""The memory of more workers than this is shown as a range."""
+
+
+def machine_section(run: Run) -> dict[str, Any] | None:
+    """Return the machine's cores with the workers on them, and the memory; None where nothing is known."""
+    layout = _layout(run)
+    peaks = _peak_lines(run)
+    if not layout and not peaks:
+        return None
+    return {
+        "nodes": [
+            {"name": f"NUMA node {at}" if len(layout) > 1 else "", "cores": node} for at, node in enumerate(layout)
+        ],
+        "pinning": _pinning(run) if layout else "",
+        "memory": peaks + _machine_lines(run),
+    }
+
+
+def _layout(run: Run) -> list[list[list[dict[str, Any]]]]:
+    """Return the cpus of each core of each NUMA node: number, worker that was pinned to it, colour."""
+    cpu = (run.facts.get("machine") or {}).get("cpu") or {}
+    nodes = cpu.get("layout")
+    if not isinstance(nodes, list) or run.clock == clocks.PREDICTED:
+        return []
+    owners = {one: worker for worker, cpus in enumerate(pinned_cpus(run)) for one in cpus}
+    return [[[_cell(number, owners.get(number)) for number in core] for core in node] for node in nodes]
+
+
+def _cell(cpu: int, worker: int | None) -> dict[str, Any]:
+    colour = SERIES[worker % len(SERIES)] if worker is not None else ""
+    return {"cpu": cpu, "worker": worker, "colour": colour}
+
+
+def _pinning(run: Run) -> str:
+    """Return a sentence about which workers ran on which cores."""
+    pinned = sum(bool(cpus) for cpus in pinned_cpus(run))
+    cores = run.facts.get("cores")
+    note = str(cores.get("note") or "") if isinstance(cores, dict) else ""
+    if not pinned:
+        return f"No worker was pinned: the system chose the cores. {note}".strip()
+    return f"{plural(pinned, 'worker')} pinned; the cpus of one core stand in one box. {note}".strip()
+
+
+def _peak_lines(run: Run) -> list[tuple[str, str]]:
+    """Return pairs of name and text: the most memory that the workers' processes had in use."""
+    peaks = [size for size in run.result.get("peak_memory") or [] if size]
+    if not peaks:
+        return []
+    if run.clock == clocks.PREDICTED:
+        return [("peak of the simulation", byte_size(max(peaks)))]
+    if len(peaks) > MOST_ALONE:
+        return [(f"peak of {len(peaks)} workers", f"{byte_size(min(peaks))} to {byte_size(max(peaks))} each")]
+    names = [f"peak of worker {worker}" for worker in range(len(peaks))] if len(peaks) > 1 else ["peak"]
+    return [(name, byte_size(size)) for name, size in zip(names, peaks, strict=True)]
+
+
+def _machine_lines(run: Run) -> list[tuple[str, str]]:
+    memory = (run.facts.get("machine") or {}).get("memory") or {}
+    named = {"total": "the machine has", "limit": "the container may use", "available": "free before the run"}
+    return [(name, byte_size(memory[key])) for key, name in named.items() if memory.get(key)]

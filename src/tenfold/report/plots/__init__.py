@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tenfold.common.registry import LazyRegistry, Registry
+from tenfold.common.catalog import LazyRegistry, Registry
 
 SCALING: Registry[Any] = LazyRegistry(
     "plot",

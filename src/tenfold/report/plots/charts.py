@@ -1,8 +1,46 @@
-"""Plots as values: what the scripts of a page need to draw them. A page carries them inside, as JSON."""
+"""Colours that are legible on white and near-black, and distinguishable with any colour vision.
 
-from collections.abc import Mapping, Sequence
+Each has a contrast of at least 3:1 on both backgrounds of the report, and any two are at least 20 apart in CIELAB, also
+as seen without red, green or blue cones (Machado, Oliveira & Fernandes 2009). Runs also get a marker each.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from tenfold.common.files import check_output
+from tenfold.errors import StoreError
+from tenfold.report.differences import MIXING_FIELDS, describe_settings
+from tenfold.report.formatting import joined, plural
+from tenfold.report.rows import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+BLUE, ORANGE, GREEN, MAGENTA = "#2d69d2", "#e17800", "#4ba55a", "#b42d87"
+LAVENDER, OLIVE, RED, PINK = "#a587d2", "#5a694b", "#c31e0f", "#d27896"
+
+SERIES = (BLUE, ORANGE, GREEN, MAGENTA, LAVENDER, OLIVE, RED, PINK)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+
+KIND_COLOURS = {
+    "data": GREEN,
+    "copy": MAGENTA,
+    "compute": BLUE,
+    "wait": RED,
+    "communicate": ORANGE,
+    "evaluate": LAVENDER,
+    "save": PINK,
+    "start": OLIVE,
+}
+
+
+def series(at: int) -> tuple[str, str]:
+    """Return the colour and the marker of the run at this position; they repeat after a while."""
+    return SERIES[at % len(SERIES)], MARKERS[(at + at // len(SERIES)) % len(MARKERS)]
+
 
 Spans = Mapping[str, Sequence[int]]
 """Columns of the same length: row, kind, and begin and length in microseconds."""
@@ -183,3 +221,174 @@ Chart = LineChart | BarChart | BarTable | StripChart | LaneChart | ShareChart
 def chart_data(charts: Mapping[str, Chart | None]) -> dict[str, dict[str, Any]]:
     """Return charts by name as a page carries them; those that are None are left out."""
     return {name: {"kind": one.kind, **asdict(one)} for name, one in charts.items() if one is not None}
+
+
+Fill = Literal["full", "none", "left", "bottom"]
+DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1, 1.2), (5, 1.2, 1, 1.2), (8, 2), (3, 1, 1, 1, 1, 1))
+"""Lengths of dashes and gaps as multiples of a line's width; none for a solid line."""
+LINE_WIDTH = 1.6
+FILLS: tuple[Fill, ...] = ("full", "none", "left", "bottom")
+
+
+@dataclass(frozen=True)
+class Style:
+    """Colour, line and marker."""
+
+    colour: str
+    """Empty for the text colour."""
+    dashes: tuple[float, ...] = ()
+    """One of DASHES."""
+    fill: Fill = "full"
+    marker: str = "o"
+
+    @property
+    def dash(self) -> list[float]:
+        """The dashes as lengths in pixels."""
+        return [LINE_WIDTH * length for length in self.dashes]
+
+
+class PlotStyles:
+    """What colours, lines and markers mean on a page.
+
+    The colour stands for the strategy (or whatever else differs first), the fill of a marker for the other fields and
+    the clock, the marker for the number of workers. A single worker does not average, so it has the page's text colour
+    instead of a strategy's. Settings of one colour have different lines.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        names = [name for name in (rows[0].settings if rows else ()) if name != "workers"]
+        self._first = next((name for name in ("strategy", *names) if name in names), "workers")
+        self._rest = [name for name in names if name != self._first]
+        self._clocks = len({row.clock for row in rows}) > 1
+        mixing = [row for row in rows if not self._is_neutral(row)]
+        self.colours = _places(self._describe(row, [self._first]) for row in mixing)
+        self.others = _places(self._other_fields(row) for row in mixing)
+        self.workers = _places(plural(row.workers, "worker") for row in rows)
+        self._lines: dict[str, dict[str, int]] = {}
+        for row in rows:
+            lines = self._lines.setdefault(self._colour(row), {})
+            lines.setdefault(row.label, len(lines))
+
+    def style(self, row: Row) -> Style:
+        """Return the style of a setting."""
+        other = self.others.get(self._other_fields(row), 0)
+        worker = self.workers[plural(row.workers, "worker")]
+        marker = MARKERS[(worker if len(self.workers) > 1 else other) % len(MARKERS)]
+        colour = self._colour(row)
+        line = self._lines[colour][row.label]
+        fill = FILLS[(other if colour else line) % len(FILLS)]
+        return Style(colour, DASHES[line % len(DASHES)], fill, marker)
+
+    def legend_name(self, row: Row) -> str:
+        """Return what the colour and fill of a setting's points mean."""
+        if not self._is_neutral(row):
+            return joined(self._describe(row, [self._first]), self._other_fields(row)) or row.label
+        others = self._describe(row, [name for name in self._rest if name not in MIXING_FIELDS])
+        return joined(plural(1, "worker"), others, row.clock if self._clocks else "")
+
+    def marker_keys(self) -> list[tuple[str, str]]:
+        """Return each marker with its meaning, where markers mean something that colours do not."""
+        if len(self.workers) == 1 or self._first == "workers":
+            return []
+        return [(MARKERS[at % len(MARKERS)], name) for name, at in self.workers.items()]
+
+    def field_colours(self, name: str, values: Sequence[str]) -> dict[str, str]:
+        """Return a colour for each value of a field: its own, or one that has no other meaning on the page."""
+        own = self.colours if name == self._first else {}
+        places = {value: own.get(value, len(self.colours) + at) for at, value in enumerate(values)}
+        return {value: SERIES[place % len(SERIES)] for value, place in places.items()}
+
+    def _colour(self, row: Row) -> str:
+        if self._is_neutral(row):
+            return ""
+        return SERIES[self.colours[self._describe(row, [self._first])] % len(SERIES)]
+
+    def _is_neutral(self, row: Row) -> bool:
+        return row.workers == 1 and self._first in MIXING_FIELDS
+
+    def _other_fields(self, row: Row) -> str:
+        """Return what the colour does not stand for: the other fields, and the clock where there are two."""
+        return joined(self._describe(row, self._rest), row.clock if self._clocks else "")
+
+    def _describe(self, row: Row, names: Sequence[str]) -> str:
+        return describe_settings({name: row.settings[name] for name in names if name in row.settings})
+
+
+def _places(keys: Iterable[str]) -> dict[str, int]:
+    return {key: at for at, key in enumerate(dict.fromkeys(keys))}
+
+
+WIDTH = 9.6
+"""Of a figure, in inches."""
+LEGEND_LETTERS = 166
+"""How many letters of size 8 fit side by side; the sample of a line takes as much as six."""
+LINE_HEIGHT = 0.19
+INK = "#010203"
+"""The colour of text and axes."""
+
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tenfold",
+    "text.parse_math": False,
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": INK,
+    "grid.alpha": 0.12,
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+def check_picture(path: Path) -> None:
+    """Raise a StoreError if a picture cannot be written to a file of this name."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    if path.suffix[1:].lower() not in FigureCanvasAgg.get_supported_filetypes():
+        raise StoreError(f"{path} is not the name of a picture; it should end with .svg, .png or .pdf")
+    check_output(path, "a plot", in_place=True)
+
+
+def save_figure(path: Path, size: tuple[float, float], paint: Callable[["Figure"], None]) -> None:
+    """Write a figure of this size in inches, drawn by `paint`, to a file of the kind that its name says."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    check_picture(path)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        paint(figure)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=160)
+        except OSError as error:
+            raise StoreError(f"the plot cannot be written to {path}: {error.strerror or error}") from None
+
+
+def legend_below(figure: "Figure", entries: Mapping[str, Any]) -> None:
+    """Put a legend below the plot, in as many columns as fit, and make the figure taller by its height."""
+    columns = min(max(1, LEGEND_LETTERS // (max(map(len, entries)) + 6)), 4, len(entries))
+    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * -(-len(entries) // columns))
+    # Matplotlib hides names that start with an underscore.
+    shown = [f" {name}" if name.startswith("_") else name for name in entries]
+    handles = list(entries.values())
+    figure.legend(
+        handles, shown, loc="outside lower left", ncols=columns, columnspacing=1.0, handlelength=1.7, handletextpad=0.6
+    )

@@ -1,16 +1,47 @@
 """Plots of several settings: speedup and efficiency over the workers, and quality against training time."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from tenfold.common.metric_table import main_metric
+from tenfold.prediction.planning.evidence import Assessment, describe_candidate
 from tenfold.report import clocks
-from tenfold.report.formatting import duration, grouped, joined, metric_scale, metric_value, one_line, plural, ratio
-from tenfold.report.plots.charts import ChartLine, LineChart
-from tenfold.report.plots.styles import PlotStyles, Style
-from tenfold.report.row_ranking import direction, mean_seconds, pareto_front, rows_metric
-from tenfold.report.rows import Row
-from tenfold.report.tables.columns import common_part, time_unit
+from tenfold.report.curves import find_knee, scaling_families
+from tenfold.report.formatting import (
+    duration,
+    grouped,
+    interval,
+    joined,
+    metric_scale,
+    metric_value,
+    one_line,
+    plural,
+    ratio,
+)
+from tenfold.report.plots.charts import (
+    INK,
+    LINE_WIDTH,
+    WIDTH,
+    ChartLine,
+    LineChart,
+    PlotStyles,
+    ShareChart,
+    Style,
+    legend_below,
+    save_figure,
+    series,
+)
+from tenfold.report.rows import Row, choose_rows, direction, mean_seconds, pareto_front, rows_metric
+from tenfold.report.tables.columns import common_part, reached_by, time_unit
+from tenfold.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 MOST_LINES = 12
 Curve = tuple[str, Style, list[Row]]
@@ -191,3 +222,224 @@ def _scaling_note(label: str, row: Row, value: float | None, deviation: float | 
         text += f" ± {f'{deviation:.0f}{unit}' if unit else ratio(deviation)}"
     seconds = f"{duration(row.seconds.mean)} {row.clock}"
     return f"{label}\n{plural(row.workers, 'worker')}: {text}, {seconds}"
+
+
+MOST_TARGET_LINES = 8
+ZOOM = 6
+"""Accuracies are drawn if their error is at most this many times the error at the target."""
+SIZE = (WIDTH, 3.4)
+Points = list[tuple[float, float]]
+
+
+def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
+    """Return the metric of the target against the training time, one line a run; None where no setting has a target."""
+    found = _aimed(rows)
+    if not found:
+        return None
+    metric = _metric(found[0][0].runs[0])
+    scale, percent = metric_scale(metric)
+    factor, unit = time_unit(max(seconds for _, lines in found for points in lines for seconds, _ in points))
+    targets = _targets(row for row, _ in found)
+
+    def line(row: Row, points: Points) -> ChartLine:
+        style = styles.style(row)
+        return ChartLine(
+            label=f"{row.label}: {reached_by(row, duration(row.seconds_to_target.mean))}",
+            x=[seconds * factor for seconds, _ in points],
+            y=[value * scale for _, value in points],
+            notes=[f"{row.label}\n{duration(seconds)}: {metric_value(metric, value)}" for seconds, value in points],
+            colour=style.colour,
+            dash=style.dash,
+            markers=[style.marker] * len(points),
+            fill=style.fill,
+        )
+
+    return LineChart(
+        x_label=f"training time ({unit}, {clocks.clock_names(row for row, _ in found)})",
+        title=one_line(metric) + (f" ({percent})" if percent else ""),
+        unit=percent,
+        lines=[line(row, points) for row, lines in found for points in lines],
+        y_range=(_bottom(found) if percent else None, None),
+        target=targets[0] * scale if len(targets) == 1 else None,
+    )
+
+
+def save_target_plot(rows: Sequence[Row], path: Path) -> bool:
+    """Write the same plot to a file, SVG, PNG or PDF by its name; return whether there was something to draw."""
+    chart = target_plot(rows, PlotStyles(rows))
+    if chart is None:
+        return False
+
+    def paint(figure: "Figure") -> None:
+        axes = figure.subplots()
+        entries: dict[str, Any] = {}
+        runs = Counter(line.label for line in chart.lines)
+        for line in chart.lines:
+            strokes: dict[str, Any] = {"color": line.colour or INK, "linewidth": 1.4, "fillstyle": line.fill}
+            strokes |= {"marker": line.markers[0], "markersize": 4, "alpha": 1.0 if runs[line.label] == 1 else 0.7}
+            strokes["linestyle"] = (0, [length / LINE_WIDTH for length in line.dash]) if line.dash else "-"
+            (drawn,) = axes.plot(line.x, line.y, **strokes)
+            entries.setdefault(line.label, drawn)
+        for target in (100 * one if chart.unit else one for one in _targets(rows)):
+            rule = axes.axhline(target, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
+            entries[f"target {target:g}{chart.unit}"] = rule
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=chart.y_range[0])
+        axes.set_xlabel(chart.x_label)
+        axes.set_ylabel(chart.title)
+        legend_below(figure, entries)
+
+    save_figure(path, SIZE, paint)
+    return True
+
+
+def _targets(rows: Iterable[Row]) -> list[float]:
+    """Return the targets of these settings, each once."""
+    return sorted({row.experiment.training.target for row in rows if row.experiment.training.target is not None})
+
+
+def _aimed(rows: Sequence[Row]) -> list[tuple[Row, list[Points]]]:
+    """Return the settings that have a target, each with the evaluations of its runs."""
+    aimed = [row for row in rows if row.experiment.training.target is not None]
+    lines_of = {row.label: [points for run in row.runs if (points := _evaluated(run))] for row in aimed}
+    return [(row, lines_of[row.label]) for row in choose_rows(aimed, MOST_TARGET_LINES) if lines_of[row.label]]
+
+
+def _bottom(found: Sequence[tuple[Row, list[Points]]]) -> float | None:
+    """Return where the axis of an accuracy begins, if lower values would leave no room for those near the target."""
+    lowest = _targets(row for row, _ in found)[0]
+    least = min(value for _, lines in found for points in lines for _, value in points)
+    bottom = 1 - ZOOM * (1 - lowest)
+    return 100 * bottom if least < bottom else None
+
+
+def _metric(run: Run) -> str:
+    """Return the metric that the target is about: the experiment's first, or the accuracy of classes, or the loss."""
+    evaluated = {one.name for one in run.measurements() if one.part != "train"}
+    named = [getattr(one, "name", one) for one in run.experiment.training.metrics[:1]]
+    return next((str(name) for name in named if name in evaluated), None) or main_metric(evaluated) or "loss"
+
+
+def _evaluated(run: Run) -> Points:
+    """Return the evaluations of a run's evaluation part, by training time."""
+    metric = _metric(run)
+    evaluations = [one for one in run.measurements() if one.part != "train" and one.name == metric and not one.worker]
+    return sorted((one.seconds, one.value) for one in evaluations)
+
+
+MOST_SHARES = 6
+"""How many groups of settings are drawn, those with the highest speedups."""
+MOST_BANDS = 3
+"""With more curves than this, only the band of the curve below the pointer is drawn: all would hide each other."""
+
+
+def forecast_speedup_plot(rows: Sequence[Row], styles: PlotStyles, hardware: str) -> LineChart | None:
+    """Return the speedup over the workers on logarithmic axes, with intervals; rings show where it levels off."""
+    curves = scaling_curves(rows, styles)
+    if not curves:
+        return None
+    families = dict(scaling_families(rows))
+    widest = max(row.workers for row in rows)
+
+    def line(label: str, style: Style, group: Sequence[Row]) -> ChartLine:
+        first = find_knee(families[label]).first if label in families else None
+        workers = [1, *(row.workers for row in group)]
+        bounds = [(1.0, 1.0), *(speedup_bounds(row) for row in group)]
+        return ChartLine(
+            label=label,
+            x=workers,
+            y=[1.0, *(row.speedup or 1.0 for row in group)],
+            notes=["1 worker: the baseline", *(_note(label, row) for row in group)],
+            colour=style.colour,
+            dash=style.dash,
+            fill=style.fill,
+            low=[low for low, _ in bounds],
+            high=[high for _, high in bounds],
+            spread="band",
+            rings=[workers.index(first.workers)] if first is not None and first.workers in workers else (),
+        )
+
+    return LineChart(
+        title=f"speedup T1/Tn ({clocks.clock_names(rows)}, {hardware})",
+        x_label="workers",
+        lines=[reference_line("ideal: number of workers", [1, widest], [1, widest]), *(line(*one) for one in curves)],
+        x_log=2,
+        y_log=2,
+        x_ticks=sorted({1, *(row.workers for row in rows)}),
+    )
+
+
+def has_bands(rows: Sequence[Row]) -> bool:
+    """Return whether the intervals of all curves are drawn as bands."""
+    return len(scaling_families(rows)) <= MOST_BANDS
+
+
+def share_plots(rows: Sequence[Row]) -> list[ShareChart]:
+    """Return, for each group of settings, what the time is spent on over the workers."""
+    found = [(name, group) for name, group in scaling_families(rows) if len(group) > 1]
+    highest = sorted(found, key=lambda family: -max(row.speedup or 0.0 for row in family[1]))[:MOST_SHARES]
+    return [
+        ShareChart(
+            title=name or "all settings",
+            clock=clocks.clock_names(group),
+            bars=[
+                (plural(row.workers, "worker"), {kind: share for kind, share in row.shares.items() if share})
+                for row in group
+            ],
+        )
+        for name, group in found
+        if (name, group) in highest
+    ]
+
+
+def speedup_bounds(row: Row) -> tuple[float, float]:
+    """Return the speedup at both ends of the interval, for the predicted T1."""
+    low, high = row.interval or (row.seconds.mean or 1.0,) * 2
+    single = (row.speedup or 1.0) * (row.seconds.mean or 1.0)
+    return single / high, single / low
+
+
+def _note(label: str, row: Row) -> str:
+    low, high = speedup_bounds(row)
+    seconds = row.seconds.mean or 0.0
+    around = f" {interval(*row.interval, seconds)}" if row.interval else ""
+    bounds = f" [{ratio(low)}-{ratio(high)}]" if row.interval else ""
+    times = f"{duration(seconds)}{around} {row.clock}"
+    return f"{label}\n{plural(row.workers, 'worker')}: {ratio(row.speedup)}{bounds}, {times}"
+
+
+MOST_LEARNING_CURVES = 8
+
+
+def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) -> LineChart | None:
+    """Return the metric after short runs over the samples they saw, one line a setting, with the target as a line."""
+    learning = {one.candidate.curve_key: one for one in reversed(assessments) if one.probes}
+    shown = list(reversed(learning.values()))[:MOST_LEARNING_CURVES]
+    if not shown:
+        return None
+    scale, unit = metric_scale(metric)
+
+    def line(at: int, one: Assessment) -> ChartLine:
+        colour, marker = series(at)
+        name = describe_candidate(one.candidate)
+        return ChartLine(
+            label=f"{name}, left the search" if one.dropped else name,
+            x=[probe.samples for probe in one.probes],
+            y=[probe.value * scale for probe in one.probes],
+            notes=[
+                f"{name}\n{plural(probe.samples, 'sample')}: {metric_value(metric, probe.value)}"
+                for probe in one.probes
+            ],
+            colour=colour,
+            dash=(2, 3) if one.dropped else (),
+            markers=[marker] * len(one.probes),
+        )
+
+    return LineChart(
+        x_label="training samples seen by all replicas",
+        title=f"validation {one_line(metric)}" + (f" ({unit})" if unit else ""),
+        unit=unit,
+        lines=[line(*each) for each in enumerate(shown)],
+        x_log=10,
+        target=target * scale,
+    )

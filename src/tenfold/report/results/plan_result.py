@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning.assessment import UNTRIED, Assessment, Search, describe_candidate
+from tenfold.prediction.planning.evidence import UNTRIED, Assessment, Search, describe_candidate
 from tenfold.report import clocks
 from tenfold.report.formatting import NOTHING, duration, interval, metric_value, plural
-from tenfold.report.results.result_table import ResultTable
+from tenfold.report.results.comparison import ResultTable
 from tenfold.report.rows import Row, Spread
 from tenfold.report.tables.columns import Column
 
@@ -168,7 +168,7 @@ class Plan(ResultTable):
     def report(self, path: str | Path) -> Path:
         """Write an HTML report with the table and the learning curves, and return its path."""
         from tenfold.report.pages.page import save_page
-        from tenfold.report.pages.plan_page import render_plan
+        from tenfold.report.pages.run_pages import render_plan
 
         return save_page(render_plan(self), path)
 

@@ -1,7 +1,8 @@
-"""Tables of runs for a terminal."""
+"""A table of text, in the forms that pages, terminals and Markdown need."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -11,9 +12,16 @@ from rich.text import Text
 
 from tenfold.common.files import short_path
 from tenfold.common.metric_table import main_metric
+from tenfold.common.part_names import PARTS
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.report import clocks, summary
-from tenfold.report.differences import changed_fields, describe_difference, differing_fields
+from tenfold.report.differences import (
+    MIXING_FIELDS,
+    changed_fields,
+    describe_difference,
+    describe_settings,
+    differing_fields,
+)
 from tenfold.report.formatting import (
     CROSSVAL_TIME,
     NOTHING,
@@ -22,13 +30,104 @@ from tenfold.report.formatting import (
     date_time,
     duration,
     field_value,
+    joined,
     metric_value,
     one_line,
+    plural,
     short_title,
 )
-from tenfold.report.tables.text_table import TextTable
+from tenfold.report.rows import Row
+from tenfold.report.tables import columns
 from tenfold.runs import Run
+from tenfold.runs.run import fold_name
 from tenfold.runs.store import CROSSVAL
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Headings and rows of text."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    totals: int = 0
+    """How many rows at the end are totals of those above; a terminal shows them apart, in bold."""
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown, without its title."""
+        lines = ["| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
+        return "\n".join(lines) + "\n"
+
+    def to_rich(self, words: int = 1, caption: str | None = None) -> "Table":
+        """Return the table for a terminal; the first `words` columns are aligned left, the others right."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=caption, caption_justify="left")
+        table.title, table.title_justify, table.title_style = self.title or None, "left", "bold"
+        for at, name in enumerate(self.columns):
+            table.add_column(Text(name), justify="left" if at < words else "right")
+        first_total = len(self.rows) - self.totals
+        for at, row in enumerate(self.rows):
+            if self.totals and at == first_total:
+                table.add_section()
+            table.add_row(*(Text(cell, style="bold" if at >= first_total else "") for cell in row))
+        return table
+
+
+CROSSED = ("folds", "workers")
+
+
+def make_crosstables(rows: Sequence[Row]) -> list[TextTable]:
+    """Return tables of the times and of each metric, for every combination of the other settings."""
+    if not rows or not set(CROSSED) <= set(rows[0].settings):
+        return []
+    cells = [columns.time_column(rows), *columns.metric_columns(rows)]
+    families: list[tuple[str, dict[str, Any]]] = []
+    for row in rows:
+        family = row.clock, {name: value for name, value in row.settings.items() if name not in CROSSED}
+        if family not in families and (row.workers > 1 or not any(name in MIXING_FIELDS for name in family[1])):
+            families.append(family)
+    found = []
+    for clock, other in families:
+        places = {
+            (row.settings["folds"], row.settings["workers"]): at
+            for at, row in enumerate(rows)
+            if row.clock == clock and _belongs(row, other)
+        }
+        if min(len({fold for fold, _ in places}), len({count for _, count in places})) < 2:
+            continue
+        for column in cells:
+            title = f"{column.name}, {clock}" if column is cells[0] else column.name
+            title = f"{title}, {clocks.INTERVAL}" if column is cells[0] and clock == clocks.PREDICTED else title
+            found.append(_crossed(joined(describe_settings(other), title), column, places))
+    return found
+
+
+def _belongs(row: Row, other: dict[str, Any]) -> bool:
+    """Return whether a row has these settings; a single worker matches every strategy."""
+    return all(
+        row.settings[name] == value or (row.workers == 1 and name in MIXING_FIELDS) for name, value in other.items()
+    )
+
+
+def _crossed(title: str, column: columns.Column, places: dict[tuple[int | None, int], int]) -> TextTable:
+    folds = sorted({fold for fold, _ in places}, key=lambda fold: fold or 0)
+    workers = sorted({count for _, count in places})
+    rows = [
+        (
+            plural(fold, "fold") if fold else "no folds",
+            *(column.cells[places[fold, count]] if (fold, count) in places else NOTHING for count in workers),
+        )
+        for fold in folds
+    ]
+    return TextTable(["", *(plural(count, "worker") for count in workers)], rows, title)
+
 
 MOST_METRICS = 2
 """The list of runs has columns for at most this many metrics."""
@@ -269,3 +368,112 @@ def _epochs(run: Run) -> str:
         return NOTHING if done is None else str(done)
     wanted = run.experiment.training.epochs
     return str(wanted) if done == wanted else f"{NOTHING if done is None else done}/{wanted}"
+
+
+PART_NAMES = {"train": "training"}
+MODEL_USES = {
+    "best": "best model by validation",
+    "average": "average of all weights",
+    "vote": "vote of all models",
+}
+RecordedFold = dict[str, Any]
+"""An entry of `folds` in the result of a cross-validation."""
+
+
+def fold_tables(run: Run) -> Group:
+    """Return the tables of a cross-validation for a terminal."""
+    shown: list[Table | Text] = []
+    if run.result.get("folds"):
+        shown.append(folds_table(run).to_rich(caption=_took(run)))
+        shown += [Text(line, style="red", overflow="fold") for line in failed_folds(run)]
+    models = models_table(run)
+    if models.rows:
+        shown.append(models.to_rich())
+    return Group(*(Padding(one, (0, 0, 1, 0)) for one in shown))
+
+
+def folds_table(run: Run) -> TextTable:
+    """Return one line for each fold, then the mean, the standard deviation and the 95% interval."""
+    folds: list[RecordedFold] = run.result["folds"]
+    scored = [(part, name) for name in shown_metrics(run) for part in PARTS]
+    rows = [_line(fold, scored) for fold in folds]
+    spread = run.result.get("spread", {})
+    for word, text in (("mean", _mean), ("deviation", _deviation), ("95% interval", mean_interval)):
+        if spread:
+            cells = [text(name, spread.get(part, {}).get(name, {})) for part, name in scored]
+            rows.append([word, "", *cells, "", "", ""])
+    names = [f"{PART_NAMES.get(part, part)} {one_line(name)}" for part, name in scored]
+    columns = ["fold", "run", *names, "samples", f"training, {run.clock}", "threads"]
+    return TextTable(columns, rows, totals=len(rows) - len(folds))
+
+
+def models_table(run: Run) -> TextTable:
+    """Return how the models of the folds do on the test part, used in three ways."""
+    folds, found = run.result.get("folds") or [], run.result.get("models") or {}
+    scored = {key: found[key]["metrics"] for key in MODEL_USES if found.get(key, {}).get("metrics")}
+    names = [name for name in shown_metrics(run) if any(name in metrics for metrics in scored.values())]
+    rows = []
+    for key, metrics in scored.items():
+        which = f", {name_of(folds[found[key]['fold'] - 1])}" if key == "best" else ""
+        rows.append([f"{MODEL_USES[key]}{which}", *(metric_value(name, metrics.get(name)) for name in names)])
+    return TextTable(["on the test part", *map(one_line, names)], rows)
+
+
+def failed_folds(run: Run) -> list[str]:
+    """Return one line for each failed fold, with the reason."""
+    folds: list[RecordedFold] = run.result.get("folds") or []
+    return [
+        f"{name_of(fold)}: {one_line((fold['error'] or 'no error message').splitlines()[0])}"
+        for fold in folds
+        if fold["status"] == "failed"
+    ]
+
+
+def shown_metrics(run: Run) -> list[str]:
+    """Return the metrics to show; the loss only where there is no other."""
+    names = list(run.result.get("spread", {}).get("validation", {})) or list(run.metrics)
+    return [name for name in names if name != "loss"] or names
+
+
+def name_of(fold: RecordedFold) -> str:
+    """Return the name of a fold of a result."""
+    return fold_name(fold["fold"], fold["repeat"], fold["node"])
+
+
+def mean_interval(name: str, spread: dict[str, Any]) -> str:
+    """Return the 95% interval of a mean over the folds."""
+    if spread.get("low") is None or spread.get("high") is None:
+        return NOTHING
+    return f"{metric_value(name, spread['low'])} – {metric_value(name, spread['high'])}"
+
+
+def fold_mean_note(run: Run, metric: str) -> str:
+    """Return the number of folds and the 95% interval of a mean over them; empty for a run without folds."""
+    if not run.result.get("folds"):
+        return ""
+    around = mean_interval(metric, run.result.get("spread", {}).get("validation", {}).get(metric, {}))
+    finished = sum(fold["status"] == "finished" for fold in run.result["folds"])
+    interval = f", 95% interval {around}" if around != NOTHING else ""
+    return f"mean over {plural(finished, 'fold')}{interval}"
+
+
+def _line(fold: RecordedFold, scored: Sequence[tuple[str, str]]) -> list[str]:
+    number = NOTHING if fold["run"] is None else str(fold["run"])
+    scores = [metric_value(name, fold["metrics"].get(part, {}).get(name)) for part, name in scored]
+    samples = f"{count(fold['train_samples'])} + {count(fold['validation_samples'])}"
+    trained = "failed" if fold["status"] == "failed" else duration(fold["seconds"])
+    return [name_of(fold), number, *scores, samples, trained, str(fold["threads"])]
+
+
+def _mean(name: str, spread: dict[str, Any]) -> str:
+    return metric_value(name, spread.get("mean"))
+
+
+def _deviation(name: str, spread: dict[str, Any]) -> str:
+    return metric_value(name, spread.get("std"))
+
+
+def _took(run: Run) -> str:
+    mode = str(run.result.get("mode", "")).replace("-", " ")
+    took = f"; {duration(run.seconds)} {run.clock}, training time of the busiest core"
+    return mode + (took if run.seconds is not None else "")

@@ -1,10 +1,4 @@
-"""Proof that a process works on a run: a lock that dies with the process, and a lease where locks prove nothing.
-
-The process that trains a run holds a kernel lock on the file `lock` in the run's folder. The kernel releases it when
-the process dies, however it dies, whatever the host is called and wherever its clock stands. Not every shared file
-system passes locks on to other machines, so the holder also touches the file every few seconds. Another machine that
-gets the lock watches the file for a while before it believes that the holder is gone.
-"""
+"""The record of a worker that was lost while the others continued."""
 
 import errno
 import fcntl
@@ -14,13 +8,59 @@ import threading
 import time
 import uuid
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tenfold.common.files import short_path
-from tenfold.errors import RunTakenOver
+from tenfold.errors import RunTakenOver, WorkerLost
+from tenfold.runs.events import Stopwatch, WorkerDropped
+
+if TYPE_CHECKING:
+    from tenfold.runs.checkpoint import Resumption
+
+
+@dataclass(frozen=True)
+class LostWorker:
+    """A worker that was lost, after which the others continued: an entry of `lost` in a result and in a checkpoint."""
+
+    worker: int
+    why: str
+    left: int
+    """How many workers continued."""
+    epoch: int
+    """The epoch, from 1, that they continued with."""
+    step: int | None = None
+    """Where the lost worker is replaced: the last step, over the run, that includes its work."""
+    joined: int | None = None
+    """The step after which another worker took its place."""
+
+    @classmethod
+    def of(cls, error: WorkerLost, left: int, resumption: "Resumption | None") -> "LostWorker":
+        """Return the worker that an error reports as lost; `resumption` is where those who are left continue."""
+        return cls(error.rank, str(error), left, (resumption.manifest["epoch"] if resumption else 0) + 1)
+
+    def event(self, stopwatch: Stopwatch) -> WorkerDropped:
+        """Return the event that reports it."""
+        workers = "1 worker continues" if self.left == 1 else f"{self.left} workers continue"
+        text = f"{self.why}; {workers} from epoch {self.epoch}"
+        return WorkerDropped(at=stopwatch.now(), text=text, epoch=self.epoch - 1, worker=self.worker)
+
+
+def lost_in(manifest: Mapping[str, Any]) -> list[LostWorker]:
+    """Return the lost workers that a checkpoint's manifest lists."""
+    return [LostWorker(**one) for one in manifest.get("lost", [])]
+
+
+# Proof that a process works on a run: a lock that dies with the process, and a lease where locks prove nothing.
+#
+# The process that trains a run holds a kernel lock on the file `lock` in the run's folder. The kernel releases it
+# when the process dies, however it dies, whatever the host is called and wherever its clock stands. Not every shared
+# file system passes locks on to other machines, so the holder also touches the file every few seconds. Another
+# machine that gets the lock watches the file for a while before it believes that the holder is gone.
 
 LOCK = "lock"
 REGULAR = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC

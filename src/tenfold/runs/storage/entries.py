@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from tenfold.runs.storage.lost_worker import LostWorker
+from tenfold.runs.storage.claim import LostWorker
 
 Metrics = dict[str, float]
 

@@ -1,0 +1,267 @@
+"""`tenfold compare`, and the grids of values that it shares with `simulate`."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.options import complete_list, parse_setting, parse_value
+from tenfold.cli.output import exit_interrupted, exit_partial, print_rich
+from tenfold.common.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
+from tenfold.errors import ExperimentError
+
+if TYPE_CHECKING:
+    from tenfold.report.progress import GridProgress
+    from tenfold.report.results.comparison import Comparison, ResultTable
+
+
+Values = str | None
+GRID = "The grid: values separated by commas"
+ELLIPSIS = "..."
+
+
+class Form(StrEnum):
+    """How the result is printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+def dimension(name: str, text: str, known: Iterable[str] = ()) -> Any:
+    """Return the option of a field that takes several values, with known ones for the shell to complete."""
+    complete = complete_list(known)
+    return typer.Option(
+        f"--{name}", help=text, show_default=False, rich_help_panel=GRID, metavar="A,B,...", autocompletion=complete
+    )
+
+
+def several(text: str) -> list[Any]:
+    """Read "a,b,c", a row such as "1,2,4,...,64", a TOML table, or a TOML list of values that hold commas."""
+    whole = parse_value(text)
+    if isinstance(whole, list | dict):
+        return whole if isinstance(whole, list) else [whole]
+    parts = [one.strip() for one in text.split(",")]
+    return _row(text, parts) if ELLIPSIS in parts else [parse_value(one) for one in parts]
+
+
+def _row(text: str, parts: list[str]) -> list[int]:
+    """Continue a sequence by the factor, or else the step, of the last two numbers before the dots, up to the last."""
+    place = parts.index(ELLIPSIS)
+    known, ends = [parse_value(one) for one in parts[:place]], [parse_value(one) for one in parts[place + 1 :]]
+    whole = all(isinstance(one, int) and one > 0 for one in (*known, *ends))
+    if not whole or len(known) < 2 or len(ends) != 1 or not known[-2] < known[-1] <= ends[0]:
+        raise ExperimentError(f"'{text}' is not a sequence of numbers; write it as 1,2,4,...,64 or 2,4,6,...,10")
+    before, last, end = known[-2], known[-1], ends[0]
+    by_factor = last % before == 0 and (len(known) < 3 or known[-3] * last == before * before)
+    while (following := last * (last // before) if by_factor else 2 * last - before) < end:
+        before, last = last, following
+        known.append(last)
+    return known if known[-1] == end else [*known, end]
+
+
+def varied(text: str) -> tuple[str, list[Any]]:
+    """Read "field=a,b" for any field."""
+    name, equals, values = text.partition("=")
+    if not (equals and name.strip() and values.strip()):
+        raise ExperimentError(f"expected field=a,b, such as momentum=0,0.9, got '{text}'")
+    short, found = _short(name.strip().replace("-", "_")), several(values.strip())
+    if _takes_list(short) and not any(isinstance(one, list) for one in found):
+        lists = [[one] for one in found]
+        raise ExperimentError(f"each value of {short} is a list; write a list of lists, such as {short}={lists}")
+    return short, found
+
+
+def _takes_list(name: str) -> bool:
+    """Return whether one value of a field is a list."""
+    from tenfold.experiment import FIELDS, SECTIONS
+    from tenfold.experiment.values import TakesList
+
+    if name not in FIELDS:
+        return False
+    section, field = FIELDS[name]
+    return any(isinstance(one, TakesList) for one in SECTIONS[section].model_fields[field].metadata)
+
+
+def settings_together(texts: list[str] | None) -> list[dict[str, Any]]:
+    """Read "field=a other=b", settings that change together."""
+    found = [dict(map(parse_setting, text.split())) for text in texts or []]
+    if not all(found):
+        raise ExperimentError("expected settings that change together, such as --together 'pin=0,1 threads=2'")
+    return [{_short(name): value for name, value in one.items()} for one in found]
+
+
+def grid_of(given: dict[str, Values], vary: list[str] | None, settings: list[str] | None) -> dict[str, list[Any]]:
+    """Return the grid that options and --vary describe; no field may be given twice, there or by --set."""
+    grid = {name: several(text) for name, text in given.items() if text is not None}
+    for name, values in map(varied, vary or []):
+        if name in grid:
+            raise ExperimentError(f"{name} is given twice; list all its values in one place: {name}=a,b")
+        grid[name] = values
+    for name in (_short(parse_setting(text)[0]) for text in settings or []):
+        if name in grid:
+            raise ExperimentError(f"{name} is given twice, in the grid and by --set; give it once")
+    return grid
+
+
+def _short(name: str) -> str:
+    """Return a field's short name, which may be given as it is or with its section."""
+    from tenfold.experiment import FIELDS
+
+    return {f"{section}.{field}": short for short, (section, field) in FIELDS.items()}.get(name, name)
+
+
+@contextmanager
+def watching(quiet: bool) -> "Iterator[GridProgress]":
+    """Show the progress of a grid's runs, and say how to continue when it is interrupted."""
+    from tenfold.report.progress import GridProgress
+
+    try:
+        with GridProgress(quiet=quiet) as progress:
+            yield progress
+    except KeyboardInterrupt:
+        exit_interrupted("run the same command again to do the rest")
+
+
+def print_result(result: "ResultTable", form: Form) -> None:
+    """Print a table of settings in the wanted form."""
+    if form is Form.TABLE:
+        print_rich(result)
+    else:
+        typer.echo({"csv": result.to_csv, "json": result.to_json, "markdown": result.to_markdown}[form](), nl=False)
+
+
+def print_side_by_side(result: "ResultTable", form: Form, output: Path | None) -> None:
+    """Print the result of a grid, and write an HTML report if `output` is given; exit with 3 if some runs failed."""
+    from tenfold.report.results.comparison import Comparison
+
+    print_result(result, form)
+    if output is not None:
+        typer.echo(f"the report is in {result.report(output)}", err=form is not Form.TABLE)
+    if isinstance(result, Comparison) and not result.complete:
+        exit_partial("some runs or folds failed; run the same command again to repeat them")
+
+
+def _check_plot(path: Path | None) -> Path | None:
+    """Raise an error for a file that is not an image, before anything runs."""
+    if path is not None:
+        from tenfold.report.plots.charts import check_picture
+
+        check_picture(path)
+    return path
+
+
+def compare(
+    file: options.File = None,
+    settings: options.Set = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary", help="Values of any field: momentum=0,0.9.", metavar="FIELD=A,B,...", rich_help_panel=GRID
+        ),
+    ] = None,
+    together: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--together",
+            help="Settings that change together: 'pin=0,1 threads=2'. Give it once for each group.",
+            metavar="'FIELD=A OTHER=B'",
+            rich_help_panel=GRID,
+        ),
+    ] = None,
+    workers: Annotated[Values, dimension("workers", "Replicas: 1,2,4.")] = None,
+    strategy: Annotated[
+        Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.", STRATEGIES)
+    ] = None,
+    folds: Annotated[Values, dimension("folds", "Folds of a cross-validation: 2,5,10.")] = None,
+    sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds, or epoch: 1,16,epoch.")] = None,
+    model: Annotated[Values, dimension("model", "Models: lenet5,cnn.", MODELS)] = None,
+    data: Annotated[Values, dimension("data", "Data sets: digits,mnist.", SOURCES)] = None,
+    epochs: Annotated[Values, dimension("epochs", "Passes over the data.")] = None,
+    batch_size: Annotated[Values, dimension("batch-size", "Samples per step.")] = None,
+    optimizer: Annotated[Values, dimension("optimizer", "Optimizers: sgd,adam.", OPTIMIZERS)] = None,
+    lr: Annotated[Values, dimension("lr", "Learning rates.")] = None,
+    loader_workers: Annotated[Values, dimension("loader-workers", "Processes that load batches: 0,4.")] = None,
+    threads: Annotated[Values, dimension("threads", "Threads per worker.")] = None,
+    device: Annotated[Values, dimension("device", "Devices: cpu,cuda.")] = None,
+    name: options.Name = None,
+    target: options.Target = None,
+    seed: options.Seed = None,
+    pin: options.Pin = None,
+    repeats: Annotated[int, typer.Option(help="Runs of each setting, with different seeds.")] = 1,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already recorded.")] = False,
+    rerun_doubtful: Annotated[
+        bool, typer.Option("--rerun-doubtful", help="Run rows again that other programs have disturbed.")
+    ] = False,
+    columns: options.Columns = None,
+    select: options.Select = False,
+    output: options.Report = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            help="With a target: also save accuracy against seconds as .svg, .png or .pdf.",
+            callback=_check_plot,
+        ),
+    ] = None,
+    form: Annotated[Form, typer.Option("--format", help="How to print the result.")] = Form.TABLE,
+    as_json: options.Json = False,
+    runs: options.Runs = None,
+    log: options.Log = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run an experiment with every combination of settings, one after another, and show the results side by side.
+
+    Runs that are already recorded are not repeated, so starting an interrupted comparison again continues it.
+
+    Examples: [cyan]tenfold compare lenet.toml --workers 1,2,4 --strategy allreduce,butterfly --repeats 3[/],
+    [cyan]tenfold compare lenet.toml --workers 1,2,4,8 --target 0.99 -o compare.html[/],
+    [cyan]tenfold compare --data digits --lr 0.01,0.1 --vary momentum=0,0.9 -o compare.html[/]
+    """
+    given = {"workers": workers, "strategy": strategy, "folds": folds, "sync_every": sync_every, "model": model}
+    given |= {"data": data, "epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "lr": lr}
+    given |= {"loader_workers": loader_workers, "threads": threads, "device": device}
+    grid: dict[str, Any] = grid_of(given, vary, settings)
+    groups = settings_together(together)
+    experiment = options.experiment_from(file, settings, name=name, seed=seed, pin=pin, target=target)
+    if plot is not None and experiment.training.target is None and not any("target" in one for one in (grid, *groups)):
+        raise ExperimentError("--plot shows how soon a target is reached, and there is none; add one: --target 0.99")
+    _start_early(grid)
+    from tenfold.api.compare import compare as run_all
+
+    def run(*, again: bool, renew: bool) -> "Comparison":
+        with watching(quiet) as shown:
+            watch: dict[str, Any] = {"watch": shown.watch, "listen": shown.listen, "log": log}
+            watch |= {"columns": options.split_names(columns), "select": select, "together": groups}
+            return run_all(experiment, repeats=repeats, runs=runs, fresh=again, rerun_doubtful=renew, **watch, **grid)
+
+    result = run(again=fresh, renew=rerun_doubtful)
+    form = Form.JSON if as_json else form
+    if form is Form.TABLE and not rerun_doubtful and _wants_again(result):
+        result = run(again=False, renew=True)
+    if plot is not None:
+        typer.echo(f"the plot is in {result.plot(plot)}", err=form is not Form.TABLE)
+    print_side_by_side(result, form, output)
+
+
+def _wants_again(result: "Comparison") -> bool:
+    """Offer to run marked rows again, if a person can answer."""
+    if not (result.doubtful and sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print_rich(result)
+    count = len(result.doubtful)
+    return typer.confirm(f"run {count} marked run{'s' if count > 1 else ''} again?", err=True)
+
+
+def _start_early(grid: dict[str, list[Any]]) -> None:
+    """Start the server of worker processes, if the grid needs one, while the rest is still being imported."""
+    if "folds" in grid or any(isinstance(count, int) and count > 1 for count in grid.get("workers", [])):
+        from tenfold.workers.fork_server import start_server
+
+        start_server()

@@ -1,0 +1,187 @@
+"""`tenfold launch`: the commands that start an experiment, or a script, on several machines."""
+
+import shlex
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.output import write_file
+from tenfold.cli.train import train
+from tenfold.errors import MachineError
+
+if TYPE_CHECKING:
+    from tenfold.experiment import Experiment
+    from tenfold.launch.start import Host
+
+
+class Launcher(StrEnum):
+    """What starts the processes."""
+
+    TORCHRUN = "torchrun"
+    MPIRUN = "mpirun"
+
+
+def launch(
+    file: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads this form for an argument that may be left out
+        typer.Argument(help="An experiment file, or a script (.py) with your own training loop.", show_default=False),
+    ] = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="More for `tenfold train`, or for the script; write -- before options.", metavar="[-- ...]"
+        ),
+    ] = None,
+    hosts: Annotated[
+        Path | None, typer.Option(help="A file with one host per line: node1 slots=4.", show_default=False)
+    ] = None,
+    launcher: Annotated[Launcher, typer.Option(help="What starts the processes.")] = Launcher.TORCHRUN,
+    run: Annotated[bool, typer.Option("--run", help="Start it now, over ssh.")] = False,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Write a script for sbatch instead.")] = False,
+    nodes: Annotated[
+        int | None, typer.Option(help="Nodes of the Slurm job. Default: 2.", min=1, show_default=False)
+    ] = None,
+    per_host: Annotated[
+        int | None,
+        typer.Option(help="Processes per host, where the hosts file does not say.", min=1, show_default=False),
+    ] = None,
+    port: Annotated[int, typer.Option(help="The port on the first host at which all meet.", min=1, max=65535)] = 29500,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            help="The Python interpreter on the hosts. Default: python on their path; with --run, this one.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+) -> None:
+    """Show the commands that run an experiment on several machines, start them over ssh, or write a Slurm script.
+
+    Examples: [cyan]tenfold launch lenet.toml --hosts hosts.txt[/], [cyan]tenfold launch lenet.toml --hosts hosts.txt
+    --run[/], [cyan]tenfold launch lenet.toml --slurm -o lenet.sbatch[/],
+    [cyan]tenfold launch own_loop.py --hosts hosts.txt --launcher mpirun -- --epochs 3[/]
+    """
+    if file is None:
+        raise MachineError("there is nothing to launch; name an experiment file, or a script (.py)")
+    if slurm == (hosts is not None):
+        wrong = "both --hosts and --slurm" if slurm else "neither --hosts nor --slurm"
+        raise MachineError(f"there is {wrong}; name the hosts in a file (--hosts hosts.txt), or let Slurm find them")
+    if slurm and (run or launcher is Launcher.MPIRUN):
+        raise MachineError("--slurm writes a script that starts torchrun; give it to sbatch, without --run or mpirun")
+    if hosts is not None and nodes is not None:
+        raise MachineError("--nodes belongs to --slurm; with --hosts, the file names the machines")
+    more = arguments or []
+    experiment = _experiment(file, more)
+    if hosts is None:
+        script = output or file.with_suffix(".sbatch")
+        if output is None and script.exists():
+            raise MachineError(f"{script} exists; replace it with -o {script}, or name another file")
+        text = _script(file, more, experiment, nodes or 2, per_host, port, python)
+        write_file(script, text)
+        typer.echo(f"wrote {script}; `sbatch {script}` queues it")
+        return
+    from tenfold.launch.start import read_hosts
+
+    found = read_hosts(hosts, per_host or 1)
+    _check_workers(experiment, "the hosts", sum(host.slots for host in found))
+    commands = _commands(launcher, found, file, more, port, python or (sys.executable if run else None))
+    _show(commands, output)
+    if run:
+        raise typer.Exit(_run(commands))
+
+
+Commands = list[tuple["Host", list[str]]]
+
+
+def _experiment(file: Path, more: list[str]) -> "Experiment | None":
+    """Read the experiment as `tenfold train` will, to find mistakes here and not on every host; leave scripts alone."""
+    if file.suffix != ".py":
+        reader = typer.Typer(add_completion=False)
+        reader.command()(train)
+        given = typer.main.get_command(reader).make_context("train", [str(file), *more]).params
+        fields = {name: given[name] for name in options.FIELDS}
+        return options.experiment_from(given["file"], given["settings"], **fields)
+    if not file.is_file():
+        raise MachineError(f"there is no script {file}; name an experiment file or a program")
+    return None
+
+
+def _check_workers(experiment: "Experiment | None", place: str, there: int) -> None:
+    asked = experiment.division.workers if experiment else 1
+    if asked not in (1, there):
+        raise MachineError(
+            f"the experiment has {asked} workers, {place} have {there} slots together; "
+            f"make them equal, or leave `workers` out of the file"
+        )
+
+
+def _commands(
+    launcher: Launcher, hosts: "tuple[Host, ...]", file: Path, more: list[str], port: int, python: str | None
+) -> Commands:
+    from tenfold.launch import start
+    from tenfold.launch.start import Host
+
+    what = start.program(file, more)
+    if launcher is Launcher.TORCHRUN:
+        return start.torchrun(hosts, what, port=port, name=file.stem, python=python)
+    return [(Host("localhost"), start.mpirun(hosts, what, python=python))]
+
+
+def _script(
+    file: Path,
+    more: list[str],
+    experiment: "Experiment | None",
+    nodes: int,
+    per_host: int | None,
+    port: int,
+    python: str | None,
+) -> str:
+    from tenfold.launch import start
+
+    if per_host is not None:
+        _check_workers(experiment, f"{nodes} nodes", nodes * per_host)
+    workers = experiment.division.workers if experiment else 1
+    return start.slurm(
+        start.program(file, more),
+        name=file.stem,
+        nodes=nodes,
+        per_node=per_host or start.share_out(workers, nodes),
+        threads=(experiment.machine.threads if experiment else None) or 1,
+        gpus=experiment is not None and experiment.machine.device.startswith("cuda"),
+        port=port,
+        python=python,
+    )
+
+
+def _show(commands: Commands, output: Path | None) -> None:
+    text = "".join(f"# on {host.name}\n{shlex.join(command)}\n" for host, command in commands)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_file(output, text)
+        typer.echo(f"wrote {output}; it has the command of each host")
+
+
+def _run(commands: Commands) -> int:
+    """Run the commands to their end; a signal that ends this process ends them, too."""
+    from tenfold.launch.start import run_everywhere
+
+    def say(host: str, line: str) -> None:
+        typer.echo(f"[{host}] {line}")
+
+    handled = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]  # nohup
+    before = {one: signal.signal(one, _leave) for one in handled}
+    try:
+        return run_everywhere(commands, Path.cwd(), say)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _leave(number: int, _: Any) -> None:
+    raise SystemExit(128 + number)

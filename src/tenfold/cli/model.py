@@ -1,0 +1,214 @@
+"""Commands that use a trained model: `predict`, `evaluate`, `export`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.options import complete_from
+from tenfold.cli.output import print_json, print_rich, write_file
+from tenfold.common.catalog import SOURCES, suggest
+from tenfold.common.metric_table import METRICS
+from tenfold.common.part_names import PARTS
+from tenfold.errors import DataError, ExperimentError
+
+if TYPE_CHECKING:
+    from tenfold.runs import Run
+
+
+def predict(
+    run: options.Reference,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Samples: an .npy file, an .npz file with the array x, a table (.csv, .tsv, .parquet), or an image or "
+            "a folder of images."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write, .csv or .npy. Default: print CSV.", show_default=False),
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Write the probability of each class instead of the class.")
+    ] = False,
+    runs: options.Runs = None,
+    trust: options.Trust = False,
+) -> None:
+    """Predict classes or numbers for the samples in a file, with the model of a run.
+
+    Images may come without the axis of a single channel, or as flat rows. Whole numbers are pixels as the files of a
+    built-in data set hold them; for your own data, uint8 is divided by 255 as in training.
+
+    Examples: [cyan]tenfold predict last images.npy -o labels.csv[/], [cyan]tenfold predict 12 table.csv[/],
+    [cyan]tenfold predict last images.npz --probabilities -o shares.npy[/], [cyan]tenfold predict last photos/[/]
+    """
+    import tenfold
+    from tenfold.data.files import read_inputs
+    from tenfold.report.exports import predictions_to_csv
+
+    if output is not None and output.suffix.lower() not in (".csv", ".npy"):
+        raise DataError(f"predictions are written to .csv and .npy files, not to {output.name}")
+    found = tenfold.open_run(run, runs=runs, trust=trust)
+    trained_on = found.facts["data"]
+    x, names = read_inputs(file, trained_on, found.experiment.data.options)
+    predicted = found.predict_proba(x) if probabilities else found.predict(x)
+    if output is not None and output.suffix.lower() == ".npy":
+        import io
+
+        import numpy as np
+
+        array = io.BytesIO()
+        np.save(array, predicted)
+        write_file(output, array.getvalue())
+    else:
+        classes = trained_on.get("class_names", ())
+        text = predictions_to_csv(predicted, classes, samples=names, probabilities=probabilities)
+        if output is None:
+            typer.echo(text, nl=False)
+            return
+        write_file(output, text)
+    typer.echo(f"{len(predicted)} predictions are in {output}")
+
+
+def evaluate(
+    run: options.Reference = "last",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            help=f"Other data: {', '.join(SOURCES)}, a file, or package.module:callable. Default: the run's own.",
+            show_default=False,
+            autocompletion=complete_from(SOURCES),
+        ),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--part",
+            help="train, validation or test. Default: test; for other data without parts, all samples.",
+            show_default=False,
+            autocompletion=complete_from(PARTS),
+        ),
+    ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            help=f"{', '.join(METRICS)}, a scikit-learn scorer, or package.module:callable; may be repeated. "
+            "Default: those of the experiment.",
+            show_default=False,
+            autocompletion=complete_from(METRICS),
+        ),
+    ] = None,
+    runs: options.Runs = None,
+    trust: options.Trust = False,
+    as_json: options.Json = False,
+) -> None:
+    """Measure the model of a run on other data, or on another part of its own data.
+
+    Examples: [cyan]tenfold evaluate last --part train[/], [cyan]tenfold evaluate 12 --data mydata:holdout[/],
+    [cyan]tenfold evaluate last --metric accuracy --metric f1_macro[/]
+    """
+    import tenfold
+    from tenfold.api.predict import evaluate as measure
+    from tenfold.report.tables.run_tables import evaluation_table
+
+    found = tenfold.open_run(run, runs=runs, trust=trust)
+    measured = measure(found, data, part=part, metrics=metrics)
+    if as_json:
+        measurements = {"part": measured.part, "samples": measured.samples, "metrics": measured.metrics}
+        print_json({"run": found.id, "data": data or found.facts["data"]["name"], **measurements})
+    else:
+        print_rich(evaluation_table(found, data, measured.part, measured.samples, measured.metrics))
+
+
+NUMBERS = ("csv", "json", "parquet")
+TRACE = "trace"
+MODELS = {"torch": (".pt2", ".pt"), "onnx": (".onnx",)}
+"""Formats of models, with the endings of their files; the first is the default."""
+FORMATS = (*NUMBERS, TRACE, *MODELS)
+TABLES = ("metrics", "epochs", "spans", "result")
+
+
+def export(
+    references: options.References = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            help="Numbers: csv, json, parquet. What each worker did when, for Perfetto: trace. The model: torch (a "
+            "program, or with -o model.pt its weights), onnx.",
+            autocompletion=complete_from(FORMATS),
+        ),
+    ] = "csv",
+    table: Annotated[
+        str | None,
+        typer.Option(
+            "--table",
+            "-t",
+            help="metrics (every measurement, by step), epochs (one row each), spans (what each worker spent time on) "
+            "or result (one row a run). Default: metrics; for json, everything but spans.",
+            show_default=False,
+            autocompletion=complete_from(TABLES),
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The file to write. Default: print csv and json; run-N.* else.", show_default=False
+        ),
+    ] = None,
+    runs: options.Runs = None,
+    trust: options.Trust = False,
+) -> None:
+    """Export the numbers of runs, or the trace or the model of a run, for other programs.
+
+    Examples: [cyan]tenfold export last[/], [cyan]tenfold export 3 4 5 --table epochs -o epochs.csv[/],
+    [cyan]tenfold export last --format parquet[/], [cyan]tenfold export last --format trace[/],
+    [cyan]tenfold export last --format onnx -o model.onnx[/], [cyan]tenfold export last --format torch -o model.pt[/]
+    """
+    import tenfold
+
+    if form not in FORMATS:
+        raise ExperimentError(f"unknown format '{form}'; {suggest(form, FORMATS)}")
+    if table is not None and table not in TABLES:
+        raise ExperimentError(f"unknown table '{table}'; {suggest(table, TABLES)}")
+    found = [tenfold.open_run(reference, runs=runs, trust=trust) for reference in references or ["last"]]
+    if form not in NUMBERS and (len(found) > 1 or table):
+        what = "trace" if form == TRACE else "model"
+        raise ExperimentError(f"--format {form} exports the {what} of one run; leave out the others and --table")
+    if form in MODELS:
+        _export_model(found[0], form, output)
+    elif form == TRACE:
+        path = output or Path(f"run-{found[0].id}-trace.json")
+        write_file(path, json.dumps(found[0].trace()))
+        typer.echo(f"wrote {path}")
+    elif output is None and form != "parquet":
+        typer.echo(_content(found, form, table), nl=False)
+    else:
+        path = output or Path(f"run-{'-'.join(str(run.id) for run in found[:4])}.{form}")
+        write_file(path, _content(found, form, table))
+        typer.echo(f"wrote {path}")
+
+
+def _content(runs: "list[Run]", form: str, table: str | None) -> str | bytes:
+    from tenfold.report.exports import METRICS, to_csv, to_json, to_parquet
+
+    if form == "json":
+        return to_json(runs, table) + "\n"
+    return to_csv(runs, table or METRICS) if form == "csv" else to_parquet(runs, table or METRICS)
+
+
+def _export_model(run: "Run", form: str, output: Path | None) -> None:
+    from tenfold.api.export_model import EXPORTS
+
+    endings = MODELS[form]
+    path = output or Path(f"run-{run.id}{endings[0]}")
+    if path.suffix.lower() not in endings:
+        raise ExperimentError(f"--format {form} writes files that end with {' or '.join(endings)}, not {path.name}")
+    lines = EXPORTS[path.suffix.lower()](run, path)
+    typer.echo(f"wrote {path}; use it without Tenfold:\n\n{lines}", nl=False)

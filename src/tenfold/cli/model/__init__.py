@@ -1,1 +1,0 @@
-"""Commands that use the model of a recorded run."""

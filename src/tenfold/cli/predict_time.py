@@ -1,0 +1,316 @@
+"""Commands that predict how long training takes: `simulate`, `plan`, `twin`, `calibrate`."""
+
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.compare import Form, Values, dimension, grid_of, print_result, print_side_by_side, watching
+from tenfold.cli.output import (
+    exit_interrupted,
+    fetching,
+    following,
+    print_json,
+    print_rich,
+    print_run,
+    showing_progress,
+)
+from tenfold.common.catalog import STRATEGIES
+from tenfold.common.files import check_output
+from tenfold.errors import MachineError
+
+if TYPE_CHECKING:
+    from tenfold.experiment import Experiment
+    from tenfold.prediction.profile import Profile
+
+
+CLUSTER = "The virtual cluster"
+GRIDDED = ("workers", "strategy", "sync_every")
+"""Fields that may have several values here."""
+
+
+@partial(options.with_fields, without=GRIDDED)
+def simulate(
+    file: options.File = None,
+    settings: options.Set = None,
+    workers: Annotated[Values, dimension("workers", "Nodes: 64, or several: 1,2,4,...,1024.")] = None,
+    strategy: Annotated[
+        Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.", STRATEGIES)
+    ] = None,
+    sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds, or epoch: 1,16,epoch.")] = None,
+    link: Annotated[
+        Values, dimension("link", "Links between the nodes: 1gbe, 10gbe, 25gbe, 100gbe, infiniband, ...")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            help="A TOML file that describes the nodes, or `here` for this machine.",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = None,
+    only_time: Annotated[
+        bool,
+        typer.Option(
+            "--only-time",
+            help="Predict the time only; do not train (tenfold.forecast in Python).",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = False,
+    output: options.Report = None,
+    form: Annotated[Form, typer.Option("--format", help="How to print several settings.")] = Form.TABLE,
+    runs: options.Runs = None,
+    log: options.Log = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+    **fields: Any,
+) -> None:
+    """Train on a virtual cluster: the weights are those of a real run, the time is predicted.
+
+    Predictions use the profile that `tenfold calibrate` measured; steps that it lacks are measured first.
+
+    Examples: [cyan]tenfold simulate lenet.toml --workers 64 --link 10gbe[/],
+    [cyan]tenfold simulate lenet.toml --workers 8 --cluster edge.toml[/],
+    [cyan]tenfold simulate lenet.toml --workers 1,2,4,...,1024 --only-time -o speedup.html[/]
+    """
+    experiment = options.experiment_from(file, settings, cluster=cluster, engine="virtual", **fields)
+    given = {"workers": workers, "strategy": strategy, "sync_every": sync_every, "link": link}
+    grid: dict[str, Any] = grid_of(given, None, settings)
+    form = Form.JSON if as_json else form
+    if only_time:
+        from tenfold.api.simulate import forecast
+
+        with showing_progress(quiet or form is Form.JSON) as show:
+            predicted = forecast(experiment, progress=show, **grid)
+        print_side_by_side(predicted, form, output)
+        return
+    from tenfold.workers.fork_server import start_server
+
+    start_server()  # early: it imports torch while this process does
+    if any(len(values) != 1 for values in grid.values()):
+        from tenfold.api.compare import compare
+
+        with watching(quiet) as grid_watch:
+            compared = compare(experiment, runs=runs, watch=grid_watch.watch, listen=grid_watch.listen, log=log, **grid)
+        print_side_by_side(compared, form, output)
+        return
+    _one(experiment.replace(**{name: values[0] for name, values in grid.items()}), runs, log, quiet, as_json, output)
+
+
+def _one(
+    experiment: "Experiment", runs: Path | None, log: list[str] | None, quiet: bool, as_json: bool, output: Path | None
+) -> None:
+    import tenfold
+    from tenfold.report.progress import RunProgress
+
+    quiet = quiet or as_json
+    with following(RunProgress(experiment, quiet=quiet), runs, quiet) as (listen, bar):
+        run = tenfold.simulate(experiment, runs=runs, log=log, listen=listen, fetching=bar)
+    from tenfold.api.simulate import accuracy_warning, recorded_baseline
+
+    print_run(run, as_json, output)
+    if (baseline := recorded_baseline(run)) is not None and not as_json:
+        typer.echo(baseline.line(run))
+    if warning := accuracy_warning(experiment, run):
+        typer.secho(f"warning: {warning}", err=True, fg="yellow")
+
+
+def _check_file(path: Path | None) -> Path | None:
+    if path is not None:
+        check_output(path, "the chosen experiment", ".toml")
+    return path
+
+
+def plan(
+    file: options.File = None,
+    settings: options.Set = None,
+    target: options.Target = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", help="Plan for this virtual cluster, a TOML file. Default: this machine."),
+    ] = None,
+    max_workers: Annotated[
+        int | None, typer.Option("--max-workers", help="Use at most this many workers. Default: as many as fit.")
+    ] = None,
+    budget: Annotated[
+        float, typer.Option("--budget", help="Seconds for measuring step times and for training runs.")
+    ] = 90.0,
+    model: options.Model = None,
+    data: options.Data = None,
+    seed: options.Seed = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the chosen experiment to this file, .toml.", callback=_check_file),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Also write an HTML report.", callback=options.check_report)
+    ] = None,
+    form: Annotated[Form, typer.Option("--format", help="How to print the settings.")] = Form.TABLE,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Find the workers, threads, batch size and averaging that reach a target soonest.
+
+    Step times and short training runs predict how long each setting takes; trial runs with several seeds show how few
+    epochs are enough. Nothing is recorded, and the result is a prediction.
+
+    Examples: [cyan]tenfold plan lenet.toml --target 0.99 -o best.toml[/],
+    [cyan]tenfold plan lenet.toml --target 0.99 --cluster lab.toml --max-workers 64[/]
+    """
+    experiment = options.experiment_from(file, settings, model=model, data=data, seed=seed)
+    from tenfold.workers.fork_server import start_server
+
+    start_server()  # early: it imports torch while this process does
+    from tenfold.api.plan import plan as find
+
+    form = Form.JSON if as_json else form
+    with showing_progress(quiet or form is not Form.TABLE) as show, fetching(quiet or form is not Form.TABLE) as bar:
+        found = find(
+            experiment,
+            target=target,
+            cluster=cluster,
+            max_workers=max_workers,
+            budget=budget,
+            progress=show,
+            fetching=bar,
+        )
+    print_result(found, form)
+    if output is not None:
+        found.best.save(output)
+        how = f"`tenfold train {output}` runs it"
+        if cluster is not None:
+            how = f"`tenfold simulate {output} --cluster {cluster}` runs it there, `tenfold launch` on real hosts"
+        typer.echo(f"the experiment is in {output}; {how}", err=form is not Form.TABLE)
+    if report is not None:
+        typer.echo(f"the report is in {found.report(report)}", err=form is not Form.TABLE)
+
+
+@options.with_fields
+def twin(
+    file: options.File = None,
+    settings: options.Set = None,
+    output: options.Report = None,
+    runs: options.Runs = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+    **fields: Any,
+) -> None:
+    """Train with real processes and on a virtual cluster, and compare the weights and the times.
+
+    Examples: [cyan]tenfold twin lenet.toml --workers 2[/],
+    [cyan]tenfold twin best.toml --target 0.99[/],
+    [cyan]tenfold twin --data digits --model mlp --workers 2 --strategy ring -o twin.html[/]
+    """
+    experiment = options.experiment_from(file, settings, **fields)
+    from tenfold.workers.fork_server import start_server
+
+    start_server()  # early: it imports torch while this process does
+    from tenfold.api.simulate import twin as run_both
+    from tenfold.report.progress import RunProgress
+
+    try:
+        with (
+            RunProgress(experiment, quiet=quiet or as_json) as real,
+            RunProgress(experiment.replace(engine="virtual"), quiet=True) as virtual,
+        ):
+            result = run_both(experiment, runs=runs, watch={"real": real.listen, "virtual": virtual.listen}.__getitem__)
+    except KeyboardInterrupt:
+        exit_interrupted("a twin needs both runs to finish; run the same command again")
+    if as_json:
+        print_json(result.record())
+    else:
+        print_rich(result)
+    if output is not None:
+        typer.echo(f"the report is in {result.report(output)}", err=as_json)
+
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Where to save the profile. Default: $TENFOLD_PROFILE, else the user's data folder.",
+        show_default=False,
+    ),
+]
+
+
+File = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads this form for an argument that may be left out
+    typer.Argument(help="The experiment whose steps to measure. Default: the built-in models.", show_default=False),
+]
+
+
+def calibrate(
+    file: File = None,
+    settings: options.Set = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure within seconds, but less exactly.")] = False,
+    output: Output = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Measure the speed of this machine, in about a minute on a few cores, and save it as a profile for predictions.
+
+    The steps of an experiment, or of the built-in models, are timed. Run nothing else meanwhile.
+
+    Examples: [cyan]tenfold calibrate[/], [cyan]tenfold calibrate lenet.toml -o machine.toml[/]
+    """
+    from tenfold.api.plan import calibrate as measure
+    from tenfold.prediction.profile import Profile, default_path
+
+    experiment = options.experiment_from(file, settings) if file or settings else None
+    place = output or default_path()
+    check_output(place, "the profile")
+    known = None
+    with suppress(MachineError):  # a profile that cannot be read is replaced
+        known = Profile.load(place)
+    with showing_progress(quiet or as_json) as show:
+        profile = measure(experiment, known, quick=quick, progress=show)
+    profile.save_changes(known, place)
+    if as_json:
+        print_json(profile.model_dump(exclude={"steps": {"__all__": {"trace"}}}))
+        return
+    print_rich(_steps(profile), _rounds(profile))
+    costs = profile.costs
+    starts = ", ".join(f"{seconds:.2g} s with {workers}" for workers, seconds in costs.start.items())
+    typer.echo(f"start-up: {starts} worker(s); adding: {1e9 * costs.adding:.2g} s per GB")
+    typer.echo(f"saved to {place}")
+
+
+def _steps(profile: "Profile") -> Any:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("work", "batch", "workers x threads", "ms a step", "spread: steps, workers", "ms a round", "measured")
+    for step in profile.steps:
+        table.add_row(
+            escape(step.work),
+            str(step.batch_size),
+            f"{step.workers} x {step.threads}",
+            f"{1e3 * step.mean:.3g} ± {step.standard_error:.1%}",
+            f"{step.between_steps:.1%}, {step.between_workers:.1%}",
+            f"{1e3 * step.round:.3g}" if step.round is not None else "",
+            f"{step.samples:,}",
+        )
+    return table
+
+
+def _rounds(profile: "Profile") -> Any:
+    from rich.table import Table
+
+    table = Table("transport", "workers", "each reads", "latency", "bandwidth", "line's error", "ms, by MB of weights")
+    for entry in profile.averaging:
+        measured = ", ".join(f"{nbytes / 1e6:.2g}: {1e3 * seconds:.3g}" for nbytes, seconds in entry.seconds.items())
+        table.add_row(
+            entry.transport,
+            str(entry.workers),
+            f"{entry.fan} ({entry.kind})",
+            f"{1e6 * entry.latency:.0f} µs",
+            f"{entry.bandwidth / 1e9:.3g} GB/s",
+            f"{entry.residual:.0%}",
+            measured,
+        )
+    return table

@@ -1,1 +1,0 @@
-"""Commands that predict training times, or measure the machine for that."""

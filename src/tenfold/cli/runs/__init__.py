@@ -1,1 +1,0 @@
-"""Commands that show, label or remove recorded runs."""

@@ -1,1 +1,0 @@
-"""Commands that prepare: experiment files, data, and checks of the machine."""

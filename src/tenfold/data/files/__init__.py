@@ -1,1 +1,0 @@
-"""Data in files: tables, arrays and folders of images."""

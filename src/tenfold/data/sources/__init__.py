@@ -1,1 +1,0 @@
-"""The built-in data sets, one file each, and how their files are found or fetched."""

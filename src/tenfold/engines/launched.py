@@ -1,0 +1,365 @@
+"""A launch whose ranks were started again: its run, the workers that are missing, and the states that ranks load."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import psutil
+import torch
+
+from tenfold.common.trust import remember_named
+from tenfold.data import FetchProgress
+from tenfold.engines.base import Engine
+from tenfold.engines.prepare import assign_cores, check_new_run, check_same_data, describe, load
+from tenfold.engines.rank import (
+    EndedByLauncher,
+    Orders,
+    RankConnection,
+    clear,
+    ending_by_signal,
+    launch_name,
+    own_device,
+    scatter,
+    watch_progress,
+)
+from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
+from tenfold.errors import ExperimentError, StoreError, TrainingError, WorkerLost
+from tenfold.experiment import Experiment
+from tenfold.experiment.fields import with_defaults
+from tenfold.launch.detect import World
+from tenfold.machine import cores
+from tenfold.machine import cores as affinity
+from tenfold.machine.liveness import keeping_freed_memory
+from tenfold.runs import Emit, Stopwatch, Store, Warned
+from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.storage.claim import LostWorker, lost_in
+from tenfold.runs.store import RemoteStore
+from tenfold.training import flat_size
+from tenfold.training.randomness import keep_rng_state
+from tenfold.training.replica import set_matmul_precision
+from tenfold.transport.meeting import JoinedRank, join
+from tenfold.workers.channels import Channels
+from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.task import Decision, Message, Task, make_network
+from tenfold.workers.worker import Worker
+
+CLOCKS_DIFFER_BY = 5.0
+"""Seconds, between hosts."""
+
+
+def find_begun(store: Store, world: World, experiment: Experiment) -> dict[str, Any] | None:
+    """Return the record of the run that this launch has begun and not finished, if there is one.
+
+    A later launch may have the same name, so the run must be younger than the launcher's process. Slurm's names are job
+    numbers, and a job that is restarted has other processes. When torchrun restarts the ranks because hosts join or
+    leave, it does not count that as a restart.
+    """
+    name = launch_name(world)
+    since = 0.0 if world.launcher == "slurm" else psutil.Process(os.getppid()).create_time()
+    wanted = experiment.model_dump(mode="json")
+    ended = ("finished",) if world.restarts else ("finished", "failed")
+    for run in reversed(store.records()):
+        if run["problems"]:
+            continue
+        if run["facts"].get("launch", {}).get("name") == name and run["created"] > since - CLOCKS_DIFFER_BY:
+            before: int = run["experiment"]["division"]["workers"]
+            wanted["division"]["workers"] = before
+            if run["status"] in ended or run["experiment"] != wanted:
+                return None
+            if before != world.size and experiment.machine.on_failure == "end":
+                raise ExperimentError(
+                    f"run {run['id']} was started with {before} ranks, but {world.launcher} has started {world.size}; "
+                    f'start {before}, or set machine.on_failure = "continue"'
+                )
+            return dict(run)
+    return None
+
+
+def find_lost(record: dict[str, Any], resumption: Resumption | None, world: World) -> list[LostWorker]:
+    """Return the worker that was lost if there are fewer ranks than before; the run's record may say which."""
+    before = resumption.manifest["workers"] if resumption else record["experiment"]["division"]["workers"]
+    if world.size >= before:
+        return []
+    why = record["error"].partition("\n")[0] or f"{world.launcher} has started {world.size} ranks after {before}"
+    rank = record["result"].get("lost_rank")
+    return [LostWorker.of(WorkerLost(before - 1 if rank is None else rank, why), world.size, resumption)]
+
+
+def assign_states(visible: Sequence[Sequence[int]]) -> list[int]:
+    """Return the saved rank whose state each new rank loads, from those whose files it can see on its host.
+
+    Each takes its own if it can, else one that no other rank has taken, else any.
+
+    >>> assign_states([[0, 1], [3], [3]])
+    [0, 3, 3]
+    """
+    if not all(visible):
+        blind = next(rank for rank, ranks in enumerate(visible) if not ranks)
+        raise StoreError(
+            f"rank {blind} finds no checkpoint on its host to resume from; keep the runs in a folder that all hosts see"
+        )
+    taken: dict[int, int] = {rank: rank for rank, ranks in enumerate(visible) if rank in ranks}
+    for rank, ranks in enumerate(visible):
+        if rank not in taken:
+            taken[rank] = next((one for one in ranks if one not in taken.values()), ranks[rank % len(ranks)])
+    return [taken[rank] for rank in range(len(visible))]
+
+
+# Ranks that a launcher has started (torchrun, mpirun, srun), on one host or many.
+#
+# Every rank runs the same worker. Rank 0 also has the supervisor, and records; what the others report reaches it
+# whenever all report, a few times an epoch.
+
+REASON_SECONDS = 1.5
+"""Seconds that a rank whose training was stopped waits for the reason."""
+
+
+class Launched(Engine):
+    """Trains one replica in this process, which is one of a launcher's ranks."""
+
+    name = "launched"
+
+    def __init__(self, world: World, transport: str = "auto", stall_after: float | None = None) -> None:
+        self.world = world
+        self._transport = transport
+        self._stall_after = stall_after
+        self._joined: JoinedRank | None = None
+        self.lost: list[LostWorker] = []
+        """The ranks that the launcher did not start again."""
+
+    @property
+    def joined(self) -> JoinedRank:
+        """The ranks, once they have met."""
+        if self._joined is None:
+            self._joined = join(self.world, self._transport, self._stall_after)
+            if self._transport == "shared-memory" and len(self._joined.hosts) > 1:
+                raise ExperimentError(
+                    f'machine.transport = "shared-memory" joins the ranks of one host, but there are '
+                    f"{len(self._joined.hosts)}: {', '.join(dict.fromkeys(self._joined.names))}; use auto"
+                )
+        return self._joined
+
+    @property
+    def records(self) -> bool:
+        """Whether this is the rank that records the run."""
+        return self.world.rank == 0
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Report any error in the block to the other ranks, and raise the first error that any rank has reported."""
+        try:
+            with ending_by_signal(self.world.rank):
+                yield
+        except BaseException as error:
+            first = self._report(error)
+            if first is None or str(error) in str(first):
+                raise
+            raise first from None
+
+    def _report(self, error: BaseException) -> BaseException | None:
+        """Report an error to the other ranks, and return the first that any rank has reported.
+
+        Training may have ended here because it did elsewhere; then the reason is on its way.
+        """
+        if self._joined is None:
+            return None
+        network = self._joined.network
+        if isinstance(error, EndedByLauncher):
+            network.check_local_processes()
+        elif isinstance(error, TrainingError) and not isinstance(error, WorkerLost):
+            network.failure(within=REASON_SECONDS)
+        network.report_failure(error)
+        return network.failure()
+
+    def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
+        """Load the data, here or from rank 0, and decide with the other ranks of this host who computes where."""
+        ranks = self.joined
+        device = own_device(experiment.machine.device, self.world.local_rank)
+        experiment = experiment.replace(device=str(device))
+        mine = cores.usable_cpus()
+        everyone = ranks.network.all_gather(mine)
+        host = next(host for host in ranks.hosts if self.world.rank in host)
+        together = {cpu for rank in host for cpu in everyone[rank]}
+        bound = set(mine) != together  # the launcher has already assigned the cores
+        threads, pinned = assign_cores(experiment.machine, len(host), cores.budget(allowed=together))
+        if bound:
+            threads, pinned = min(threads, len(mine)), affinity.NOT_PINNED
+        if experiment.data.distribute == "each":
+            splits = load(experiment, device, fetching)
+        else:
+            task = None
+            if self.records:
+                task = Task(experiment, load(experiment, torch.device("cpu"), fetching), threads, pinned)
+            splits = scatter(ranks.network, task).to(device)
+        return Task(experiment, splits, threads, pinned)
+
+    def train(
+        self,
+        experiment: Experiment,
+        *,
+        runs: str | Path | None,
+        kind: str,
+        stopwatch: Stopwatch,
+        listen: Emit,
+        fetching: FetchProgress | None = None,
+    ) -> RecordedRun:
+        """Train with all ranks; after a restart by the launcher, continue the run that they had begun."""
+        experiment = with_defaults(experiment.replace(workers=self.world.size))
+        with self.session():
+            task = self.prepare(experiment, fetching)
+            check_new_run(task)
+            if not self.records:
+                remember_named(experiment.import_paths)
+                return self._follow(task, experiment, stopwatch)
+            store = Store(runs)
+            may_have_begun = self.world.restarts or experiment.machine.on_failure == "continue"
+            record = find_begun(store, self.world, experiment) if may_have_begun else None
+            if record is not None:
+                return self._continue(task, experiment, store, record, listen, force=True)
+            number = store.create(experiment, kind=kind, facts=describe(task) | self.facts())
+            outcome = train_recorded(self.run, task, store, number, stopwatch, listen)
+            return self._dismiss(RecordedRun.finished(store, number, outcome, experiment))
+
+    def resume(
+        self, experiment: Experiment, store: Store, record: dict[str, Any], listen: Emit, *, force: bool = False
+    ) -> RecordedRun:
+        """Continue a run with all ranks; each has found the run's record."""
+        experiment = with_defaults(experiment.replace(workers=self.world.size))
+        with self.session():
+            task = self.prepare(experiment)
+            if not self.records:
+                return self._follow(task, experiment, Stopwatch())
+            return self._continue(task, experiment, store, record, listen, force=force)
+
+    def _continue(
+        self,
+        task: Task,
+        experiment: Experiment,
+        store: Store,
+        record: dict[str, Any],
+        listen: Emit,
+        *,
+        force: bool = False,
+    ) -> RecordedRun:
+        """Continue a run on rank 0; `force` when this launch has begun it, so that no other process has it."""
+        check_same_data(record, task)
+        stopwatch, resumption = open_for_resume(store, record, force=force)
+        self.lost = find_lost(record, resumption, self.world)
+        outcome = train_recorded(self.run, task, store, record["id"], stopwatch, listen, resumption)
+        return self._dismiss(RecordedRun.finished(store, record["id"], outcome, experiment))
+
+    def _dismiss(self, finished: RecordedRun) -> RecordedRun:
+        """Send the other ranks the record of the finished run, from rank 0."""
+        whole = finished.store.find(finished.record["id"]) | {"result": finished.outcome.result}
+        self.joined.network.broadcast((str(finished.store.folder), whole))
+        return finished
+
+    def _follow(self, task: Task, experiment: Experiment, stopwatch: Stopwatch) -> RecordedRun:
+        """Train on a rank that does not record, and return what rank 0 has recorded."""
+        (folder, record), weights = self.follow(task, stopwatch)
+        return RecordedRun(RemoteStore(folder), record, Outcome(record["result"], weights), experiment)
+
+    def facts(self) -> dict[str, Any]:
+        """Return which ranks run on which host, and which transport they use."""
+        ranks = self.joined
+        shares = self._transport in ("auto", "shared-memory")
+        return {
+            "launch": {
+                "launcher": self.world.launcher,
+                "name": launch_name(self.world),
+                "hosts": {ranks.names[host[0]]: list(host) for host in ranks.hosts},
+                "between_hosts": ranks.network.name,
+                "within_hosts": "shared-memory" if shares else ranks.network.name,
+            }
+        }
+
+    def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+        """Train to the end, on rank 0."""
+        manifest = resumption.manifest if resumption else None
+        with self.session():
+            self.joined.network.barrier()
+            self.joined.network.broadcast(Orders(task.checkpoints, manifest, stopwatch.now()))
+            resumption = self._resumption(task, manifest)
+            supervisor = Supervisor(task, stopwatch, emit, manifest, [*lost_in(manifest or {}), *self.lost])
+            for worker in self.lost:
+                emit(worker.event(stopwatch))
+            supervisor.start(resumed=resumption is not None)
+            self._work(task, stopwatch, emit, resumption, supervisor)
+        return Outcome.of(supervisor)
+
+    def follow(self, task: Task, stopwatch: Stopwatch) -> tuple[Any, dict[str, Any]]:
+        """Train to the end, on a rank that does not record; return what rank 0 says at the end, and the weights."""
+        network = self.joined.network
+        network.barrier()
+        orders: Orders = network.broadcast()
+        stopwatch.origin = perf_counter() - orders.now
+        task = replace(task, checkpoints=orders.checkpoints)
+        resumption = self._resumption(task, orders.manifest)
+        weights = self._work(task, stopwatch, None, resumption, None)
+        last_word = network.broadcast()
+        if orders.checkpoints is not None and self.joined.names[self.world.rank] != self.joined.names[0]:
+            clear(orders.checkpoints, self.world.rank)
+        return last_word, weights
+
+    def _resumption(self, task: Task, manifest: dict[str, Any] | None) -> Resumption | None:
+        """Return where this rank continues; where ranks may be lost, each finds a saved state on its host."""
+        if task.checkpoints is None or manifest is None:
+            return None
+        if task.experiment.machine.on_failure == "continue":
+            seen = self.joined.network.all_gather(Resumption(task.checkpoints, manifest).visible())
+            manifest = manifest | {"ranks": assign_states(seen)}
+        return Resumption(task.checkpoints, manifest)
+
+    def _work(
+        self,
+        task: Task,
+        stopwatch: Stopwatch,
+        emit: Emit | None,
+        resumption: Resumption | None,
+        supervisor: Supervisor | None,
+    ) -> dict[str, Any]:
+        """Train this rank's replica, and return the weights of the mean of all."""
+        post = RankConnection(self.joined.network, emit, supervisor, task.checkpoints)
+        before = torch.get_num_threads()
+        cores.set_threads(task.threads)
+        cpus = task.cores.cpus(self.world.local_rank)
+        try:
+            with (
+                keeping_freed_memory(),
+                keep_rng_state(),
+                set_matmul_precision(task.experiment.training.precision),
+                affinity.pinned(cpus) as trouble,
+            ):
+                if trouble:
+                    post.emit(Warned(at=stopwatch.now(), text=trouble, worker=self.world.rank, concerns_worker=True))
+                network = make_network(task).to(task.experiment.machine.device)
+                channels = self._channels(task, flat_size(network))
+                stalls = watch_progress(self.world, self.joined.network, task.experiment.machine.stall_after)
+                with channels.gradient_transport, channels.transport, self.session(), stalls as progress:
+
+                    def report(message: Message) -> Decision:
+                        with progress.allow_more_time():  # rank 0 evaluates and saves meanwhile
+                            return post.report(message)
+
+                    with progress.allow_more_time():
+                        worker = Worker(task, network, channels, stopwatch, post.emit, report, progress)
+                        if resumption is not None:
+                            worker.resume(resumption.state(self.world.rank))
+                        else:
+                            channels.transport.broadcast()  # a user's network may start from other weights on each rank
+                    worker.train()
+                return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
+        finally:
+            torch.set_num_threads(before)
+
+    def _channels(self, task: Task, numel: int) -> Channels:
+        division, machine = task.experiment.division, task.experiment.machine
+        device, share = torch.device(machine.device), self._transport in ("auto", "shared-memory")
+        transport = self.joined.transport(numel, device=device, share_memory=share)
+        gradient_numel = numel if division.needs_gradient_buffer else 1
+        gradient_transport = self.joined.transport(gradient_numel, device=device, share_memory=share)
+        return Channels(transport, gradient_transport)

@@ -1,1 +1,0 @@
-"""Ranks that a launcher has started (torchrun, mpirun, srun), on one host or many."""

@@ -1,0 +1,500 @@
+"""Replicas on one device that go through an epoch in the same steps, whatever the sizes of their shards."""
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby, zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tenfold.data import Part, batch_sizes, order
+from tenfold.engines.base import Engine
+from tenfold.engines.choose import validate_fused
+from tenfold.engines.recording import Outcome
+from tenfold.engines.stacked_rounds import StackedRounds
+from tenfold.errors import ExperimentError, ModelError, StoreError
+from tenfold.machine import cores, devices
+from tenfold.machine.liveness import keeping_freed_memory, memory_use, peak_memory
+from tenfold.mixing.builders import rate_scale, warmup_epochs
+from tenfold.runs import Emit, Metric, Note, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
+from tenfold.runs.checkpoint import Resumption
+from tenfold.training import choose_loss, choose_metrics
+from tenfold.training.evaluation import EvaluatedShare, evaluate_share
+from tenfold.training.graphs import describe_slow_steps
+from tenfold.training.randomness import keep_rng_state, seed_everything
+from tenfold.training.replica import plan_rates, set_matmul_precision
+from tenfold.training.stacked_replicas import Fused, Shape, resident
+from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.model_errors import check_metrics, check_outputs, make_divergence_error
+from tenfold.workers.task import EpochTrained, Evaluated, Finished, Saved, Task, make_network
+from tenfold.workers.timekeeper import Timekeeper
+
+
+class Lockstep:
+    """Steps k fused replicas through an epoch.
+
+    Neighbouring rows whose batches have the same size step at once, so that a step costs the same Python code for any
+    k. At the end of an epoch, where sizes differ, a step may take a few turns; rows without samples left are skipped.
+    """
+
+    def __init__(self, fused: Fused, lengths: Sequence[int], batch_size: int) -> None:
+        self.fused = fused
+        self.batch_size = batch_size
+        self.sizes = list(zip_longest(*(batch_sizes(length, batch_size) for length in lengths), fillvalue=0))
+        """For each step, how many samples each replica has."""
+        self.turns = [list(_equal_runs(sizes)) for sizes in self.sizes]
+        self._weights = torch.tensor(self.sizes, dtype=torch.float64)
+        self._losses = torch.zeros(len(self.sizes), fused.k, device=fused.device)
+        self._logged = 0
+
+    def shapes(self, epochs: int) -> Counter[Shape]:
+        """Return how often each shape of a step occurs in this number of epochs."""
+        one = Counter((rows.start, rows.stop, size) for turn in self.turns for rows, size in turn)
+        return Counter({shape: count * epochs for shape, count in one.items()})
+
+    def epoch(self, orders: Sequence[Tensor]) -> Iterator[int]:
+        """Train on the samples in these orders, one for each replica, and yield the number of each step, from 1."""
+        table = torch.nn.utils.rnn.pad_sequence(list(orders), batch_first=True).to(self.fused.device)
+        self._logged = 0
+        self._losses.zero_()
+        for step, turn in enumerate(self.turns):
+            start = step * self.batch_size
+            self.fused.advance()
+            for rows, size in turn:
+                self._losses[step, rows] = self.fused.learn(table[rows, start : start + size], rows)
+            yield step + 1
+
+    def window(self, step: int) -> tuple[list[float], list[float]]:
+        """Return each replica's sum of losses over its samples, and their number, since the last call in this epoch."""
+        steps = slice(self._logged, step)
+        self._logged = step
+        weights = self._weights[steps]
+        sums = torch.where(weights > 0, self._losses[steps].cpu().double() * weights, 0.0).sum(0)
+        return sums.tolist(), weights.sum(0).tolist()
+
+    def starts_finite(self, row: int) -> bool:
+        """Return whether a replica's loss was finite in the first step of this epoch."""
+        return math.isfinite(float(self._losses[0, row]))
+
+
+def find_diverged(sums: Sequence[float]) -> int | None:
+    """Return the first replica whose loss is not finite."""
+    return next((row for row, total in enumerate(sums) if not math.isfinite(total)), None)
+
+
+def _equal_runs(sizes: Sequence[int]) -> Iterator[tuple[slice, int]]:
+    """Yield the rows that lie side by side and have batches of one size, with that size."""
+    start = 0
+    for size, members in groupby(sizes):
+        stop = start + len(list(members))
+        if size:
+            yield slice(start, stop), size
+        start = stop
+
+
+Seed = tuple[int, int, int]
+"""Seed of the experiment, epoch, rank: what a worker seeds its random generators with."""
+
+MOST_SPREADS = 8
+"""The spread is recorded of the first replicas only: writing a thousand of them would take longer than the steps."""
+
+
+class FusedTraining(ABC):
+    """Trains fused replicas epoch by epoch; a subclass says what the replicas are.
+
+    They are the workers of one task (`ReplicaTraining`: rounds, one supervisor, checkpoints) or independent tasks
+    (`FoldTraining`: one supervisor for each, and rounds among its workers).
+    """
+
+    def __init__(self, fused: Fused, lockstep: Lockstep, epochs: int, stopwatch: Stopwatch, emit: Emit) -> None:
+        self.fused = fused
+        self.lockstep = lockstep
+        self.epochs = epochs
+        self.stopwatch = stopwatch
+        self.time = Timekeeper(stopwatch, emit, 0)
+        self._emit_training = emit
+        self.epoch = 0
+        self.last_step = 0
+        """The step that was taken last, counted over the run."""
+
+    def train_epochs(self, emits: Sequence[Emit]) -> None:
+        """Train to the last epoch, or until `end_epoch` stops; `emits` hear how the replicas step."""
+        self._prepare(emits)
+        self.time.begin()
+        while self.epoch < self.epochs:
+            self._train_epoch()
+            stop = self.end_epoch()
+            for name, size in memory_use(self.fused.device).items():
+                self.emit_metric(self._emit_training, name, size, self.last_step)
+            self.time.lap("evaluate")
+            self.epoch = self.epochs if stop else self.epoch + 1
+            self.save()
+            self.time.emit_sums()
+
+    @abstractmethod
+    def seeds(self) -> list[Seed]:
+        """Return the seed of each replica for this epoch."""
+
+    @abstractmethod
+    def orders(self) -> list[Tensor]:
+        """Return the sample numbers that each replica trains on in this epoch, in order."""
+
+    def after_step(self, step: int) -> None:  # noqa: B027 - folds have nothing to do here
+        """Do what follows a step of this epoch, such as a round; steps are counted from 1."""
+
+    @abstractmethod
+    def check_metrics(self) -> bool:
+        """Try the user's own metrics after the first step, and return whether to stop."""
+
+    @abstractmethod
+    def logs_after(self, step: int) -> bool:
+        """Return whether losses are logged after this step of the epoch."""
+
+    @abstractmethod
+    def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
+        """Log each replica's sum of losses and its samples since the last time; `step` is counted over the run."""
+
+    def evaluates_after(self, step: int) -> bool:  # noqa: ARG002
+        """Return whether the replicas are evaluated after this step, in the middle of the epoch."""
+        return False
+
+    def evaluate(self) -> bool:
+        """Evaluate the replicas in the middle of an epoch, and return whether to stop."""
+        return False
+
+    @abstractmethod
+    def end_epoch(self) -> bool:
+        """Evaluate the replicas after an epoch, and return whether to stop."""
+
+    def save(self) -> None:  # noqa: B027
+        """Save a checkpoint, where there are checkpoints."""
+
+    @property
+    def first_step(self) -> int:
+        """The number of steps before this epoch."""
+        return self.epoch * len(self.lockstep.sizes)
+
+    def diverged_at_once(self, row: int) -> bool:
+        """Return whether a replica's loss was NaN or infinite in the first step of the run."""
+        return self.epoch == 0 and not self.lockstep.starts_finite(row)
+
+    def _prepare(self, emits: Sequence[Emit]) -> None:
+        not_captured = self.fused.prepare(self.lockstep.shapes(self.epochs - self.epoch))
+        if self.fused.failure:
+            raise ModelError(f"the model failed on its first batch: {self.fused.failure}")
+        for emit in emits:
+            if self.fused.description:
+                emit(Note(at=self.stopwatch.now(), text=self.fused.description))
+            if not_captured:
+                emit(Warned(at=self.stopwatch.now(), text=describe_slow_steps(not_captured)))
+
+    def _train_epoch(self) -> None:
+        time, first = self.time, self.first_step
+        time.epoch = self.epoch
+        _seed_replicas(self.fused, self.seeds())
+        orders = self.orders()
+        time.skip()
+        for step in self.lockstep.epoch(orders):
+            self.after_step(step)
+            self.last_step = first + step
+            if self.last_step == 1 and self.check_metrics():
+                break
+            evaluates = self.evaluates_after(step)
+            if self.logs_after(step) or evaluates:
+                sums, counts = self.lockstep.window(step)
+                time.lap("compute")
+                self.log(first + step, sums, counts)
+                time.emit_sums()
+            if evaluates:
+                stop = self.evaluate()
+                time.lap("evaluate")
+                if stop:
+                    break
+
+    def emit_losses(self, emit: Emit, step: int, total: float, samples: float) -> None:
+        """Report the mean loss of a replica since the last time, if it had samples, and the learning rate."""
+        values = {"loss": total / samples} if samples else {}
+        values["lr"] = self.fused.rates.at(self.fused.steps - 1)
+        for name, value in values.items():
+            self.emit_metric(emit, name, value, step)
+
+    def emit_spread(self, emit: Emit, step: int, spread: Sequence[float]) -> None:
+        """Report how far replicas were from their average before a round, in the order of their ranks."""
+        for rank, value in enumerate(spread[:MOST_SPREADS]):
+            self.emit_metric(emit, "spread", value, step, rank)
+
+    def emit_metric(self, emit: Emit, name: str, value: float, step: int, worker: int = 0) -> None:
+        """Report a measurement of training."""
+        emit(
+            Metric(
+                at=self.stopwatch.now(),
+                name=name,
+                value=value,
+                part="train",
+                step=step,
+                epoch=self.epoch,
+                seconds=self.time.seconds,
+                worker=worker,
+            )
+        )
+
+    def evaluated(self, task: Task, row: int, name: str, keep: int) -> EvaluatedShare | None:
+        """Return what a part says of one replica; None without a part. `keep` is that of `evaluate_share`."""
+        part: Part | None = getattr(task.splits, name)
+        if part is None:
+            return None
+        training, classes = task.experiment.training, task.splits.classes
+        return evaluate_share(
+            self.fused.stack.network_at(row),
+            part,
+            torch.arange(len(part)),
+            choose_loss(training, classes),
+            choose_metrics(training, classes),
+            precision=training.precision,
+            keep=keep,
+            name=name,
+        )
+
+    def evaluated_while_training(self, task: Task, row: int) -> EvaluatedShare | None:
+        """Return what the evaluation part says of one replica; None without such a part."""
+        return self.evaluated(task, row, task.evaluation_part_name, task.kept_while_training)
+
+    def evaluated_at_the_end(self, task: Task, row: int) -> EvaluatedShare | None:
+        """Return what the test part says of one replica; None without such a part."""
+        return self.evaluated(task, row, "test", stored_predictions.LIMIT)
+
+    def epoch_trained(self, loss: float, samples: float, share: EvaluatedShare | None) -> EpochTrained:
+        """Return the message to the supervisor that ends an epoch."""
+        return EpochTrained(
+            epoch=self.epoch,
+            step=self.last_step,
+            seconds=self.time.seconds,
+            loss=loss,
+            samples=int(samples),
+            share=share,
+        )
+
+    def finished(self, row: int, steps: int, share: EvaluatedShare | None, *, bytes_moved: int = 0) -> Finished:
+        """Return the message to the supervisor that ends the training, with the weights of one replica."""
+        return Finished(
+            step=steps,
+            seconds=self.time.seconds,
+            times=dict(self.time.times),
+            bytes_moved=bytes_moved,
+            share=share,
+            weights={name: tensor.cpu() for name, tensor in self.fused.state(row).items()},
+            memory=peak_memory(),
+        )
+
+
+def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, gradients_only: bool = False) -> Fused:
+    """Return k fused replicas of a task's network."""
+    found = resident(task.splits.train)
+    if found is None:
+        raise ExperimentError(
+            "replicas on one device need data that fit on it, but these are read sample by sample; "
+            "give tensors or arrays, and set data.loader_workers = 0 and data.loader = auto"
+        )
+    training, machine = task.experiment.training, task.experiment.machine
+    validate_fused(task.experiment)
+    network = make_network(task).to(devices.resolve(machine.device))
+    rates = plan_rates(training, network, steps_per_epoch=task.steps_per_epoch, rate_scale=scale, warmup=warmup)
+    loss = choose_loss(training, task.splits.classes)
+    return Fused(network, k, training, loss, found[0], rates=rates, method=machine.fused, gradients_only=gradients_only)
+
+
+def resident_numbers(part: Part) -> Tensor | None:
+    """Return the numbers of a part's samples among those on the device; None if they are the same."""
+    found = resident(part)
+    return found[1] if found else None
+
+
+def select(numbers: Tensor | None, order: Tensor) -> Tensor:
+    """Return the numbers on the device of the samples in this order."""
+    return order if numbers is None else numbers.index_select(0, order.to(numbers.device))
+
+
+@contextmanager
+def on_device(task: Task) -> Iterator[None]:
+    """Use all cores while the block lasts, and leave random generators and settings as they were."""
+    before = torch.get_num_threads()
+    cores.set_threads(task.experiment.machine.threads or cores.budget())
+    try:
+        with keeping_freed_memory(), keep_rng_state(), set_matmul_precision(task.experiment.training.precision):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _seed_replicas(fused: Fused, seeds: Sequence[Seed]) -> None:
+    """Give each replica the random generator it would have alone, as far as the method of stepping allows."""
+    states = []
+    for seed in seeds if fused.has_own_generators else []:
+        seed_everything(*seed)
+        states.append(torch.get_rng_state())
+    fused.seed(states)
+    seed_everything(*seeds[0])
+
+
+class ReplicaTraining(FusedTraining):
+    """The replicas of one task, which average in rounds."""
+
+    def __init__(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> None:
+        training, division = task.experiment.training, task.division
+        self.task = task
+        self.emit = emit
+        self.resumption = resumption
+        self.by_gradients = division.average == "gradients"
+        fused = make_fused(
+            task,
+            task.workers,
+            scale=rate_scale(task.experiment),
+            warmup=warmup_epochs(task.experiment),
+            gradients_only=self.by_gradients,
+        )
+        lockstep = Lockstep(fused, [len(shard) for shard in task.shards], training.samples_per_step)
+        super().__init__(fused, lockstep, training.epochs, stopwatch, emit)
+        self.rounds = StackedRounds(division, fused, [float(len(shard)) for shard in task.shards])
+        self.supervisor = Supervisor(task, stopwatch, emit, resumption.manifest if resumption else None)
+        self.best: dict[str, Any] | None = None
+        self._numbers = resident_numbers(task.splits.train)
+        self.loss, self.samples = 0.0, 0.0
+
+    def train(self) -> Outcome:
+        """Train to the end."""
+        if self.resumption is not None:
+            self._resume(self.resumption.state(0))
+        self.supervisor.start(resumed=self.resumption is not None)
+        self.train_epochs([self.emit])
+        self._finish()
+        return Outcome.of(self.supervisor)
+
+    def seeds(self) -> list[Seed]:
+        """Return a seed for each rank, as its worker would have."""
+        return [(self.task.experiment.training.seed, self.epoch, rank) for rank in range(self.task.workers)]
+
+    def orders(self) -> list[Tensor]:
+        """Return the order in which each rank visits its shard."""
+        self.loss, self.samples = 0.0, 0.0
+        seed = self.task.experiment.training.seed
+        orders = [order(shard, seed, self.epoch, rank) for rank, shard in enumerate(self.task.shards)]
+        return [select(self._numbers, one) for one in orders]
+
+    def after_step(self, step: int) -> None:
+        """Carry out the round that is due."""
+        if self.by_gradients:
+            self.rounds.step_by_gradients(self.lockstep.sizes[step - 1])
+        self.rounds.average_weights_if_due(self.first_step + step)
+
+    def check_metrics(self) -> bool:
+        """Try the user's own metrics on the first replica; one that fails stops the run."""
+        self.time.lap("compute")
+        check_metrics(self.task, self.fused.stack.network_at(0))
+        if text := check_outputs(self.task, self.fused.stack.network_at(0)):
+            self.emit(Warned(at=self.stopwatch.now(), text=text))
+        self.time.lap("evaluate")
+        return False
+
+    def logs_after(self, step: int) -> bool:
+        """Return what the task's `log_every` says."""
+        return self.task.logs_after(step)
+
+    def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
+        """Report the loss of rank 0 and the spread of the replicas, and stop the run if any rank diverged."""
+        rank = find_diverged(sums)
+        if rank is not None:
+            first = self.diverged_at_once(rank)
+            raise make_divergence_error(self.task, sums[rank], step, rank, from_the_start=first)
+        self.emit_losses(self.emit, step, sums[0], counts[0])
+        self.emit_spread(self.emit, step, self.rounds.take_distances_from_mean())
+        self.loss, self.samples = self.loss + sum(sums), self.samples + sum(counts)
+
+    def evaluates_after(self, step: int) -> bool:
+        """Return what the task's `evaluate_every` says."""
+        return step in self.task.evaluation_steps
+
+    def evaluate(self) -> bool:
+        """Evaluate the mean of all replicas, which then continue from their own weights."""
+        with self._evaluated_mean() as share:
+            seconds = self.time.seconds
+            message = Evaluated(epoch=self.epoch, step=self.last_step, seconds=seconds, share=share)
+            return self.supervisor.decide([message]).stop
+
+    def end_epoch(self) -> bool:
+        """Evaluate the mean of all replicas, which then continue from their own weights."""
+        with self._evaluated_mean() as share:
+            decision = self.supervisor.decide([self.epoch_trained(self.loss, self.samples, share)])
+            if decision.best and self.task.experiment.training.patience is not None:
+                self.best = self.fused.state(0)
+        return decision.stop
+
+    @contextmanager
+    def _evaluated_mean(self) -> Iterator[EvaluatedShare | None]:
+        """Give all replicas their mean, and yield what the evaluation part says of it; then put the weights back."""
+        own = self.fused.stack.matrix.clone()
+        self.rounds.use_mean_of_replicas()
+        yield self.evaluated_while_training(self.task, 0)
+        self.fused.stack.matrix.copy_(own)
+
+    def save(self) -> None:
+        """Save the state of all replicas."""
+        folder, problem = self.task.checkpoints, ""
+        if folder is not None:
+            state = {
+                "replicas": self.fused.tensors(),
+                "steps": self.fused.steps,
+                "rounds": self.rounds.state(),
+                "epoch": self.epoch,
+                "best": self.best,
+                "seconds": self.time.seconds,
+                "times": self.time.times,
+            }
+            try:
+                tensor_file.save(state, folder / checkpoint.file_name(self.epoch, 0))
+            except StoreError as error:
+                problem = str(error)
+        self.supervisor.decide([Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)])
+        self.time.lap("save")
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        own = self.fused.tensors()
+        try:
+            for name, tensor in state["replicas"].items():
+                own[name].copy_(tensor)
+        except (RuntimeError, KeyError) as error:
+            raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
+        self.rounds.load(state["rounds"])
+        self.fused.steps, self.epoch, self.best = state["steps"], state["epoch"], state["best"]
+        self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
+
+    def _finish(self) -> None:
+        self.time.skip()
+        self.rounds.use_mean_of_replicas()
+        if not self.task.ends_equal(self.fused.steps):
+            self.time.lap("communicate")
+        if self.best is not None:
+            self.fused.load(0, self.best)
+        share = self.evaluated_at_the_end(self.task, 0)
+        self.time.lap("evaluate")
+        moved = int(max(self.rounds.bytes_moved))
+        self.supervisor.decide([self.finished(0, self.fused.steps, share, bytes_moved=moved)])
+
+
+class FusedEngine(Engine):
+    """Trains several workers on one GPU, or on the CPU if requested."""
+
+    name = "fused"
+
+    def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+        """Train to the end."""
+        return train_replicas(task, stopwatch, emit, resumption)
+
+
+def train_replicas(task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+    """Train all replicas of one task on one device, with their rounds."""
+    with on_device(task):
+        return ReplicaTraining(task, stopwatch, emit, resumption).train()

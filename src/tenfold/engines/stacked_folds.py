@@ -1,0 +1,217 @@
+"""Independent tasks, the folds of a cross-validation, as rows of one matrix on one device: a row for each worker."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from tenfold.data import order
+from tenfold.engines.one_device import (
+    FusedTraining,
+    Lockstep,
+    Seed,
+    find_diverged,
+    make_fused,
+    on_device,
+    resident_numbers,
+    select,
+)
+from tenfold.engines.recording import Outcome
+from tenfold.engines.stacked_rounds import StackedRounds
+from tenfold.errors import ExperimentError, TenfoldError
+from tenfold.mixing.builders import rate_scale, warmup_epochs
+from tenfold.models.networks import scaling_buffers
+from tenfold.runs import Emit, Event, Stopwatch, Warned
+from tenfold.training.stacked_replicas import resident
+from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.model_errors import check_metrics, check_outputs, make_divergence_error
+from tenfold.workers.task import Task
+
+
+def train_folds(tasks: Sequence[Task], stopwatch: Stopwatch, emits: Sequence[Emit]) -> list[Outcome | TenfoldError]:
+    """Train independent tasks together on one device: same model and settings, different samples of one data set.
+
+    The workers of a task average in rounds, and its events go to its own `emit`. A task that fails has its error in
+    place of an outcome. The seconds of each are those of all, as they share the device.
+    """
+    with on_device(tasks[0]):
+        return FoldTraining(tasks, stopwatch, emits).train()
+
+
+class FoldTraining(FusedTraining):
+    """Independent tasks, in each of which the workers average in rounds; one that fails does not stop the others.
+
+    The workers of a task are neighbouring rows, of which the first stands for all after their mean was taken.
+    """
+
+    def __init__(self, tasks: Sequence[Task], stopwatch: Stopwatch, emits: Sequence[Emit]) -> None:
+        _check_compatible(tasks)
+        experiment = tasks[0].experiment
+        training, workers = experiment.training, experiment.division.workers
+        self.by_gradients = workers > 1 and experiment.division.average == "gradients"
+        longest = max(tasks, key=lambda task: task.steps_per_epoch)
+        fused = make_fused(
+            longest,
+            len(tasks) * workers,
+            scale=rate_scale(experiment),
+            warmup=warmup_epochs(experiment),
+            gradients_only=self.by_gradients,
+        )
+        self.rows = [slice(index * workers, (index + 1) * workers) for index in range(len(tasks))]
+        """The replicas of each task."""
+        for task, rows in zip(tasks, self.rows, strict=True):
+            for row in range(rows.start, rows.stop):
+                fused.stack.write(row, scaling_buffers(task.splits.scaling))
+        lengths = [len(shard) for task in tasks for shard in task.shards]
+        super().__init__(
+            fused, Lockstep(fused, lengths, training.samples_per_step), training.epochs, stopwatch, self._emit_to_all
+        )
+        self.tasks = tasks
+        self.emits = emits
+        self.rounds = [
+            StackedRounds(task.division, fused, [float(len(shard)) for shard in task.shards], rows)
+            for task, rows in zip(tasks, self.rows, strict=True)
+        ]
+        self.supervisors = [Supervisor(task, stopwatch, emit) for task, emit in zip(tasks, emits, strict=True)]
+        self.outcomes: dict[int, Outcome | TenfoldError] = {}
+        self.best: dict[int, dict[str, Any]] = {}
+        self.losses, self.samples, self.steps = [0.0] * len(tasks), [0.0] * len(tasks), [0] * len(tasks)
+        self._numbers = [resident_numbers(task.splits.train) for task in tasks]
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The tasks that are still training, by their index."""
+        return [index for index in range(len(self.tasks)) if index not in self.outcomes]
+
+    def train(self) -> list[Outcome | TenfoldError]:
+        """Train all to the end; a task that fails has its error in place of an outcome."""
+        for supervisor in self.supervisors:
+            supervisor.start(resumed=False)
+        self.train_epochs(self.emits)
+        for index in self.unfinished:
+            self._finish(index)
+        return [self.outcomes[index] for index in range(len(self.tasks))]
+
+    def seeds(self) -> list[Seed]:
+        """Return a seed for each worker, the same for the same rank of all tasks."""
+        seed = self.tasks[0].experiment.training.seed
+        return [(seed, self.epoch, rank) for task in self.tasks for rank in range(task.workers)]
+
+    def orders(self) -> list[Tensor]:
+        """Return the order in which each worker visits its shard."""
+        self.losses, self.samples = [0.0] * len(self.tasks), [0.0] * len(self.tasks)
+        seed = self.tasks[0].experiment.training.seed
+        return [
+            select(numbers, order(shard, seed, self.epoch, rank))
+            for task, numbers in zip(self.tasks, self._numbers, strict=True)
+            for rank, shard in enumerate(task.shards)
+        ]
+
+    def after_step(self, step: int) -> None:
+        """Carry out the rounds that are due; a task with fewer steps per epoch than others may have ended its epoch."""
+        for index in self.unfinished:
+            task, rounds = self.tasks[index], self.rounds[index]
+            if step > task.steps_per_epoch:
+                continue
+            self.steps[index] = self.epoch * task.steps_per_epoch + step
+            if task.workers > 1:
+                if self.by_gradients:
+                    rounds.step_by_gradients(self.lockstep.sizes[step - 1][self.rows[index]])
+                rounds.average_weights_if_due(self.steps[index])
+
+    def check_metrics(self) -> bool:
+        """Try the user's own metrics on every task, and return whether all have failed."""
+        self.time.lap("compute")
+        for index in self.unfinished:
+            try:
+                check_metrics(self.tasks[index], self.fused.stack.network_at(self.rows[index].start))
+                if text := check_outputs(self.tasks[index], self.fused.stack.network_at(self.rows[index].start)):
+                    self.emits[index](Warned(at=self.stopwatch.now(), text=text))
+            except TenfoldError as error:
+                self.outcomes[index] = error
+        self.time.lap("evaluate")
+        return not self.unfinished
+
+    def logs_after(self, step: int) -> bool:
+        """Return what `log_every` says; the last step is that of the task with the most samples."""
+        return step == len(self.lockstep.sizes) or self.tasks[0].logs_after(step)
+
+    def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
+        """Report each first worker's loss and the replicas' distances, and end tasks in which a worker diverged."""
+        for index in self.unfinished:
+            rows = self.rows[index]
+            rank = find_diverged(sums[rows])
+            if rank is not None:
+                loss, first = sums[rows][rank], self.diverged_at_once(rows.start + rank)
+                self.outcomes[index] = make_divergence_error(self.tasks[index], loss, step, rank, from_the_start=first)
+                continue
+            self.losses[index] += sum(sums[rows])
+            self.samples[index] += sum(counts[rows])
+            if counts[rows.start]:
+                self.emit_losses(self.emits[index], step, sums[rows.start], counts[rows.start])
+            self.emit_spread(self.emits[index], step, self.rounds[index].take_distances_from_mean())
+
+    def end_epoch(self) -> bool:
+        """Evaluate the mean of every task's replicas, end those that stop early, and return whether all have ended."""
+        for index in self.unfinished:
+            task, row = self.tasks[index], self.rows[index].start
+            try:
+                with self._mean(index):
+                    share = self.evaluated_while_training(task, row)
+                    message = self.epoch_trained(self.losses[index], self.samples[index], share)
+                    decision = self.supervisors[index].decide([message])
+                    if decision.best and task.experiment.training.patience is not None:
+                        self.best[index] = self.fused.state(row)
+            except TenfoldError as error:
+                self.outcomes[index] = error
+                continue
+            if decision.stop:
+                self._finish(index)
+        return not self.unfinished
+
+    @contextmanager
+    def _mean(self, index: int) -> Iterator[None]:
+        """Give the replicas of a task their mean for the duration of the block, and then their own weights again."""
+        matrix = self.fused.stack.matrix[self.rows[index]]
+        own = matrix.clone()
+        self.rounds[index].use_mean_of_replicas()
+        try:
+            yield
+        finally:
+            matrix.copy_(own)
+
+    def _finish(self, index: int) -> None:
+        task, rows, supervisor = self.tasks[index], self.rows[index], self.supervisors[index]
+        own = self.fused.state(rows.start)
+        try:
+            with self._mean(index):
+                if index in self.best:
+                    self.fused.load(rows.start, self.best[index])
+                share = self.evaluated_at_the_end(task, rows.start)
+                moved = int(max(self.rounds[index].bytes_moved))
+                supervisor.decide([self.finished(rows.start, self.steps[index], share, bytes_moved=moved)])
+            self.outcomes[index] = Outcome.of(supervisor)
+        except TenfoldError as error:
+            self.outcomes[index] = error
+        self.fused.load(rows.start, own)
+
+    def _emit_to_all(self, event: Event) -> None:
+        for index in self.unfinished:
+            self.emits[index](event)
+
+
+def _check_compatible(tasks: Sequence[Task]) -> None:
+    first = tasks[0]
+    if first.experiment.training.evaluate_every < 1:
+        raise ExperimentError(
+            "training.evaluate_every must be 1 for folds that train together on one device; "
+            'or set division.fold_mode = "folds-over-workers"'
+        )
+    whole = resident(first.splits.train)
+    for task in tasks:
+        found = resident(task.splits.train)
+        if (found and found[0]) is not (whole and whole[0]):
+            raise ExperimentError("tasks that train together on one device must select their samples from one data set")
+        if task.experiment.replace(name="") != first.experiment.replace(name=""):
+            raise ExperimentError("tasks that train together on one device must have the same settings")

@@ -1,0 +1,195 @@
+"""Rounds of replicas that are rows of one matrix: the strategy's matrix times theirs."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tenfold.data.part import tree_map
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Division
+from tenfold.mixing import Round, is_round_due
+from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
+from tenfold.training.replica import product
+from tenfold.training.stack import ALL
+from tenfold.training.stacked_replicas import Fused
+
+REMEMBERED = 64
+"""How many matrices of rounds are kept on the device."""
+
+
+class StackedRounds:
+    """The rounds of replicas that average with each other: all of them, or those in some rows, such as those of
+    one fold. `workers.trainers.replica_rounds.ReplicaRounds` does the same for one replica."""
+
+    def __init__(self, division: Division, fused: Fused, samples: Sequence[float], rows: slice = ALL) -> None:
+        self.division = division
+        self.strategy = make_strategy(division)
+        if self.strategy.asynchronous:
+            raise ExperimentError(
+                f'division.strategy = "{division.strategy}" has no rounds, but replicas on one device step '
+                "together; use a strategy with rounds, such as allreduce"
+            )
+        self.fused = fused
+        self.rows = rows
+        self.samples = samples
+        self.size = len(samples)
+        self.outer = make_outer(division)
+        self.weights = fused.optimizer.weights[rows]
+        self.outer_state = self.outer.start(self.weights[0])
+        size = self.weights.shape[1] if division.average != "gradients" else len(self.columns)
+        self.compressors = [make_compressor(division, size) for _ in range(self.size)]
+        self.compressed = self.compressors[0].name != "none"
+        self.reference = self.weights.clone() if self.compressed and division.average != "gradients" else None
+        self.count = 0
+        self.bytes_moved = [0.0] * self.size
+        self._measure_distances = True
+        self._distances: Tensor | None = None
+        self._matrices: dict[int, tuple[Round, Tensor]] = {}
+        self._begun: dict[str, Any] | None = None
+        """What the overlapped round that has begun adds to the replicas after the next step."""
+
+    @cached_property
+    def columns(self) -> Tensor:
+        """The columns of the gradients that workers would send: those of trained parameters, without padding."""
+        return self.fused.stack.learnt_columns()
+
+    def average_weights_if_due(self, step: int) -> None:
+        """Carry out the next round if one is due after this step, counted from 1 over the run."""
+        division = self.division
+        if self._begun is not None:
+            self._end_overlapped(self._begun)
+        if division.average == "gradients" or not is_round_due(
+            step, division.steps_between_rounds, division.local_after
+        ):
+            return
+        round_ = self._next()
+        if round_.is_idle:
+            return
+        if division.overlap:
+            self._begin_overlapped(round_)
+            return
+        nbytes = self._compress()
+        matrix = self._matrix(round_)
+        before = self.weights.clone() if self._measure_distances else None
+        self.fused.mix(matrix, replicas_are_equal=round_.is_exact, rows=self.rows)
+        if before is not None:
+            self._distances = (before - self.weights).norm(dim=1) / self.weights.norm(dim=1).clamp_min(1e-30)
+            self._measure_distances = False
+        if self.division.outer != "none":
+            rate = self.fused.rates.at(self.fused.steps - 1)
+            self.weights.copy_(self.outer.update(self.outer_state, self.weights[0].clone(), n=self.size, lr=rate))
+        if self.reference is not None:
+            self.reference.copy_(self.weights)
+        optimizer = self.fused.optimizer
+        if self.division.optimizer_state == "reset":
+            optimizer.forget(self.rows)
+        elif self.division.optimizer_state == "average":
+            for role in optimizer.roles.values():
+                role[self.rows].copy_(product(matrix, role[self.rows]))
+        self._count_bytes(round_, nbytes)
+
+    def _begin_overlapped(self, round_: Round) -> None:
+        """Compute what a round adds to the replicas; it is added after their next step."""
+        matrix = self._matrix(round_)
+        weights, reference_means = self.fused.stack.displacement(matrix, self.rows)
+        roles = self.fused.optimizer.roles if self.division.optimizer_state == "average" else {}
+        momenta = {name: product(matrix, role[self.rows]).sub_(role[self.rows]) for name, role in roles.items()}
+        self._begun = {"weights": weights, "centres": reference_means, "momenta": momenta}
+        self._count_bytes(round_, self.fused.stack.matrix[0].nbytes)
+
+    def _end_overlapped(self, begun: dict[str, Any]) -> None:
+        added = begun["weights"]
+        self.fused.stack.move(added, begun["centres"], self.rows)
+        for name, momentum in begun["momenta"].items():
+            self.fused.optimizer.roles[name][self.rows].add_(momentum)
+        if self._measure_distances:
+            norms = self.weights.norm(dim=1).clamp_min(1e-30)
+            self._distances = added[:, : self.weights.shape[1]].norm(dim=1) / norms
+            self._measure_distances = False
+        self._begun = None
+
+    def take_distances_from_mean(self) -> list[float]:
+        """Return |x - mean| / |mean| of each replica's weights x before the first round since the last call.
+
+        Empty where there was no round.
+        """
+        taken, self._distances, self._measure_distances = self._distances, None, True
+        return [] if taken is None else taken.tolist()
+
+    def step_by_gradients(self, sizes: Sequence[int]) -> None:
+        """Average the gradients, weighted by the samples they were computed on, and step all replicas."""
+        round_, gradient = self._next(), self.fused.optimizer.gradient[self.rows]
+        for row, size in zip(gradient, sizes, strict=True):
+            if not size:
+                row.zero_()
+        if not round_.is_idle:
+            nbytes = self._compress_gradients(gradient)
+            matrix = torch.as_tensor(round_.matrix([float(size) for size in sizes])).to(gradient)
+            gradient.copy_(product(matrix, gradient))
+            self._count_bytes(round_, nbytes)
+        self.fused.optimizer.step(self.rows)
+
+    def use_mean_of_replicas(self) -> None:
+        """Give every replica the mean of all."""
+        last = self.strategy.final(self.size)
+        if not last.is_idle:
+            self.fused.mix(self._matrix(last), replicas_are_equal=last.is_exact, rows=self.rows)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state that a checkpoint stores."""
+        errors = [compressor.error for compressor in self.compressors]
+        kept = {"outer": self.outer_state, "reference": self.reference, "errors": errors, "begun": self._begun}
+        return kept | {"rounds": self.count, "bytes_moved": self.bytes_moved}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a state that `state` returned."""
+        self.count, self.bytes_moved = state["rounds"], state["bytes_moved"]
+        self.outer_state = {name: tensor.to(self.weights.device) for name, tensor in state["outer"].items()}
+        if self.reference is not None:
+            self.reference.copy_(state["reference"])
+        if (begun := state.get("begun")) is not None:
+            self._begun = tree_map(lambda tensor: tensor.to(self.weights.device), begun)
+        for compressor, error in zip(self.compressors, state["errors"], strict=True):
+            compressor.error = None if error is None else error.to(self.weights.device)
+
+    def _next(self) -> Round:
+        self.count += 1
+        return self.strategy.round(self.count - 1, self.size)
+
+    def _matrix(self, round_: Round) -> Tensor:
+        if id(round_) not in self._matrices:  # by identity: comparing a thousand sources costs more than mixing them
+            if len(self._matrices) >= REMEMBERED:
+                self._matrices.clear()
+            matrix = torch.as_tensor(round_.matrix(list(self.samples))).to(self.weights)
+            self._matrices[id(round_)] = round_, matrix
+        return self._matrices[id(round_)][1]
+
+    def _compress(self) -> int:
+        """Replace the weights by what the others would decode, and return the bytes that a replica sends."""
+        whole = self.fused.stack.matrix[0].nbytes
+        if self.reference is None:
+            return whole
+        for row, reference, compressor in zip(self.weights, self.reference, self.compressors, strict=True):
+            packed = compressor.encode(row - reference)
+            compressor.decode(packed, row)
+            for place in self.fused.stack.frozen:
+                row[place].zero_()
+            row.add_(reference)
+        return packed.nbytes + whole - self.weights[0].nbytes
+
+    def _compress_gradients(self, gradient: Tensor) -> int:
+        """Replace the gradients by what the others would decode, and return the bytes that a replica sends."""
+        if not self.compressed:
+            return len(self.columns) * gradient.element_size()
+        for row, compressor in zip(gradient, self.compressors, strict=True):
+            learnt = row[self.columns]
+            packed = compressor.encode(learnt)
+            row[self.columns] = compressor.decode(packed, learnt)
+        return packed.nbytes
+
+    def _count_bytes(self, round_: Round, nbytes: int) -> None:
+        sent = round_.bytes_per_worker(nbytes)
+        self.bytes_moved = [before + now for before, now in zip(self.bytes_moved, sent, strict=True)]

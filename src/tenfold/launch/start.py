@@ -1,0 +1,285 @@
+"""Starting one program on several machines: torchrun, mpirun, a script for Slurm, and plain ssh."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from time import monotonic
+
+from tenfold.common.files import read_regular
+from tenfold.errors import MachineError
+
+NAME = re.compile(r"(?:[\w.-]+@)?(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\])")
+FORMS = "write one name per line, with its number of processes: `node1 slots=4` or `node1:4`"
+IGNORED = ("max_slots", "max-slots")  # a limit on other programs that use the file
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine, as ssh reaches it, and how many processes run there."""
+
+    name: str
+    slots: int = 1
+
+    @property
+    def address(self) -> str:
+        """Its name without the user, as the other machines know it."""
+        return self.name.rpartition("@")[2]
+
+
+def read_hosts(path: Path, slots: int = 1) -> tuple[Host, ...]:
+    """Read a hosts file; `slots` is the default for lines without a number."""
+    try:
+        text = read_regular(path).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise MachineError(f"there is no hosts file {path}; {FORMS}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise MachineError(f"the hosts file {path} cannot be read: {reason}") from None
+    return parse_hosts(text, str(path), slots)
+
+
+def parse_hosts(text: str, where: str = "hosts", slots: int = 1) -> tuple[Host, ...]:
+    """Return the hosts in the order of the text; the slots of a repeated name add up.
+
+    A line is `name`, `name slots=4` (Open MPI) or `name:4` (MPICH); what follows # is a comment.
+    """
+    found: Counter[str] = Counter()
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if words:
+            name, count = _read_line(words, f"{where}, line {number}", slots)
+            found[name] += count
+    if not found:
+        raise MachineError(f"{where} names no host; {FORMS}")
+    return tuple(Host(name, count) for name, count in found.items())
+
+
+def _read_line(words: list[str], where: str, slots: int) -> tuple[str, int]:
+    name, *settings = words
+    outside_brackets = name.rpartition("]")[2]
+    if outside_brackets.count(":") == 1:
+        name, _, count = name.rpartition(":")
+        settings.insert(0, f"slots={count}")
+    if not NAME.fullmatch(name) or name.startswith("-"):
+        raise MachineError(f"{where}: '{name}' is not a host name; {FORMS}")
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or key not in ("slots", *IGNORED):
+            raise MachineError(f"{where}: '{setting}' is not understood; {FORMS}")
+        if not (value.isdecimal() and int(value) >= 1):
+            raise MachineError(f"{where}: {key} is '{value}'; it takes a whole number of at least 1")
+        if key == "slots":
+            slots = int(value)
+    return name, slots
+
+
+SSH = ("ssh", "-tt", "-o", "BatchMode=yes")
+"""With a terminal (-tt) a remote program is hung up on when ssh ends; BatchMode never asks for a password."""
+PATIENCE = 15.0
+"""Seconds that a command has to end after it is asked to; torchrun gives its workers ten of them."""
+
+Say = Callable[[str, str], None]
+
+
+def run_everywhere(commands: Sequence[tuple[Host, Sequence[str]]], folder: Path, say: Say) -> int:
+    """Run each host's command in the folder of the same name there; return 0, or the code of the first that failed.
+
+    `say(host, line)` gets every line of output. When one fails, or this process is interrupted, all are ended.
+    """
+    lines: SimpleQueue[tuple[int, str | None]] = SimpleQueue()
+    started: list[subprocess.Popen[str]] = []
+    failed = 0
+    try:
+        for place, (host, command) in enumerate(commands):
+            started.append(_start(host, command, folder))
+            Thread(target=_listen, args=(started[-1], place, lines), daemon=True).start()
+        running = len(started)
+        while running:
+            place, line = lines.get()
+            if line is not None:
+                say(commands[place][0].name, line)
+                continue
+            running -= 1
+            code = started[place].wait()
+            if code and not failed:
+                failed = code if code > 0 else 128 - code
+                rest = "; ending the others" if running else ""
+                say(commands[place][0].name, f"ended with exit code {failed}{rest}")
+                _ask_to_end(started)
+    finally:
+        _end(started)
+    return failed
+
+
+def is_here(host: Host) -> bool:
+    """Return whether a host is this machine, judging by its name."""
+    return host.name in ("localhost", "127.0.0.1", socket.gethostname())
+
+
+def _start(host: Host, command: Sequence[str], folder: Path) -> subprocess.Popen[str]:
+    line = f"cd {shlex.quote(str(folder))} && exec {shlex.join(command)}"
+    whole = ["sh", "-c", line] if is_here(host) else [*SSH, host.name, line]
+    try:
+        return subprocess.Popen(
+            whole,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C comes here first, and all are ended from here
+        )
+    except OSError as error:
+        raise MachineError(f"{whole[0]} cannot be started: {error.strerror}; --run needs it on the path") from None
+
+
+def _listen(process: subprocess.Popen[str], place: int, lines: "SimpleQueue[tuple[int, str | None]]") -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put((place, line.rstrip("\r\n")))
+    lines.put((place, None))
+
+
+def _ask_to_end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        _signal(process, signal.SIGTERM)
+
+
+def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    _ask_to_end(processes)
+    deadline = monotonic() + PATIENCE
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - monotonic()))
+        except subprocess.TimeoutExpired:
+            _signal(process, signal.SIGKILL)
+            process.wait()
+
+
+def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+
+PORT = 29500
+Command = list[str]
+
+
+def program(file: Path, arguments: Sequence[str] = ()) -> Command:
+    """Return what every process runs: your own script, or `tenfold train` for an experiment file."""
+    own = [str(file)] if file.suffix == ".py" else ["-m", "tenfold", "train", str(file)]
+    return [*own, *arguments]
+
+
+def torchrun(
+    hosts: Sequence[Host], what: Sequence[str], *, port: int = PORT, name: str = "tenfold", python: str | None = None
+) -> list[tuple[Host, Command]]:
+    """Return each host's command; all connect to the first host, at `port`.
+
+    The rendezvous host and the address of each host are stated explicitly, as many machines resolve their own name to
+    127.0.1.1. `python` names an interpreter where torchrun is not on the path.
+    """
+    starter = _torchrun(python)
+    if len(hosts) == 1:
+        only = hosts[0]
+        return [(only, [*starter, "--standalone", "--nproc-per-node", str(only.slots), *what])]
+    meeting = [
+        *("--nnodes", str(len(hosts))),
+        *("--rdzv-backend", "c10d"),
+        *("--rdzv-endpoint", f"{hosts[0].address}:{port}"),
+        *("--rdzv-id", name),
+    ]
+    return [
+        (
+            host,
+            [
+                *starter,
+                *meeting,
+                *("--rdzv-conf", f"is_host={int(host is hosts[0])}"),
+                *("--local-addr", host.address.strip("[]")),
+                *("--nproc-per-node", str(host.slots)),
+                *what,
+            ],
+        )
+        for host in hosts
+    ]
+
+
+def mpirun(hosts: Sequence[Host], what: Sequence[str], *, python: str | None = None) -> Command:
+    """Return the command, for Open MPI, that starts all processes from the machine it is run on."""
+    places = ",".join(f"{host.name}:{host.slots}" for host in hosts)
+    workers = sum(host.slots for host in hosts)
+    return ["mpirun", "-n", str(workers), "--host", places, python or "python", *what]
+
+
+def find_mpirun() -> str | None:
+    """Return the path of mpirun: the one that is installed beside Python, else the first on the PATH."""
+    return shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
+
+
+def slurm(
+    what: Sequence[str],
+    *,
+    name: str,
+    nodes: int,
+    per_node: int,
+    threads: int = 1,
+    gpus: bool = False,
+    port: int = PORT,
+    python: str | None = None,
+) -> str:
+    """Return an sbatch script: one torchrun per node, which starts `per_node` processes of `threads` cores each."""
+    for label, count in (("nodes", nodes), ("processes per node", per_node), ("threads", threads)):
+        if count < 1:
+            raise MachineError(f"a Slurm job with {label} = {count} runs nothing; it takes at least 1")
+    for word in (name, *what, python or ""):
+        if unprintable := [character for character in word if not character.isprintable()]:
+            raise MachineError(
+                f"{word!r} contains {unprintable[0]!r}, which cannot be written to a Slurm script; rename the file"
+            )
+    asked = [
+        f"--job-name={shlex.quote(name)}",
+        f"--nodes={nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={per_node * threads}",
+        *([f"--gpus-per-node={per_node}"] if gpus else []),
+        "--output=%x-%j.out",
+    ]
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {option}" for option in asked),
+        "",
+        "# One task per node: torchrun, which starts the node's processes itself.",
+        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" ' + shlex.join(_torchrun(python)) + " \\",
+        f'    --nnodes "$SLURM_NNODES" --nproc-per-node {per_node} \\',
+        f'    --rdzv-backend c10d --rdzv-endpoint "$first:{port}" --rdzv-id "$SLURM_JOB_ID" \\',
+        f"    {shlex.join(what)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def share_out(workers: int, nodes: int) -> int:
+    """Return how many of the experiment's workers run on each node; with one worker, their number is not set."""
+    if workers > 1 and workers % nodes:
+        raise MachineError(
+            f"{workers} workers do not divide evenly among {nodes} nodes; change the nodes or the workers"
+        )
+    return max(1, workers // nodes)
+
+
+def _torchrun(python: str | None) -> Command:
+    return ["torchrun"] if python is None else [python, "-m", "torch.distributed.run"]

@@ -1,0 +1,209 @@
+"""What is sent: fewer bits for the same vector, and a record of what was lost.
+
+When weights are averaged, not the weights are compressed, which are large and similar, but their difference from the
+last common reference, the weights that all replicas had after an earlier exact round: each worker encodes
+u = x_i - reference, all decode all, and continue from reference + mean(decoded). `Rounds` does that; this module only
+encodes and decodes.
+
+Error feedback (Seide et al. 2014, Karimireddy et al. 2019): e is what earlier rounds have not sent;
+encode u + e, then e <- (u + e) - decoded. What was sent over all rounds then differs from the exact sum by the last e
+alone.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tenfold.mixing.strategies import require
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A vector as it is sent: the tensors to send, in an order that its compressor knows."""
+
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are sent."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+
+
+@dataclass
+class Compressor(ABC):
+    """Packs flat float32 vectors of one size. Each sender has its own; any of that size and options can decode."""
+
+    name: ClassVar[str]
+    error_feedback: ClassVar[bool] = True
+
+    size: int
+    """Numbers in a vector."""
+
+    error: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+    """What has not been sent yet; None before the first vector. Saved and loaded with the replica."""
+
+    def encode(self, u: Tensor) -> Packed:
+        """Pack `u`, which is not changed, and keep what is lost in `error`."""
+        if u.shape != (self.size,) or u.dtype != torch.float32:
+            raise ValueError(f"{self.name} got {u.dtype} of shape {tuple(u.shape)}; it packs float32 of ({self.size},)")
+        if not self.error_feedback:
+            return self._pack(u)
+        meant = u.clone() if self.error is None else u + self.error
+        packed = self._pack(meant)
+        self.error = meant.sub_(self.decode(packed, torch.empty_like(meant)))
+        return packed
+
+    @abstractmethod
+    def decode(self, packed: Packed, out: Tensor) -> Tensor:
+        """Unpack into `out` and return it; depends on nothing but `packed`."""
+
+    @abstractmethod
+    def _pack(self, u: Tensor) -> Packed: ...
+
+
+def in_blocks(u: Tensor, block: int) -> Tensor:
+    """Return `u` as rows of `block` numbers, the last one filled up with zeros."""
+    return torch.nn.functional.pad(u, (0, -u.numel() % block)).view(-1, block)
+
+
+@dataclass
+class NoCompression(Compressor):
+    """Sends float32 as it is."""
+
+    name: ClassVar[str] = "none"
+    error_feedback: ClassVar[bool] = False
+
+    def decode(self, packed: Packed, out: Tensor) -> Tensor:
+        """Copy the numbers."""
+        return out.copy_(packed.tensors[0])
+
+    def _pack(self, u: Tensor) -> Packed:
+        return Packed((u.clone(),))
+
+
+@dataclass
+class BF16(Compressor):
+    """Rounds to the nearest bfloat16: the range of float32 with 8 significant bits, a relative error up to 2^-8."""
+
+    name: ClassVar[str] = "bf16"
+    error_feedback: ClassVar[bool] = False
+
+    def decode(self, packed: Packed, out: Tensor) -> Tensor:
+        """Convert back to float32."""
+        return out.copy_(packed.tensors[0])
+
+    def _pack(self, u: Tensor) -> Packed:
+        return Packed((u.to(torch.bfloat16),))
+
+
+STEPS = 127
+
+
+@dataclass
+class Int8(Compressor):
+    """Per block, with s = max |u|: q = round(127 u / s), rebuilt as (q / 127) s; off by s / 254 at most."""
+
+    name: ClassVar[str] = "int8"
+
+    block: int = field(default=256, kw_only=True)
+    """Numbers that share a scale."""
+
+    def __post_init__(self) -> None:
+        require(self.block >= 1, f"int8: block is {self.block}; it must be at least 1")
+
+    def decode(self, packed: Packed, out: Tensor) -> Tensor:
+        """Rebuild each block from its integers and its scale."""
+        steps, scales = packed.tensors
+        # The scale comes last so that the largest number of a block, 127 / 127 of the scale, is rebuilt exactly.
+        rebuilt = in_blocks(steps, self.block).float().div_(STEPS).mul_(scales[:, None])
+        return out.copy_(rebuilt.view(-1)[: self.size])
+
+    def _pack(self, u: Tensor) -> Packed:
+        blocks = in_blocks(u, self.block)
+        scales = torch.linalg.vector_norm(blocks, ord=float("inf"), dim=1)
+        divisor = scales.masked_fill(scales == 0, 1)[:, None]
+        steps = (blocks / divisor).mul_(STEPS).round_().to(torch.int8)
+        return Packed((steps.view(-1)[: self.size].clone(), scales))
+
+
+LARGEST_SIZE = 2**31
+
+
+@dataclass
+class TopK(Compressor):
+    """Sends the k = fraction x size numbers of largest magnitude and their places (Aji & Heafield 2017)."""
+
+    name: ClassVar[str] = "topk"
+
+    fraction: float = field(default=0.01, kw_only=True)
+    """The share of the numbers that is sent each round."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.fraction <= 1, f"topk: fraction is {self.fraction}; it must be more than 0 and at most 1")
+        require(
+            self.size <= LARGEST_SIZE, f"topk: {self.size} numbers are too many; places are 32-bit, use int8 or 1bit"
+        )
+
+    @property
+    def k(self) -> int:
+        """How many numbers are sent: at least one, if there are any."""
+        return min(self.size, max(1, round(self.fraction * self.size)))
+
+    def decode(self, packed: Packed, out: Tensor) -> Tensor:
+        """Put the numbers in their places, zero elsewhere."""
+        places, values = packed.tensors
+        return out.zero_().index_copy_(0, places.long(), values)
+
+    def _pack(self, u: Tensor) -> Packed:
+        places = torch.topk(u.abs(), self.k, sorted=False).indices.sort().values
+        return Packed((places.to(torch.int32), u[places]))
+
+
+BYTE = 8
+
+
+@dataclass
+class OneBit(Compressor):
+    """Sends signs; each is rebuilt as the mean of the positives or of the negatives of its column (Seide et al. 2014).
+
+    A flat vector has no columns of its own: every `column` numbers in a row make one. Zero counts as positive.
+    """
+
+    name: ClassVar[str] = "1bit"
+
+    column: int = field(default=1024, kw_only=True)
+    """Numbers that share their two means."""
+
+    def __post_init__(self) -> None:
+        require(self.column >= 1, f"1bit: column is {self.column}; it must be at least 1")
+
+    def decode(self, packed: Packed, out: Tensor) -> Tensor:
+        """Rebuild each number as one of its column's two means."""
+        octets, means = packed.tensors
+        bits = octets[:, None].bitwise_right_shift(_places(octets)).bitwise_and_(1).view(-1)[: self.size]
+        positive = in_blocks(bits, self.column).bool()
+        rebuilt = torch.where(positive, means[:, :1], means[:, 1:])
+        return out.copy_(rebuilt.view(-1)[: self.size])
+
+    def _pack(self, u: Tensor) -> Packed:
+        columns = in_blocks(u, self.column)
+        real = in_blocks(torch.ones_like(u, dtype=torch.bool), self.column)
+        means = torch.stack([_mean(columns, real & (columns >= 0)), _mean(columns, real & (columns < 0))], dim=1)
+        bits = in_blocks((u >= 0).to(torch.uint8), BYTE)
+        return Packed((bits.bitwise_left_shift(_places(bits)).sum(dim=1, dtype=torch.uint8), means))
+
+
+def _mean(columns: Tensor, chosen: Tensor) -> Tensor:
+    """Return the mean of the chosen numbers of each row, 0 where there are none.
+
+    In float64, which holds the sum of a column of equal numbers exactly.
+    """
+    total = columns.where(chosen, 0).sum(dim=1, dtype=torch.float64)
+    return (total / chosen.sum(dim=1).clamp_min(1)).float()
+
+
+def _places(like: Tensor) -> Tensor:
+    return torch.arange(BYTE, dtype=torch.uint8, device=like.device)

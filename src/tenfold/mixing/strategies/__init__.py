@@ -1,1 +1,0 @@
-"""Who averages with whom, one file per strategy."""

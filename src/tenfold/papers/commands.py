@@ -1,0 +1,221 @@
+"""`tenfold recipe`: the experiments of five papers, beside the papers' numbers."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tenfold.cli import options
+from tenfold.cli.options import complete_run
+from tenfold.cli.output import exit_interrupted, exit_partial, print_json, print_rich, showing_progress
+from tenfold.errors import ExperimentError, TenfoldError
+
+if TYPE_CHECKING:
+    from tenfold.papers.recipe import Recipe
+    from tenfold.papers.recipe_result import RecipeResult
+
+
+app = typer.Typer(invoke_without_command=True, help="List, show and run the experiments of five papers.")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe's name, or the path of your own TOML file.")]
+
+
+@app.callback()
+def list_recipes(context: typer.Context, as_json: options.Json = False) -> None:
+    """List the recipes by paper, with what each needs and how long it takes. Example: [cyan]tenfold recipe[/]"""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.table import Table
+
+    from tenfold.papers.recipe import NEEDS, load, names
+
+    found = [load(name) for name in names()]
+    if as_json:
+        print_json(
+            [{"name": one.name, "title": one.title, "needs": one.needs, "seconds": one.seconds} for one in found]
+        )
+        return
+    for citation, group in groupby(found, key=lambda one: one.paper.citation):
+        table = Table("recipe", "what it runs", "needs", "small, about", title=citation, title_justify="left")
+        for one in group:
+            needs = ", ".join(NEEDS[need] for need in one.needs)
+            table.add_row(one.name, f"{one.paper.place}: {one.title}", needs, _time(one.seconds))
+        print_rich(table)
+    whole = _time(sum(one.seconds for one in found if "gpu" not in one.needs))
+    typer.echo("`tenfold recipe show NAME` shows one, `tenfold recipe run NAME -o page.html` runs it,")
+    typer.echo(
+        f"`tenfold recipe run --all -o papers.html` runs all, at scale small in about {whole}; times are those of"
+    )
+    typer.echo("two idle cores without a GPU, and of the first time: recorded runs are not repeated")
+
+
+@app.command()
+def show(name: Name, as_json: options.Json = False) -> None:
+    """Show what a recipe runs, the paper's numbers, and doubts about them.
+
+    Example: [cyan]tenfold recipe show dsmp-table-3[/]
+    """
+    from tenfold.papers.recipe import load
+    from tenfold.papers.recipe_result import RecipeResult, boxed
+    from tenfold.report.tables.run_tables import TextTable
+
+    recipe = load(name)
+    if as_json:
+        print_json(recipe.model_dump())
+        return
+    typer.echo(f"{recipe.name}: {recipe.title}\n{recipe.paper.citation}, {recipe.paper.place}")
+    if recipe.paper.note:
+        typer.echo(recipe.paper.note)
+    typer.echo("experiment: " + _fields(recipe.experiment))
+    for block in recipe.blocks:
+        varied = [f"{key} in {values}" for key, values in block.vary.items()]
+        varied += [" | ".join(_fields(one) for one in block.together)] if block.together else []
+        typer.echo(f"{block.verb}: {'; '.join(varied)}" + (f" with {_fields(block.fields)}" if block.fields else ""))
+    for scale, size in recipe.scales.items():
+        typer.echo(
+            f"scale {scale}: {_fields(size.fields) or 'as above'}" + (f"; {_fields(size.vary)}" if size.vary else "")
+        )
+    if recipe.rows:
+        table = RecipeResult(recipe, "full", []).table()
+        print_rich(boxed(TextTable(table.columns[:-1], [line[:-1] for line in table.rows])))
+
+
+@app.command()
+def run(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A recipe's name, or your own TOML file.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Run every built-in recipe.")] = False,
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="small (at most half a minute each), machine (the full data, a few epochs), or full (as in the paper)."
+        ),
+    ] = "small",
+    device: options.Device = None,
+    output: options.Report = None,
+    runs: options.Runs = None,
+    trust: options.Trust = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Run a recipe and show its numbers beside the paper's; runs that are recorded already are not repeated.
+
+    Examples: [cyan]tenfold recipe run dsmp-table-3 -o table3.html[/],
+    [cyan]tenfold recipe run --all --scale small -o papers.html[/]
+    """
+    if everything == (name is not None):
+        raise ExperimentError("name one recipe, or give --all")
+    from tenfold.papers.recipe import load, names
+    from tenfold.papers.recipe_page import write
+
+    recipes = [load(one, trust=trust) for one in (names() if everything else [str(name)])]
+    results = _run_all(recipes, quiet or as_json, everything, scale=scale, device=device, runs=runs)
+    if as_json:
+        print_json([_record(result) for result in results])
+    else:
+        print_rich(*results)
+    if output is not None:
+        typer.echo(f"the page is in {write(results, output)}", err=as_json)
+    if partial := [result for result in results if not result.complete]:
+        for result in partial:
+            for reason in result.missing():
+                typer.secho(f"{result.recipe.name}: {reason}", err=True, fg="yellow")
+        exit_partial(f"incomplete: {', '.join(result.recipe.name for result in partial)}")
+
+
+def _run_all(recipes: Sequence["Recipe"], quiet: bool, everything: bool, **options: Any) -> list["RecipeResult"]:
+    """Run recipes one after another; with --all, one that fails does not stop the others."""
+    from tenfold.papers.recipe import SCALES
+    from tenfold.papers.recipe_result import RecipeResult
+    from tenfold.papers.run_recipe import run as run_recipe
+
+    results = []
+    try:
+        with showing_progress(quiet) as show_line:
+            for at, one in enumerate(recipes, 1):
+
+                def tell(what: str, place: str = f"{at} of {len(recipes)}: " if everything else "") -> None:
+                    show_line(place + what)
+
+                try:
+                    results.append(run_recipe(one, progress=tell, **options))
+                except (TenfoldError, RuntimeError, ValueError, OSError) as error:
+                    if not everything or options["scale"] not in SCALES:
+                        raise
+                    results.append(RecipeResult(one, options["scale"], [], problem=str(error).partition("\n")[0]))
+    except KeyboardInterrupt:
+        exit_interrupted("finished runs are recorded: run the same command again to do the rest")
+    return results
+
+
+def _time(seconds: float) -> str:
+    """Return a rough time."""
+    if seconds < 1:
+        return "at once"
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _record(result: Any) -> dict[str, Any]:
+    shown = ("label", "paper", "ours", "clock", "note", "doubts")
+    return {
+        "recipe": result.recipe.name,
+        "scale": result.scale,
+        "rows": [{name: getattr(row, name) for name in shown} for row in result.rows],
+        "agreement": result.agreement(),
+        "missing": result.missing(),
+    }
+
+
+def _fields(fields: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in fields.items())
+
+
+def recommend(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run on tweets: its number or title, or last.", autocompletion=complete_run
+        ),
+    ],
+    person: Annotated[
+        str | None, typer.Option("--person", help="A screen name. Default: compare the run with simple rules.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="How many people to recommend.")] = 10,
+    runs: options.Runs = None,
+    trust: options.Trust = False,
+    as_json: options.Json = False,
+) -> None:
+    """Recommend whom a person should follow, with the model of a run on tweets.
+
+    Without --person, the precision, recall, MAP and NDCG of the model on the people of the test part are shown beside
+    those of simple rules: random, most followed, neighbours by text, and ridge regression.
+
+    Examples: [cyan]tenfold recommend last --person SenSanders --top 10[/], [cyan]tenfold recommend last[/]
+    """
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from tenfold.api.open_run import open_run
+    from tenfold.papers.recommend import PeopleToFollow
+
+    people = PeopleToFollow(open_run(run, runs=runs, trust=trust))
+    if person is None:
+        rows = people.table(top)
+        if as_json:
+            print_json(rows)
+            return
+        heads = next(iter(rows.values()))
+        table = Table("", *(name.replace("_", " ") for name in heads))
+        for name, values in rows.items():
+            table.add_row(name, *(f"{value:.4f}" for value in values.values()))
+        print_rich(table)
+        typer.echo(f"over the {len(people.tested)} people of the test part")
+        return
+    found = people.recommend(person, top)
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    table = Table("", "person", "probability", "followed already")
+    for rank, one in enumerate(found, 1):
+        table.add_row(str(rank), f"@{one.name}", f"{one.probability:.0%}", "yes" if one.followed else "")
+    print_rich(table)

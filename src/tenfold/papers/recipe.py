@@ -1,0 +1,263 @@
+"""A recipe: an experiment of a paper as a TOML file, with what it runs, at which scale, and the paper's numbers.
+
+name = "lopez-serial-parallel"
+title = "A CNN on MNIST, serial and with two workers"
+
+[paper]
+key = "lopez"                       # recipes of one paper are listed together
+citation = "..."
+place = "section 3"                 # the table or figure
+note = "..."                        # doubts, missing or inconsistent numbers
+
+[experiment]                        # fields of an experiment, by their short names
+model = "cnn"
+data = "mnist"
+
+[[blocks]]                          # what is run
+verb = "train"                      # train, crossval, simulate, or forecast (predict the time only)
+vary = {workers = [1, 2]}           # every combination of these
+together = [{pin = "0", threads = 1}, ...]   # settings that change together
+
+[scales.small]                      # small: minutes; machine: what this machine can do; full: as in the paper
+fields = {limit = 6000, epochs = 1}
+
+[show]
+columns = ["seconds", "gain", "accuracy"]
+plot = "bars"
+
+[[rows]]                            # the paper's numbers, and the settings that they belong to
+label = "serial"
+settings = {workers = 1}
+paper = {seconds = 749.0}
+
+[[claims]]                          # what the paper says in words; whether it holds here is computed
+said = "two workers are faster"
+column = "seconds"
+best = {workers = 2}
+"""
+
+from collections.abc import Iterable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from tenfold.common.catalog import suggest
+from tenfold.common.files import read_toml
+from tenfold.common.metric_table import METRICS
+from tenfold.common.trust import Origin, mark_paths
+from tenfold.errors import ExperimentError
+from tenfold.experiment import FIELDS, Section
+from tenfold.experiment.values import label_of
+from tenfold.report.rows import is_time, known_columns
+
+Verb = Literal["train", "crossval", "simulate", "forecast"]
+Scale = Literal["small", "machine", "full"]
+SCALES: tuple[Scale, ...] = ("small", "machine", "full")
+NEEDS = {
+    "gpu": "a CUDA device",
+    "tweets": "the tweets data set",
+    "flite": "the program flite (Debian's package flite)",
+    "mpi": "mpirun and mpi4py",
+}
+"""What a recipe may need, in words."""
+
+
+class Paper(Section):
+    """Where the experiment comes from."""
+
+    key: str
+    """The paper's short name; recipes of one paper are listed together."""
+    citation: str
+    place: str
+    """The table, figure or section."""
+    note: str = ""
+    """Doubts about the numbers, and what the paper leaves open."""
+
+
+class Block(Section):
+    """Runs of one kind over a grid of settings."""
+
+    verb: Verb = "train"
+    fields: dict[str, Any] = {}
+    """Fields of these runs alone."""
+    vary: dict[str, list[Any]] = {}
+    """Every combination of these values is run."""
+    together: list[dict[str, Any]] = []
+    """Settings that change together; combined with every combination of `vary`."""
+
+
+class Size(Section):
+    """How large the experiment is at one scale."""
+
+    fields: dict[str, Any] = {}
+    repeats: Annotated[int, Field(ge=1)] = 1
+    vary: dict[str, list[Any]] = {}
+    """Replaces the values that blocks vary."""
+
+
+class Show(Section):
+    """Which numbers are shown, and how they are drawn."""
+
+    columns: list[str] = ["seconds", "accuracy"]
+    """Times (seconds, seconds_with_evaluation), speedup, PI, gain, and metrics: accuracy, or train_accuracy."""
+    select: bool = False
+    """Select the row that is best on the validation part, and show metrics on the test part for it alone."""
+    plot: Literal["bars", "lines", "division", "none"] = "bars"
+    """division: a drawing of how the experiment divides its data."""
+    machine: bool = False
+    """Describe this machine in a note."""
+    over: str = ""
+    """The setting on the x axis of lines; the rows of one line agree in all other settings."""
+    across: str = ""
+    """Also show our numbers in crossed tables: `over` down, this setting across."""
+
+
+class PaperRow(Section):
+    """A row of the paper's table, or a bar of its figure."""
+
+    label: str
+    settings: dict[str, Any]
+    """The settings of the runs that this row is compared with."""
+    paper: dict[str, float] = {}
+    """The paper's numbers by column; a number that our copy of the paper does not have is left out."""
+
+
+class PaperClaim(Section):
+    """What the paper says in words about which setting is best; whether it holds here is computed."""
+
+    said: str
+    """The paper's words."""
+    column: str
+    best: dict[str, Any]
+    """The settings that should have the best value: the lowest of times, else as the metric has it."""
+    each: list[str] = []
+    """The claim is made for each value of these settings."""
+    factor: bool = False
+    """Whether the words are about how many times faster; the factor here stands beside them, with no verdict."""
+
+
+class Recipe(Section):
+    """One experiment of a paper."""
+
+    name: str
+    title: str
+    needs: list[Literal["gpu", "tweets", "flite", "mpi"]] = []
+    seconds: Annotated[float, Field(ge=0)] = 60.0
+    """How long it took at scale small on two idle cores; with a GPU, its rows come on top."""
+    paper: Paper
+    experiment: dict[str, Any] = {}
+    blocks: list[Block] = []
+    scales: dict[Scale, Size] = {}
+    show: Show = Show()
+    rows: list[PaperRow] = []
+    claims: list[PaperClaim] = []
+    percentages: list[dict[str, float]] = []
+    """Percentages that the paper prints, with the times they follow from and the value that these give."""
+
+    def __init__(self, /, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+            raise ExperimentError("\n".join(lines)) from None
+
+
+def names() -> list[str]:
+    """Return the names of the built-in recipes."""
+    return sorted(path.name.removesuffix(".toml") for path in _library().iterdir() if path.name.endswith(".toml"))
+
+
+def load(name: str | Path, *, trust: bool = False) -> Recipe:
+    """Return a built-in recipe by its name, or your own by the path of its TOML file.
+
+    The import paths that a file names are imported when it is run, if your own commands have named them before; others
+    only with `trust`.
+    """
+    path = Path(name)
+    is_file = path.suffix == ".toml"
+    if not is_file:
+        if str(name) not in names():
+            raise ExperimentError(f"unknown recipe '{name}'; {suggest(str(name), names())}, or the path of a TOML file")
+        path = Path(str(_library().joinpath(f"{name}.toml")))
+    content = read_toml(path, "a recipe", "name a built-in recipe, or an existing file")
+    if is_file and not trust:
+        content = mark_paths(content, Origin(str(path)))
+    try:
+        recipe = Recipe(**content)
+        _check(recipe)
+        return recipe
+    except ExperimentError as error:
+        raise ExperimentError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+
+
+def _library() -> Any:
+    return files("tenfold.papers").joinpath("library")
+
+
+def _check(recipe: Recipe) -> None:
+    """Raise an error that names every mistake that its types do not show, one on a line."""
+    mistakes = [*_unknown_fields(recipe), *_settings_not_varied(recipe), *_unknown_columns(recipe)]
+    if mistakes:
+        raise ExperimentError("\n".join(mistakes))
+
+
+def _unknown_fields(recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence for each name that is not a field of an experiment."""
+    yield from _not_among(FIELDS, "an experiment field", "experiment", recipe.experiment)
+    for at, block in enumerate(recipe.blocks):
+        for part, names in (("fields", block.fields), ("vary", block.vary)):
+            yield from _not_among(FIELDS, "an experiment field", f"blocks.{at}.{part}", names)
+        for together in block.together:
+            yield from _not_among(FIELDS, "an experiment field", f"blocks.{at}.together", together)
+        yield from (
+            f"blocks.{at}.vary.{name}: give at least one value" for name, values in block.vary.items() if not values
+        )
+    for scale, size in recipe.scales.items():
+        yield from _not_among(FIELDS, "an experiment field", f"scales.{scale}.fields", size.fields)
+
+
+def _unknown_columns(recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence for each column that is neither a time, a ratio nor a metric of the experiments."""
+    fields = [recipe.experiment, *(block.fields for block in recipe.blocks)]
+    metrics = [label_of(name) for one in fields for name in one.get("metrics", ()) if isinstance(name, str)]
+    known = known_columns(dict.fromkeys(("accuracy", "loss", *metrics, *METRICS)))
+    for where, names in (
+        ("show.columns", recipe.show.columns),
+        *((f"rows.{at}.paper", list(row.paper)) for at, row in enumerate(recipe.rows)),
+        *((f"claims.{at}.column", [claim.column]) for at, claim in enumerate(recipe.claims)),
+    ):
+        yield from (f"{where}: unknown column '{name}'; {suggest(name, known)}" for name in names if name not in known)
+    yield from (
+        f"claims.{at}.factor: needs a column of times, not {claim.column}"
+        for at, claim in enumerate(recipe.claims)
+        if claim.factor and not is_time(claim.column)
+    )
+    if recipe.show.select and not any({"validation_fraction", "folds"} & set(one) for one in fields):
+        yield "show.select: needs a validation part; set validation_fraction or folds in [experiment]"
+
+
+def _settings_not_varied(recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence for each setting that rows, claims, plots or scales name and no block varies."""
+    varied = {name for block in recipe.blocks for name in block.vary}
+    settings = varied | {name for block in recipe.blocks for one in block.together for name in one}
+    for scale, size in recipe.scales.items():
+        yield from _not_among(varied, "varied by a block", f"scales.{scale}.vary", size.vary)
+    if not recipe.blocks:
+        return
+    for at, row in enumerate(recipe.rows):
+        yield from _not_among(settings | {"verb"}, "a setting of a block", f"rows.{at}.settings", row.settings)
+    for at, claim in enumerate(recipe.claims):
+        yield from _not_among(settings, "a setting of a block", f"claims.{at}", [*claim.best, *claim.each])
+    named = [name for name in (recipe.show.over, recipe.show.across) if name]
+    yield from _not_among(settings, "a setting of a block", "show", named)
+    if recipe.show.plot == "lines" and not recipe.show.over:
+        yield "show: lines need `over`, the setting on the horizontal axis"
+
+
+def _not_among(known: Iterable[str], what: str, where: str, names: Iterable[str]) -> Iterator[str]:
+    listed = sorted(known)
+    for name in names:
+        if name not in listed:
+            yield f"{where}: '{name}' is not {what}; {suggest(name, listed)}"

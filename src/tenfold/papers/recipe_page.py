@@ -1,0 +1,339 @@
+"""A drawing of how an experiment divides its data: the shards of its nodes, and the folds of each."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from tenfold.experiment import Experiment
+from tenfold.papers.recipe_result import RecipeResult, ResultRow, setting_values, written
+from tenfold.report.clocks import HOW_RUN, PREDICTED
+from tenfold.report.differences import describe_settings
+from tenfold.report.formatting import field_value, joined, metric_scale, plural
+from tenfold.report.pages.page import page_figures, render_template, save_page
+from tenfold.report.plots import charts as palette
+from tenfold.report.plots.charts import BarPart, BarTable, Chart, ChartLine, LineChart
+from tenfold.report.rows import is_time, is_timed
+
+MOST_FOLDS = 10
+"""At most this many models are drawn; the others look the same."""
+GAPPED = 0.985
+"""The part of a node's shard that is drawn, so that shards stand apart."""
+TRAINED, VALIDATED, TESTED = 0, 1, 2
+NAMES = ("trained on", "validated on", "test part, held out")
+COLOURS = (palette.BLUE, palette.GREEN, palette.ORANGE)
+
+
+def division_plot(experiment: Experiment) -> BarTable:
+    """Return the drawing: a row for each node, or for each fold where the experiment has folds."""
+    workers, folds = experiment.division.workers, experiment.division.folds
+    held = 1 - (experiment.data.test_fraction or 0.2)
+    rows = _shards(workers, held) if folds is None else _folds(experiment, folds, held)
+    used = (TRAINED, TESTED) if folds is None else (TRAINED, VALIDATED, TESTED)
+    counted = f"{workers} nodes" + (f", {folds} folds" if folds is not None else "")
+    return BarTable(
+        title=f"how the data are divided: {counted}; the width is all samples",
+        measures=[""],
+        zeros=[0.0],
+        series=[(NAMES[one], COLOURS[one]) for one in used],
+        rows=[(name, [[_part(used.index(kind), *ends, name) for kind, ends in parts]]) for name, parts in rows],
+        one_line=True,
+    )
+
+
+Parts = list[tuple[int, tuple[float, float]]]
+"""What a range of samples is used for; its ends are shares of all samples."""
+
+
+def _shards(workers: int, held: float) -> list[tuple[str, Parts]]:
+    share = held / workers
+    return [
+        (f"node {node + 1}", [(TRAINED, (node * share, (node + 1) * share)), (TESTED, (held, 1.0))])
+        for node in range(workers)
+    ]
+
+
+def _folds(experiment: Experiment, folds: int, held: float) -> list[tuple[str, Parts]]:
+    """Return the parts of each fold's models; with data-and-folds each node divides its own shard into folds."""
+    nodes = experiment.division.workers if experiment.division.fold_mode == "data-and-folds" else 1
+    share = held / nodes
+    found: list[tuple[str, Parts]] = []
+    for fold in range(min(folds, MOST_FOLDS)):
+        parts: Parts = []
+        for node in range(nodes):
+            first, whole = node * share, share * (1.0 if nodes == 1 else GAPPED)
+            begin, end = first + fold * whole / folds, first + (fold + 1) * whole / folds
+            trained = [(first, begin), (end, first + whole)]
+            parts += [(TRAINED, ends) for ends in trained if ends[1] - ends[0] > 1e-9] + [(VALIDATED, (begin, end))]
+        found.append((f"fold {fold + 1}", [*parts, (TESTED, (held, 1.0))]))
+    return found
+
+
+def _part(series: int, begin: float, end: float, name: str) -> BarPart:
+    return BarPart(series=series, begin=begin, end=end, note=f"{name}: {end - begin:.1%} of the samples")
+
+
+Who = Literal["ours", "paper"]
+WHO: tuple[Who, ...] = ("ours", "paper")
+PAPER_DASH = (6.0, 4.0)
+UNITS = {"PI": (1, "%"), "gain": (1, "%"), "speedup": (1, "x")}
+"""By which factor a column's values are drawn, and what follows them."""
+WIDE_RANGE = 8
+"""The horizontal axis is logarithmic if its last value is at least this many times the first."""
+
+
+def recipe_plots(result: RecipeResult) -> list[Chart]:
+    """Return the plots of a recipe's numbers; none where nothing was run."""
+    show = result.recipe.show
+    columns = [name for name in show.columns if any(name in row.ours for row in result.rows)]
+    if show.plot not in ("bars", "lines") or not columns:
+        return []
+    if show.plot == "lines" and all(show.over in row.settings for row in result.rows):
+        styles = _styles(result.rows, columns, show.over)
+        quoted = any(row.paper for row in result.rows)
+        return [
+            _lines([row for row in result.rows if _has(row, name)], name, show.over, styles, quoted=quoted)
+            for name in columns
+        ]
+    return [_bars([row for row in result.rows if any(_has(row, name) for name in columns)], columns)]
+
+
+def _has(row: ResultRow, column: str) -> bool:
+    return column in row.ours or column in row.paper
+
+
+def _bars(rows: Sequence[ResultRow], columns: Sequence[str]) -> BarTable:
+    quoted = any(row.paper for row in rows)
+    scales = [_Scale(rows, column) for column in columns]
+    return BarTable(
+        title="the paper's numbers and ours" if quoted else "our numbers",
+        measures=[scale.heading for scale in scales],
+        zeros=[scale.zero for scale in scales],
+        series=[(who, palette.SERIES[at]) for at, who in enumerate(WHO[: 2 if quoted else 1])],
+        rows=[(row.marked_label, [scale.parts(row) for scale in scales]) for row in rows],
+        stripes=PREDICTED if any(row.clock == PREDICTED for row in rows) and any(map(is_timed, columns)) else "",
+    )
+
+
+class _Scale:
+    """The bars of one column: on one scale, unless the paper's times and ours differ by more than a factor of ten."""
+
+    def __init__(self, rows: Sequence[ResultRow], column: str) -> None:
+        self.column = column
+        values = {who: [getattr(row, who)[column] for row in rows if column in getattr(row, who)] for who in WHO}
+        self.common = not is_time(column) or _one_scale(values["ours"], values["paper"])
+        most = {who: max(map(abs, found), default=0.0) or 1.0 for who, found in values.items()}
+        self._most = dict.fromkeys(WHO, max(most[who] for who in WHO if values[who])) if self.common else most
+        least = min((value / self._most[who] for who in WHO for value in values[who]), default=0.0)
+        self.zero = max(0.0, -least) / (1 + max(0.0, -least))
+        """Where zero is, as a share of the width."""
+        name = column.replace("_", " ")
+        self.heading = name if self.common else f"{name}, the paper's and ours each on its own scale"
+
+    def parts(self, row: ResultRow) -> list[BarPart]:
+        return [self._part(row, at, who) for at, who in enumerate(WHO) if self.column in getattr(row, who)]
+
+    def _part(self, row: ResultRow, series: int, who: Who) -> BarPart:
+        value = getattr(row, who)[self.column]
+        end = self.zero + (1 - self.zero) * value / self._most[who]
+        return BarPart(
+            series=series,
+            begin=min(self.zero, end),
+            end=max(self.zero, end),
+            text=written(self.column, value),
+            note=_note(row, self.column, who),
+            striped=who == "ours" and row.clock == PREDICTED and is_timed(self.column),
+        )
+
+
+def _note(row: ResultRow, column: str, who: Who) -> str:
+    """Return what is shown of a number under the pointer."""
+    where = f"{row.marked_label if who == 'ours' else row.label}\n{column.replace('_', ' ')}, {who}: "
+    clock = f", {row.clock}" if who == "ours" and row.clock and is_timed(column) else ""
+    return where + written(column, getattr(row, who)[column]) + clock
+
+
+Family = tuple[Who, str, str]
+"""What the points of a line have in common: whose numbers they are, the settings, and the clock of ours."""
+
+
+def _styles(rows: Sequence[ResultRow], columns: Sequence[str], over: str) -> dict[Family, tuple[str, str]]:
+    """Return the colour and the marker of each line, the same in all plots of a recipe."""
+    found = dict.fromkeys(family for column in columns for who in WHO for family in _families(rows, column, over, who))
+    return {family: palette.series(at) for at, family in enumerate(found)}
+
+
+def _name(family: Family, column: str, among: Sequence[Family], *, quoted: bool) -> str:
+    """Return what a legend calls a line; of numbers other than times, how they were made only where there are two."""
+    who, settings, clock = family
+    alone = sum(other[:2] == family[:2] for other in among) < 2
+    made = clock if is_timed(column) else "" if alone else HOW_RUN.get(clock, clock)
+    return joined(who if quoted else "", settings, made) or who
+
+
+def _lines(
+    rows: Sequence[ResultRow], column: str, over: str, styles: dict[Family, tuple[str, str]], *, quoted: bool
+) -> LineChart:
+    ours, paper = ([getattr(row, who)[column] for row in rows if column in getattr(row, who)] for who in WHO)
+    ticks = _ticks(rows, over)
+    far_apart = is_time(column) and not _one_scale(ours, paper)
+    relative = far_apart and _begin_together(rows, column, over)
+    named = not all(isinstance(x, int | float) for x in ticks)
+    logarithmic = far_apart and not relative and min([*ours, *paper]) > 0
+    factor, unit = (1, "") if relative else _unit(column)
+    lines: list[ChartLine] = []
+    for who in WHO:
+        families = _families(rows, column, over, who)
+        for family, group in families.items():
+            points = sorted(group, key=lambda row: ticks.index(row.settings[over]))
+            values = [getattr(row, who)[column] for row in points]
+            by = values[0] if relative else 1 / factor
+            colour, marker = styles[family]
+            lines.append(
+                ChartLine(
+                    label=_name(family, column, list(families), quoted=quoted),
+                    x=[ticks.index(row.settings[over]) if named else row.settings[over] for row in points],
+                    y=[value / (by or 1.0) for value in values],
+                    notes=[_note(row, column, who) for row in points],
+                    colour=colour,
+                    markers=[marker] * len(points),
+                    fill="none" if who == "ours" and points[0].clock == PREDICTED and is_timed(column) else "full",
+                    dash=PAPER_DASH if who == "paper" else (),
+                )
+            )
+    chart = LineChart(
+        title="time / its first value" if relative else _title(column, unit),
+        x_label=over.replace("_", " "),
+        lines=lines,
+        unit=unit,
+        x_ticks=list(range(len(ticks))) if named else ticks,
+        x_names=[field_value(x) for x in ticks] if named else (),
+        y_range=(0.0 if (is_time(column) or column == "speedup") and not logarithmic else None, None),
+        y_log=10 if logarithmic else 0,
+    )
+    wide = not named and ticks[0] > 0 and ticks[-1] / ticks[0] >= WIDE_RANGE
+    return replace(chart, x_log=2 if all(isinstance(x, int) for x in ticks) else 10) if wide else chart
+
+
+def _begin_together(rows: Sequence[ResultRow], column: str, over: str) -> bool:
+    """Return whether all lines have several points, the first at the same place, so that their shapes compare."""
+    groups = [group for who in WHO for group in _families(rows, column, over, who).values()]
+    begins = {str(_ticks(group, over)[0]) for group in groups}
+    return len(begins) == 1 and min(map(len, groups)) > 1
+
+
+def _ticks(rows: Sequence[ResultRow], over: str) -> list[Any]:
+    """Return the values of a setting, each once: numbers in their order, then words."""
+    found = setting_values(rows, over)
+    numbers = [x for x in found if isinstance(x, int | float)]
+    return sorted(numbers) + [x for x in found if x not in numbers]
+
+
+def _families(rows: Sequence[ResultRow], column: str, over: str, who: Who) -> dict[Family, list[ResultRow]]:
+    """Return the rows of each line: those that agree in all settings but the one on the horizontal axis.
+
+    A simulated run does the same arithmetic as a real one: where their numbers other than times agree, one line serves.
+    """
+    found: dict[Family, list[ResultRow]] = {}
+    for row in rows:
+        if column in getattr(row, who):
+            others: dict[str, Any] = {name: value for name, value in row.settings.items() if name not in (over, "verb")}
+            clock = row.clock if who == "ours" else ""
+            found.setdefault((who, describe_settings(others), clock), []).append(row)
+    if is_timed(column):
+        return found
+
+    def points(rows: Sequence[ResultRow]) -> dict[str, float]:
+        return {str(row.settings[over]): getattr(row, who)[column] for row in rows}
+
+    def repeats(family: Family) -> bool:
+        """Return whether another line with the same settings has all points of this one; of two, the first counts."""
+        own, order = points(found[family]).items(), list(found)
+        others = [other for other in order if other[:2] == family[:2] and other != family]
+        return any(
+            own < points(found[other]).items()
+            or (own == points(found[other]).items() and order.index(other) < order.index(family))
+            for other in others
+        )
+
+    return {family: group for family, group in found.items() if not repeats(family)}
+
+
+def _unit(column: str) -> tuple[int, str]:
+    if is_time(column):
+        return 1, " s"
+    return UNITS.get(column) or metric_scale(column)
+
+
+def _title(column: str, unit: str) -> str:
+    name = column.replace("_", " ")
+    return f"{name} in {unit.strip()}" if unit == "%" else name
+
+
+def _one_scale(ours: Sequence[float], paper: Sequence[float]) -> bool:
+    """Return whether both are legible on one axis: the largest of one is less than ten times that of the other."""
+    largest = max(map(abs, paper), default=0.0), max(map(abs, ours), default=0.0)
+    return not all(largest) or 0.1 < largest[0] / largest[1] < 10
+
+
+def write(results: Sequence[RecipeResult], path: str | Path) -> Path:
+    """Write the page of one or more recipes; that of several begins with a table of contents."""
+    charts: dict[str, Chart | None] = {}
+    sections = [_section(result, charts) for result in results]
+    one = results[0].recipe if len(results) == 1 else None
+    content = {
+        "title": f"{one.name}: {one.title}" if one else "The experiments of five papers",
+        "facts": [*([] if one else [plural(len(results), "recipe")]), f"scale {results[0].scale}"],
+        "truth": "Predicted times are marked in the column time; all others were measured",
+        "papers": [] if one else _contents(results),
+        "recipes": sections,
+        "figures": page_figures([], [], charts) if charts else None,
+    }
+    return save_page(render_template("recipes.html", content), path)
+
+
+def _contents(results: Sequence[RecipeResult]) -> list[dict[str, Any]]:
+    """Return the recipes by paper, each with what agrees and what is missing."""
+    return [
+        {
+            "citation": citation,
+            "recipes": [
+                {
+                    "name": one.recipe.name,
+                    "place": one.recipe.paper.place,
+                    "title": one.recipe.title,
+                    "lines": one.agreement(),
+                    "missing": one.missing(),
+                }
+                for one in group
+            ],
+        }
+        for citation, group in groupby(results, key=lambda one: one.recipe.paper.citation)
+    ]
+
+
+def _section(result: RecipeResult, charts: dict[str, Chart | None]) -> dict[str, Any]:
+    """Return what the page shows of a recipe, and add its plots to the charts of the page."""
+    recipe = result.recipe
+    table = result.table()
+    drawn: list[Chart] = [division_plot(Experiment(**recipe.experiment))] if recipe.show.plot == "division" else []
+    drawn += recipe_plots(result)
+    named = {f"{recipe.name}-{at}": chart for at, chart in enumerate(drawn)}
+    charts |= named
+    return {
+        "name": recipe.name,
+        "title": recipe.title,
+        "citation": recipe.paper.citation,
+        "place": recipe.paper.place,
+        "table": {
+            "columns": [(name, False) for name in table.columns],
+            "rows": [("", line, row.doubts) for row, line in zip(result.table_rows(), table.rows, strict=True)],
+            "optional": (),
+        },
+        "crosstables": result.crosstables(),
+        "bars": [name for name, chart in named.items() if isinstance(chart, BarTable)],
+        "lines": [name for name, chart in named.items() if not isinstance(chart, BarTable)],
+        "agreement": result.agreement(),
+        "notes": result.notes(),
+    }

@@ -1,0 +1,147 @@
+"""Running a recipe: its settings one after another, measured where this machine can, else predicted or left out."""
+
+import importlib.util
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenfold.errors import ExperimentError, TenfoldError
+from tenfold.experiment import Experiment
+from tenfold.papers.recipe import NEEDS, SCALES, Block, Recipe, Scale, Size, load
+from tenfold.papers.recipe_result import RecipeResult, Setting
+from tenfold.runs import Run
+
+if TYPE_CHECKING:
+    from tenfold.api.simulate import LoadedData
+
+
+ONLY_TIME = "only the time was predicted; nothing was trained"
+ShowProgress = Callable[[str], None]
+
+
+def run(
+    recipe: str | Path | Recipe,
+    *,
+    scale: Scale = "small",
+    device: str | None = None,
+    runs: str | Path | None = None,
+    progress: ShowProgress | None = None,
+    trust: bool = False,
+) -> RecipeResult:
+    """Run a recipe and return its numbers beside the paper's.
+
+    Runs that are recorded already are not repeated, so an interrupted recipe continues when it is started again.
+    Settings that need more cores than this machine has are predicted on a virtual cluster; what cannot be run or
+    predicted is listed with the reason. `progress` is called with a line for each setting. `trust` is that of `load`.
+    """
+    if not isinstance(recipe, Recipe):
+        recipe = load(recipe, trust=trust)
+    if scale not in SCALES:
+        raise ExperimentError(f"unknown scale '{scale}'; known: {', '.join(SCALES)}")
+    size = recipe.scales.get(scale, Size())
+    missing = [NEEDS[need] for need in recipe.needs if not is_available(need)]
+    planned = [(block, settings) for block in recipe.blocks for settings in settings_of(block, size)]
+    chosen = {"device": device} if device else {}
+    fields = [recipe.experiment | block.fields | size.fields | chosen | settings for block, settings in planned]
+    if not missing:
+        _check_experiments(recipe, planned, fields)
+    from tenfold.api.simulate import LoadedData
+
+    found: list[Setting] = []
+    loaded = LoadedData()
+    for (block, settings), own in zip(planned, fields, strict=True):
+        if progress is not None:
+            progress(f"{recipe.name}: {block.verb} " + ", ".join(f"{key}={value}" for key, value in settings.items()))
+        if missing:
+            found.append(Setting(block.verb, settings, reason=f"needs {' and '.join(missing)}"))
+        else:
+            found.append(_run_setting(block, settings, own, size, runs, loaded))
+    return RecipeResult(recipe, scale, found)
+
+
+def _check_experiments(
+    recipe: Recipe, planned: Sequence[tuple[Block, dict[str, Any]]], fields: Sequence[dict[str, Any]]
+) -> None:
+    """Raise an error for the first setting whose fields do not make an experiment, before anything is run."""
+    for (block, settings), own in zip(planned, fields, strict=True):
+        try:
+            Experiment(**own).with_trusted_imports()
+        except ExperimentError as error:
+            varied = ", ".join(f"{key}={value}" for key, value in settings.items())
+            raise ExperimentError(f"recipe {recipe.name}, {block.verb} {varied}: {error}") from None
+
+
+def is_available(need: str) -> bool:
+    """Return whether this machine has what a recipe needs."""
+    if need == "gpu":
+        import torch
+
+        return torch.cuda.is_available()
+    if need == "flite":
+        return shutil.which("flite") is not None
+    if need == "mpi":
+        return shutil.which("mpirun") is not None and importlib.util.find_spec("mpi4py") is not None
+    from tenfold.data import where
+
+    try:
+        return where(need) is not None
+    except TenfoldError:
+        return False
+
+
+def settings_of(block: Block, size: Size) -> Iterator[dict[str, Any]]:
+    """Yield the settings of a block: every combination of what varies, with what changes together."""
+    vary = block.vary | {name: values for name, values in size.vary.items() if name in block.vary}
+    for values in product(*vary.values()):
+        for together in block.together or [{}]:
+            yield dict(zip(vary, values, strict=True)) | together
+
+
+def _run_setting(
+    block: Block,
+    settings: dict[str, Any],
+    fields: dict[str, Any],
+    size: Size,
+    runs: str | Path | None,
+    loaded: "LoadedData",
+) -> Setting:
+    """Run one setting, or predict it where this machine has too few cores for it."""
+    from tenfold.api.compare import compare
+
+    try:
+        experiment = Experiment(**fields).with_trusted_imports()
+        if experiment.machine.device.startswith("cuda") and not is_available("gpu"):
+            return Setting(block.verb, settings, reason=f"needs {NEEDS['gpu']}")
+        short = _too_few_cores(experiment) if block.verb in ("train", "crossval") else ""
+        if block.verb == "simulate" or (short and block.verb == "train"):
+            experiment = _virtual(experiment)
+        if block.verb == "crossval" and experiment.division.folds is None:
+            experiment = experiment.replace(folds=10)
+        if block.verb == "forecast" or (block.verb == "crossval" and short):
+            from tenfold.api.simulate import forecast_grid
+
+            predicted = forecast_grid(_virtual(experiment), {}, loaded).rows[0].seconds.mean
+            return Setting(block.verb, settings, note=ONLY_TIME, predicted_seconds=predicted)
+        comparison = compare(experiment, repeats=size.repeats, runs=runs, progress=False)
+    except TenfoldError as error:
+        return Setting(block.verb, settings, reason=str(error).partition("\n")[0])
+    failed = "; ".join(dict.fromkeys(comparison.failed.values()))
+    done: list[Run] = comparison.runs
+    return Setting(block.verb, settings, runs=done, reason=failed, note=short)
+
+
+def _virtual(experiment: Experiment) -> Experiment:
+    machine = experiment.machine
+    link: dict[str, Any] = {} if machine.cluster is not None or machine.link is not None else {"link": "shared-memory"}
+    return experiment.replace(engine="virtual", device="cpu", pin="none", **link)
+
+
+def _too_few_cores(experiment: Experiment) -> str:
+    """Return why the workers of an experiment cannot run in parallel here; "" if they can."""
+    from tenfold.machine import cores
+
+    needed, there = experiment.division.workers * (experiment.machine.threads or 1), cores.budget()
+    on_cpu = experiment.machine.device == "cpu"
+    return f"predicted: it needs {needed} cores, this machine has {there}" if on_cpu and needed > there else ""

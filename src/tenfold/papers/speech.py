@@ -1,0 +1,230 @@
+"""Sound as log-mel bands: the power of each frame in bands that are equally wide on the mel scale, as logarithms.
+
+mel(f) = 2595 log10(1 + f / 700)
+"""
+
+import random
+import shutil
+import subprocess
+import tempfile
+import wave
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenfold.data.sources import Source, cache
+from tenfold.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tenfold.data.part import Splits
+
+
+RATE = 16_000
+"""Samples of sound per second."""
+HOP, WINDOW, BANDS = 160, 400, 40
+"""Samples between two frames (10 ms), samples of a frame (25 ms), and bands."""
+_FFT = 512
+
+
+def log_mel(sound: "NDArray[np.float64]") -> "NDArray[np.float64]":
+    """Return [frames, bands] of sound at 16 kHz with values from -1 to 1; frame k is centred on k x 10 ms + 5 ms."""
+    import numpy as np
+
+    before = (WINDOW - HOP) // 2
+    frames = len(sound) // HOP
+    padded = np.pad(sound, (before, WINDOW))
+    starts = np.arange(frames) * HOP
+    windows = padded[starts[:, None] + np.arange(WINDOW)] * np.hanning(WINDOW)
+    power = np.abs(np.fft.rfft(windows, _FFT)) ** 2
+    found: NDArray[np.float64] = np.log(power @ mel_filters().T + 1e-6)
+    return found
+
+
+def mel_filters() -> "NDArray[np.float64]":
+    """Return [bands, frequencies]: triangles that overlap by half, from 0 Hz to half the rate."""
+    import numpy as np
+
+    most = 2595 * np.log10(1 + RATE / 2 / 700)
+    edges = 700 * (10 ** (np.linspace(0, most, BANDS + 2) / 2595) - 1)
+    frequencies = np.fft.rfftfreq(_FFT, 1 / RATE)
+    low, middle, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
+    rising, falling = (frequencies - low) / (middle - low), (high - frequencies) / (high - middle)
+    return np.maximum(0, np.minimum(rising, falling))
+
+
+WHO = [
+    "the captain",
+    "my sister",
+    "an old farmer",
+    "the young doctor",
+    "our neighbour",
+    "a quiet child",
+    "the judge",
+    "your brother",
+]
+DOES = ["opened", "carried", "measured", "painted", "forgot", "repaired", "counted", "moved", "watched", "chose"]
+WHAT = [
+    "the yellow boat",
+    "a heavy chair",
+    "three small boxes",
+    "the broken clock",
+    "her winter coat",
+    "a large map",
+    "the gate",
+]
+WHERE = [
+    "near the river",
+    "under the table",
+    "before noon",
+    "behind the church",
+    "after the storm",
+    "in the kitchen",
+    "on Thursday",
+]
+ORDERS = ["please bring", "quickly close", "do not touch", "carefully lift", "slowly turn", "try to find"]
+DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+def sentence(number: int) -> str:
+    """Return a sentence."""
+    draw = random.Random(number)
+    kind = draw.randrange(4)
+    if kind == 0:
+        return f"{draw.choice(ORDERS)} {draw.choice(WHAT)} {draw.choice(WHERE)}"
+    if kind == 1:
+        digits = " ".join(draw.choice(DIGITS) for _ in range(draw.randint(4, 8)))
+        return f"the number is {digits}"
+    if kind == 2:
+        return f"{draw.choice(WHO)} {draw.choice(DOES)} {draw.choice(WHAT)} {draw.choice(WHERE)}"
+    return f"{draw.choice(WHERE)} {draw.choice(WHO)} {draw.choice(DOES)} {draw.choice(WHAT)}"
+
+
+# Speech: sentences of a small grammar, spoken by flite in four voices, with the exact time of every phone.
+#
+# A sample is a frame of 10 ms: 40 log-mel bands of the frame and of the frames around it. It is labelled with the
+# third of the phone that it lies in, 41 phones x 3 = 123 states. Parts and folds are cut by utterance. What was
+# spoken is cached.
+
+NAME = "speech"
+PROGRAM = "flite"
+VOICES = ("slt", "rms", "awb", "kal16")
+PHONES = [
+    *("aa", "ae", "ah", "ao", "aw", "ax", "ay", "b", "ch", "d", "dh", "eh", "er", "ey", "f", "g", "hh", "ih", "iy"),
+    *("jh", "k", "l", "m", "n", "ng", "ow", "oy", "p", "pau", "r", "s", "sh", "t", "th", "uh", "uw", "v", "w", "y"),
+    *("z", "zh"),
+]
+THIRDS = 3
+VERSION = 1
+"""Of the cached file: counts up when sentences or features change."""
+MISSING = "speech is made by the program flite, which is not installed; Debian's package is called flite"
+
+
+def load_speech(options: Mapping[str, Any]) -> "Splits":
+    """Return all frames, with the utterance of each as its group."""
+    import torch
+
+    from tenfold.data.part import Splits, Tensors
+    from tenfold.data.sources import SpeechOptions
+
+    chosen = SpeechOptions(**options)
+    bands, states, utterance = _spoken(chosen.utterances)
+    bands = (bands - bands.mean(0)) / bands.std(0)
+    x = splice(bands, utterance, chosen.context)
+    part = Tensors(torch.from_numpy(x), torch.from_numpy(states))
+    outputs = len(PHONES) * THIRDS
+    return Splits(name=NAME, train=part, shape=x.shape[1:], classes=outputs, outputs=outputs, groups=utterance)
+
+
+def splice(bands: "NDArray[np.float32]", utterance: "NDArray[np.int64]", context: int) -> "NDArray[np.float32]":
+    """Return each frame beside those around it; at the ends of an utterance its first or last frame is repeated."""
+    import numpy as np
+
+    starts = np.searchsorted(utterance, utterance, side="left")
+    ends = np.searchsorted(utterance, utterance, side="right") - 1
+    frames = np.arange(len(bands))
+    around = [bands[np.clip(frames + shift, starts, ends)] for shift in range(-context, context + 1)]
+    return np.concatenate(around, axis=1)
+
+
+def states_of(phones: list[tuple[str, float]], frames: int) -> "NDArray[np.int64]":
+    """Return the state of each frame: three times the number of its phone, plus the third of it that it lies in."""
+    import numpy as np
+
+    middle = (np.arange(frames) + 0.5) * HOP / RATE
+    ends = np.array([end for _, end in phones])
+    starts = np.concatenate([[0.0], ends[:-1]])
+    at = np.minimum(np.searchsorted(ends, middle, side="right"), len(phones) - 1)
+    share = (middle - starts[at]) / np.maximum(ends[at] - starts[at], 1e-6)
+    numbers = np.array([PHONES.index(name) for name, _ in phones])
+    found: NDArray[np.int64] = numbers[at] * THIRDS + np.clip((share * THIRDS).astype(np.int64), 0, THIRDS - 1)
+    return found
+
+
+def _spoken(utterances: int) -> "tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]":
+    """Return log-mel bands, states and utterance of every frame, from the cache or newly spoken."""
+    import numpy as np
+
+    from tenfold.data.files import read_arrays
+
+    path = cache() / NAME / f"{utterances}-utterances-{VERSION}.npz"
+    if path.exists():
+        try:
+            stored = read_arrays(path)
+            return stored["bands"], stored["states"], stored["utterance"]
+        except (DataError, KeyError):
+            raise DataError(f"{path} is damaged; delete it, and speech is made again") from None
+    if shutil.which(PROGRAM) is None:
+        raise DataError(MISSING)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
+        spoken = list(pool.map(lambda number: _utterance(number, Path(folder)), range(utterances)))
+    bands = np.concatenate([one[0] for one in spoken]).astype(np.float32)
+    states = np.concatenate([one[1] for one in spoken])
+    utterance = np.repeat(np.arange(utterances), [len(one[1]) for one in spoken])
+    _store(path, bands=bands, states=states, utterance=utterance)
+    return bands, states, utterance
+
+
+def _utterance(number: int, folder: Path) -> "tuple[NDArray[np.float64], NDArray[np.int64]]":
+    import numpy as np
+
+    path = folder / f"{number}.wav"
+    command = [PROGRAM, "-voice", VOICES[number % len(VOICES)], "-psdur", "-t", sentence(number), "-o", str(path)]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        phones = [(name, float(end)) for name, _, end in (token.rpartition(":") for token in said.split())]
+        with wave.open(str(path)) as file:
+            sound = np.frombuffer(file.readframes(file.getnframes()), dtype=np.int16) / 2**15
+    except (OSError, subprocess.SubprocessError, ValueError, wave.Error) as error:
+        raise DataError(f"flite failed on '{sentence(number)}': {error}") from None
+    bands = log_mel(sound)
+    return bands, states_of(phones, len(bands))
+
+
+def _store(path: Path, **arrays: "NDArray[Any]") -> None:
+    import numpy as np
+
+    from tenfold.common.files import replacing
+
+    try:
+        with replacing(path) as file:
+            np.savez(file, allow_pickle=False, **arrays)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _find() -> Path | None:
+    folder = cache() / NAME
+    return folder if folder.is_dir() else None
+
+
+SPEECH = Source(
+    name=NAME,
+    description=f"spoken sentences made by flite: frames of {BANDS} log-mel bands, 123 classes (thirds of 41 phones)",
+    make=load_speech,
+    find=_find,
+    absent="made by flite when it is first used",
+)

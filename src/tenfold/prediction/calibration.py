@@ -1,0 +1,423 @@
+"""Keys under which a profile keeps measured costs: equal for experiments whose steps or rounds cost the same."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter, thread_time
+from typing import Any
+
+import torch
+
+from tenfold.cluster.cluster import HERE, Cluster, ClusterOrHere
+from tenfold.common.catalog import MODELS
+from tenfold.data import Splits, Tensors
+from tenfold.data.part import describe_shape
+from tenfold.engines.prepare import prepare, resolve_defaults
+from tenfold.errors import MachineError, ModelError
+from tenfold.experiment import Division, Experiment
+from tenfold.experiment.values import PythonObject
+from tenfold.machine import cores, facts
+from tenfold.machine.cores import using_threads
+from tenfold.models import build, parameter_count
+from tenfold.prediction import probes
+from tenfold.prediction.library_averaging import measure_library_averaging
+from tenfold.prediction.measurements import Averaging, random_images
+from tenfold.prediction.probes import (
+    FEWEST_STEPS,
+    Burst,
+    ReportProgress,
+    burst_length,
+    evaluating_entry,
+    step_burst,
+    step_entry,
+)
+from tenfold.prediction.profile import Profile, default_path
+from tenfold.training import Replica, choose_loss
+from tenfold.training.muon import Muon
+from tenfold.workers.fork_server import start_server
+from tenfold.workers.rounds import large_stacks, shared_stacks
+from tenfold.workers.task import Task, make_network, weight_bytes
+
+
+def step_key(experiment: Experiment, splits: Splits) -> str:
+    """Return a line that is the same for experiments whose steps cost the same, such as
+
+    "mlp hidden=[128, 64], 1x28x28 -> 10, sgd, fp32".
+    """
+    model, training = experiment.model.model_dump(mode="json"), experiment.training.model_dump(mode="json")
+    network = [model.pop("name"), *_settings(model | model.pop("options"))]
+    given = experiment.model.name
+    if isinstance(given, PythonObject) and given.import_path is None:  # its name does not identify it
+        built = build(experiment.model, splits.shape, splits.outputs, seed=0)
+        network.append(f"weights={parameter_count(built)}")
+    shape = describe_shape(splits.shape)
+    optimizer = [training["optimizer"], *_settings({"clip": training["clip"]} | training["optimizer_options"])]
+    if training["optimizer"] == "sgd" and not training["momentum"]:
+        optimizer.append("momentum=0")
+    parts = [" ".join(network), f"{shape} -> {splits.outputs}", " ".join(optimizer), training["precision"]]
+    if training["accumulate"] > 1:
+        parts.append(f"accumulate={training['accumulate']}")
+    if training["activation_checkpointing"]:
+        parts.append(f"activation_checkpointing={training['activation_checkpointing']}")
+    if training["loss"] is not None:
+        parts.append(training["loss"])
+    if not isinstance(splits.train, Tensors):
+        parts.append(f"data {splits.name}")
+    return ", ".join(parts)
+
+
+def work_of(task: Task) -> tuple[str, int]:
+    """Return the key under which a profile keeps the step times of a task, and its batch size."""
+    return step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
+
+
+def round_extras(division: Division) -> dict[str, dict[str, Any]]:
+    """Return the compression and the outer optimizer of a division, as fields under a key that includes the options."""
+    found = {}
+    for field in ("compression", "outer"):
+        name, options = getattr(division, field), getattr(division, f"{field}_options")
+        if name != "none":
+            found[" ".join([field, name, *_settings(options)])] = {field: name, f"{field}_options": options}
+    return found
+
+
+def _settings(fields: dict[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in fields.items() if value is not None]
+
+
+REPEATS, WARMUP = 20, 5
+"""Steps of each kind, and how many of them do not count."""
+
+
+def measure_orthogonalization_share(task: Task) -> float:
+    """Return how much of a step's CPU time the orthogonalization of large matrices takes, with one thread."""
+    training = task.experiment.training
+    replica = Replica(make_network(task), training, choose_loss(training, task.splits.classes), steps_per_epoch=10**6)
+    assert isinstance(replica.optimizer, Muon)
+    nothing = dict.fromkeys(large_stacks(replica.optimizer), slice(0, 0))
+    rows = torch.arange(training.samples_per_step) % len(task.splits.train)
+    [(x, y)] = task.splits.train.batches([rows])
+    times: dict[bool, list[float]] = {True: [], False: []}
+    with using_threads(1), torch.random.fork_rng(devices=[]):
+        for whole in (True, False) * REPEATS:
+            replica.optimizer.own = {} if whole else nothing
+            started = thread_time()
+            replica.step(x, y)
+            times[whole].append(thread_time() - started)
+    step, rest = (statistics.median(times[whole][WARMUP:]) for whole in (True, False))
+    return max(0.0, 1 - rest / step)
+
+
+TURNS = 3
+"""How often each setting is measured, if there is time."""
+
+Setting = tuple[int, int, int]
+
+
+def measure_until(
+    deadline: float, task: Task, settings: Iterable[tuple[int, int]], report: ReportProgress
+) -> tuple[Profile, set[tuple[int, int]]]:
+    """Return a profile with a task's steps in settings (threads, workers), and those that were measured just now.
+
+    What this machine's own profile lacks is measured at two batch sizes, in turns, until a deadline of `perf_counter`;
+    the extremes come first and are measured in any case, what is left out lies between them. If all of them had all
+    their turns, they are saved for other predictions. Rounds and startup are those of the same bursts, where the
+    profile has none. Where settings divide the steps of their workers, the share that they divide is measured, too.
+    """
+    profile, place = load_profile()
+    settings = list(settings)
+    if perf_counter() < deadline:
+        profile = _with_orthogonalization_share(profile, place, task, settings, report)
+    name, batch = work_of(task)
+    sizes = sorted({batch, max(1, batch // SMALLER_BY)}, reverse=True)
+    lacking = [one for one in settings if not all(profile.has_step(name, size, *one) for size in sizes)]
+    nbytes = weight_bytes(task)
+    if not lacking:
+        return _with_rounds(profile, name, nbytes), set()
+    asked = [(size, *one) for size in sizes for one in _extremes_first(lacking)]
+    bursts = _measure(asked, task, deadline, report)
+    entries = {setting: step_entry(name, setting, found) for setting, found in bursts.items()}
+    evaluating = [evaluating_entry(name, setting, found) for setting, found in bursts.items() if found[0].evaluated]
+    before, profile = profile, _with_startup(profile, bursts)
+    whole = [entries[setting] for setting, found in bursts.items() if len(found) == TURNS]
+    if len(whole) == len(asked):
+        measured = profile.add(steps=whole, evaluating=evaluating)
+        measured.save_changes(before, place)
+        profile = measured
+    found = profile.add(steps=entries.values(), evaluating=evaluating)
+    return _with_rounds(found, name, nbytes), {setting[1:] for setting in bursts}
+
+
+def _with_orthogonalization_share(
+    profile: Profile, place: Path, task: Task, settings: Iterable[tuple[int, int]], report: ReportProgress
+) -> Profile:
+    """Return the profile with the share of a step that workers with one thread each divide; it is saved."""
+    counts = {workers for threads, workers in settings if threads == 1 and workers > 1}
+    found = with_orthogonalization(profile, replace(task, threads=1), counts, report)
+    if found is not profile:
+        found.save_changes(profile, place)
+    return found
+
+
+def _measure(asked: list[Setting], task: Task, deadline: float, report: ReportProgress) -> dict[Setting, list[Burst]]:
+    """Measure settings (batch size, threads, workers) in turns; the first two in any case."""
+    bursts: dict[Setting, list[Burst]] = {}
+    longest, lengths = 0.0, {asked[0]: FEWEST_STEPS}
+    for turn in range(TURNS):
+        for at, setting in enumerate(asked):
+            if perf_counter() + longest > deadline and (turn or at > 1):
+                return bursts
+            size, threads, workers = setting
+            report(f"step times: batch {size}, {workers} worker(s) x {threads} thread(s)")
+            began = perf_counter()
+            fewer = threads / asked[0][1]  # with fewer threads, steps take at most as much longer
+            length = lengths.get(setting, int(fewer * lengths[asked[0]]))
+            found = step_burst(task.experiment, task.splits, setting, length)
+            lengths[setting] = burst_length(found)
+            longest = max(longest, perf_counter() - began)
+            bursts.setdefault(setting, []).append(found)
+    return bursts
+
+
+def _extremes_first(settings: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return settings (threads, workers): one worker with all threads, most workers, then what lies between."""
+    listed = sorted(settings, key=lambda one: (one[1], -one[0]))
+    return [listed[0], *listed[:0:-1]] if len(listed) > 1 else listed
+
+
+def _with_startup(profile: Profile, bursts: dict[Setting, list[Burst]]) -> Profile:
+    """Return the profile with the startup of bursts, for numbers of workers of which it has none."""
+    starts: dict[int, list[float]] = {}
+    for (_, _, workers), some in bursts.items():
+        starts.setdefault(workers, []).extend(one.start for one in some)
+    start = {workers: statistics.median(seconds) for workers, seconds in starts.items()} | profile.costs.start
+    return profile.with_costs(start=start)
+
+
+def _with_rounds(profile: Profile, work: str, nbytes: int) -> Profile:
+    """Return the profile with the rounds that were measured between the steps of this work, if it has no others."""
+    if profile.averaging:
+        return profile
+    rounds: dict[int, list[float]] = {}
+    for step in profile.steps:
+        if step.work == work and step.round is not None:
+            rounds.setdefault(step.workers, []).append(max(step.round, 1e-7))
+    measured = {workers: statistics.median(seconds) for workers, seconds in rounds.items()}
+    return profile.add(
+        averaging=[
+            Averaging.of({nbytes: seconds}, transport="shared-memory", workers=workers, kind="group", fan=workers)
+            for workers, seconds in measured.items()
+        ]
+    )
+
+
+QUICK_TURNS = 2
+FEW_TURNS = 3
+"""Turns in which rounds are measured, where many numbers of workers make many kinds of them."""
+SMALLER_BY = 4
+"""The factor by which the second batch size is smaller; both together give the fixed cost of a step."""
+
+
+def silent(_: str) -> None:
+    """Report no progress."""
+
+
+def measure_all(
+    experiment: Experiment | None = None,
+    profile: Profile | None = None,
+    report: ReportProgress = silent,
+    *,
+    quick: bool = False,
+) -> Profile:
+    """Measure this machine, and the steps of an experiment (default: of the built-in networks), in about a minute.
+
+    What else a given profile of the same machine contains is kept. `report` is called with a line about everything
+    that is measured. `quick` measures everything fewer times, only with one worker and with as many as there are cores
+    (or the experiment has), and only in shared memory: within seconds, but less exactly.
+    """
+    here = profile_facts()
+    known = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
+    several, turns = _several(), QUICK_TURNS if quick else None
+    known = measure_rounds(known, report, turns=turns)
+    counts = list(probes.counts_up_to(cores.budget()))
+    if quick:
+        counts = sorted({counts[0], counts[-1]})
+    else:
+        known = known.add(averaging=measure_library_averaging(sorted({several[0], several[-1]}), report))
+    if experiment is not None:
+        workers = experiment.division.workers
+        fits = workers <= cores.budget() or experiment.machine.oversubscribe
+        return measure_steps(known, experiment, sorted({*counts, *[workers] * fits}), report, turns=turns)
+    images = random_images()
+    for name in MODELS:
+        built_in = resolve_defaults(Experiment(model=name))
+        if _takes(built_in, images):
+            known = _with_steps(known, built_in, images, _shared(built_in, counts, few=quick), report, turns=turns)
+    return known
+
+
+def _takes(experiment: Experiment, splits: Splits) -> bool:
+    """Return whether an experiment's model can be built for the samples of these data."""
+    try:
+        make_network(Task(experiment, splits, threads=1))
+    except ModelError:
+        return False
+    return True
+
+
+def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: ClusterOrHere = HERE) -> Profile:
+    """Return this machine's profile with all that a prediction of a task needs; what is missing is measured and saved.
+
+    What is measured are the steps of its workers on this machine, in a few seconds, and rounds where none were measured
+    yet; or the steps of the workers on one node of each group of a cluster; startup and checkpoints; and what its
+    compression and its outer optimizer add to a round.
+    """
+    profile, place = load_profile()
+    known = profile
+    if cluster is HERE and task.workers > 1 and not known.averaging:
+        known = measure_rounds(known, report)
+    elif not (known.costs.start and known.costs.save):
+        known = _with_start_and_save(known, report)
+    asked = {(task.threads, task.workers)} if cluster is HERE else _on_nodes(cluster)
+    name, batch = work_of(task)
+    if missing := sorted(setting for setting in asked if not known.has_step(name, batch, *setting)):
+        known = _with_steps(known, task.experiment, task.splits, missing, report)
+    known = _with_round_overhead(known, task, report)
+    if cluster is HERE:
+        known = with_orthogonalization(known, task, {task.workers}, report)
+    if known is not profile:
+        known.save_changes(profile, place)
+    return known
+
+
+def load_profile() -> tuple[Profile, Path]:
+    """Return the profile of this machine, a new one if there is none, and where it is kept.
+
+    Raise MachineError for one of another machine.
+    """
+    place = default_path()
+    profile = Profile.load(place) if place.exists() else Profile(made=_now(), machine=profile_facts())
+    if (problem := profile.check(profile_facts())) is not None:
+        raise MachineError(problem)
+    return profile, place
+
+
+def measure_rounds(profile: Profile, report: ReportProgress = silent, *, turns: int | None = None) -> Profile:
+    """Measure what does not depend on an experiment: rounds in shared memory, start-up and checkpoints."""
+    start_server()
+    several = _several()
+    save, start = probes.measure_saving(report)
+    found, starts = probes.measure_averaging(several, report, turns=turns or (None if len(several) < 3 else FEW_TURNS))
+    known = profile.model_copy(update={"made": _now(), "machine": profile_facts()}).add(averaging=found)
+    adding, sharing = probes.measure_adding(), probes.measure_sharing()
+    return known.with_costs(adding=adding, sharing=sharing, start={1: start} | starts, save=save)
+
+
+def measure_steps(
+    profile: Profile,
+    experiment: Experiment,
+    counts: Iterable[int],
+    report: ReportProgress = silent,
+    *,
+    turns: int | None = None,
+) -> Profile:
+    """Measure an experiment's steps with each of these numbers of workers; they take turns."""
+    experiment = resolve_defaults(experiment)
+    splits = prepare(experiment.replace(workers=1, shards="iid", fractions=None)).splits
+    return _with_steps(
+        profile, experiment, splits, _shared(experiment, counts, few=turns is not None), report, turns=turns
+    )
+
+
+def profile_facts() -> dict[str, Any]:
+    """Return the facts of this machine that are kept with a profile."""
+    known = facts.facts()
+    return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
+
+
+def _with_start_and_save(profile: Profile, report: ReportProgress) -> Profile:
+    """Measure the startup and the checkpoints of one worker; a startup that is known is kept."""
+    save, start = probes.measure_saving(report)
+    return profile.with_costs(start={1: start} | profile.costs.start, save=save)
+
+
+def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -> Profile:
+    """Measure what compression and outer optimizer add to a task's rounds, unless known for a network of this size."""
+    asked = round_extras(task.experiment.division) if task.workers > 1 else {}
+    if not asked:
+        return profile
+    nbytes, known = weight_bytes(task), profile.costs.round_overhead
+    added = {name: fields for name, fields in asked.items() if nbytes not in known.get(name, {})}
+    if not added:
+        return profile
+    found = probes.round_overhead(task.experiment, task.splits, task.threads, added, report)
+    return profile.with_costs(
+        round_overhead=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found}
+    )
+
+
+def with_orthogonalization(profile: Profile, task: Task, counts: Iterable[int], report: ReportProgress) -> Profile:
+    """Measure the share of a step that workers divide, where any of these numbers of workers does so."""
+    (work, batch), known = work_of(task), profile.costs.orthogonalization
+    if work in known or not any(shared_stacks(task, count) for count in counts):
+        return profile
+    report("the share of a step that workers divide")
+    return profile.with_costs(orthogonalization=known | {work: {batch: measure_orthogonalization_share(task)}})
+
+
+def _with_steps(
+    profile: Profile,
+    experiment: Experiment,
+    splits: Splits,
+    asked: Iterable[tuple[int, int]],
+    report: ReportProgress,
+    *,
+    turns: int | None = None,
+) -> Profile:
+    """Measure an experiment's steps in settings (threads, workers), at its batch size.
+
+    The first and the last of them are also measured at a smaller batch size.
+    """
+    if experiment.machine.device != "cpu":
+        raise MachineError(f'machine.device = "{experiment.machine.device}": steps are measured on CPU only; use cpu')
+    asked, batch = list(asked), experiment.training.samples_per_step
+    smaller = {max(1, batch // SMALLER_BY)} - {batch}
+    settings = [(batch, *setting) for setting in asked]
+    settings += [(size, *setting) for size in smaller for setting in {asked[0], asked[-1]}]
+    name = step_key(experiment, splits)
+    steps, evaluating = probes.steps(name, experiment, splits, settings, report, turns)
+    return profile.add(steps=steps, evaluating=evaluating)
+
+
+def _several() -> list[int]:
+    """Return the numbers of workers among which rounds are measured."""
+    return list(probes.counts_up_to(cores.budget()))[1:] or [2]
+
+
+def _shared(experiment: Experiment, counts: Iterable[int], *, few: bool) -> list[tuple[int, int]]:
+    """Return (threads, workers) for these numbers of workers and, unless `few`, one worker with fewer threads.
+
+    Where the experiment sets its threads, it has no others.
+    """
+    asked, budget = experiment.machine.threads, cores.budget()
+    first, *rest = [(cores.share(budget, count, asked, oversubscribe=True), count) for count in counts]
+    alone = [] if few or asked is not None else [(count, 1) for count in probes.counts_up_to(budget)]
+    return [first, *(one for one in alone if one not in (first, *rest)), *rest]
+
+
+def _on_nodes(cluster: Cluster) -> set[tuple[int, int]]:
+    """Return (threads, workers) of the nodes that step as this machine does, as far as it has the cores.
+
+    For more threads than that, one worker with every number of threads that it has cores for, to extrapolate from.
+    """
+    budget = cores.budget()
+    alike = [group for group in cluster.groups if group.step_seconds is None and group.profile is None]
+    fits = {(group.threads, min(group.workers, budget // group.threads)) for group in alike if group.threads <= budget}
+    beyond = any(group.threads > budget for group in alike)
+    return fits | ({(count, 1) for count in probes.counts_up_to(budget)} if beyond else set())
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

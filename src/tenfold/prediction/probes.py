@@ -1,0 +1,432 @@
+"""A burst: the real process engine for a moment, and what its spans say about steps and rounds."""
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from tenfold.cluster.hardware import Floats
+from tenfold.data import Splits
+from tenfold.engines.prepare import assign_cores
+from tenfold.engines.processes import Processes
+from tenfold.experiment import Experiment
+from tenfold.machine import cores
+from tenfold.mixing import Strategy
+from tenfold.mixing.builders import make_strategy
+from tenfold.prediction.measurements import (
+    LEVELS,
+    Averaging,
+    Evaluating,
+    Step,
+    burst_statistics,
+    tiny_regression,
+    write_trace,
+)
+from tenfold.runs import Event, Span, Stopwatch
+from tenfold.transport import SharedTensor
+from tenfold.workers.task import Task
+
+SYNC_EVERY = 3
+"""A round in every third step: one step with the round, one right after it, and one that it does not affect."""
+MOST_STEPS = 150
+"""Steps of a worker that are certainly recorded one by one (see `timekeeper.SINGLE_SPANS`)."""
+WARMUP_STEPS, WARMUP_SHARE = 3, 4
+"""First steps of a process, in which torch prepares its kernels: their number, or their part of a longer burst."""
+EVALUATED = 128
+"""Samples that each worker evaluates at the end."""
+MOST_BYTES = 1 << 26
+"""Bytes of training data made for a burst: more than the caches hold, but quick to make."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Burst:
+    """What a few steps of the real engine took, in seconds."""
+
+    steps: Floats
+    """Data and compute of each step [steps, workers], without what rounds add to it."""
+    warmup: float
+    """Extra seconds that the first steps took."""
+    round: float | None
+    """One round, from the arrival of the last partner; with what it costs the steps before and after. None: no round"""
+    delay: float | None = None
+    """The mean of rounds until the last worker continues: much more on a busy machine, where a worker that waits is not
+    always running when the others have arrived."""
+    start: float
+    evaluate: float
+    """One evaluation."""
+    evaluated: int = 0
+    """The samples of an evaluation."""
+    save: float
+    """One checkpoint."""
+
+
+def run(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | None = None) -> Burst:
+    """Train for `steps` steps in worker processes, as any experiment is trained, and read the spans."""
+    task = _task(experiment, splits, steps, checkpoints)
+    events: list[Event] = []
+    result = Processes().run(task, Stopwatch(), events.append).result
+    spans = [event for event in events if isinstance(event, Span) and event.count == 1]
+    found = read(spans, task.workers, make_strategy(task.experiment.division), result)
+    return replace(found, evaluated=len(task.evaluation_part) if task.evaluation_part is not None else 0)
+
+
+def read(spans: Sequence[Span], workers: int, strategy: Strategy, result: dict[str, Any]) -> Burst:
+    """Put the workers' single spans together into steps and rounds."""
+    by_worker = [_Steps([span for span in spans if span.worker == worker]) for worker in range(workers)]
+    count = min(len(one.own) for one in by_worker)
+    own, arrived, left = (
+        np.column_stack([getattr(one, what)[:count] for one in by_worker]) for what in _Steps.__slots__
+    )
+    price = delay = None
+    if not strategy.round(0, workers).is_idle:
+        own, in_rounds = _without_rounds(own)
+        rounds = slice(SYNC_EVERY - 1, None, SYNC_EVERY)
+        price = in_rounds + _price(arrived[rounds], left[rounds], strategy)
+        delay = in_rounds + _delay(arrived[rounds], left[rounds])
+    begun = max(WARMUP_STEPS, len(own) // WARMUP_SHARE)
+    warm = own[begun:]
+    times = result["times"]
+    return Burst(
+        steps=warm,
+        warmup=max(0.0, _slowest(own[:begun]) - _usual(warm, begun)),
+        round=price,
+        delay=delay,
+        start=times["start"],
+        evaluate=times["evaluate"] / (result["epochs"] + 1),
+        save=times["save"] / result["epochs"],
+    )
+
+
+def _slowest(stretch: Floats) -> float:
+    """Return the seconds of the slowest worker."""
+    return float(stretch.sum(axis=0).max())
+
+
+def _usual(warm: Floats, length: int) -> float:
+    """Return what the slowest worker usually takes for this number of steps: some worker is always behind."""
+    stretches = [warm[at : at + length] for at in range(0, max(1, len(warm) - length + 1), length)]
+    return float(np.mean([_slowest(stretch) / len(stretch) for stretch in stretches])) * length
+
+
+class _Steps:
+    """One worker's steps: what each took, when it was done with its own work, and when with the round."""
+
+    __slots__ = ("own", "arrived", "left")  # noqa: RUF023 - in this order they are unpacked
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        own, arrived, left = [], [], []
+        data, begun = 0.0, False
+        for span in spans:
+            if span.kind == "data":
+                data = span.seconds
+            elif span.kind == "compute":
+                own.append(data + span.seconds)
+                arrived.append(span.at + span.seconds)
+                left.append(span.at + span.seconds)
+                begun = True
+            elif begun and span.kind in ("wait", "communicate"):
+                left[-1] += span.seconds
+        self.own, self.arrived, self.left = np.array(own), np.array(arrived), np.array(left)
+
+
+def _without_rounds(own: Floats) -> tuple[Floats, float]:
+    """Separate from the steps what rounds add to them; return both.
+
+    The step before a round includes its bookkeeping; the one after finds its weights in another core's cache.
+    """
+    place = np.arange(len(own)) % SYNC_EVERY
+    usual, before, after = (own[WARMUP_STEPS:][place[WARMUP_STEPS:] == at] for at in (1, SYNC_EVERY - 1, 0))
+    extra = [_beyond_chance(before, usual), _beyond_chance(after, usual)]
+    without = own - np.select([place == SYNC_EVERY - 1, place == 0], extra, 0.0)[:, None]
+    return np.maximum(without, own.min()), sum(extra)
+
+
+def _beyond_chance(some: Floats, others: Floats) -> float:
+    """Return by how much the median of some exceeds that of others, or 0 if chance alone could do so."""
+    difference = float(np.median(some) - np.median(others))
+    deviation = 1.48 * float(np.median(np.abs(others - np.median(others))))
+    error = 1.25 * deviation * np.sqrt(1 / some.size + 1 / others.size)
+    return difference if difference > 2 * error else 0.0
+
+
+def _price(arrived: Floats, left: Floats, strategy: Strategy) -> float:
+    """Return the median, over rounds, of the workers' mean time since the last of those they wait for arrived."""
+    n, prices = arrived.shape[1], []
+    for r, (came, went) in enumerate(zip(arrived, left, strict=True)):
+        round_ = strategy.round(r, n)
+        last = [came[[rank, *round_.partners(rank)]].max() for rank in range(n)]
+        prices.append(np.mean(went - last))
+    return float(np.median(prices[1:] or prices))
+
+
+def _delay(arrived: Floats, left: Floats) -> float:
+    """Return the mean, over rounds of all workers, of the time from the last arrival until the last one continues."""
+    delays = left.max(axis=1) - arrived.max(axis=1)
+    return float(np.mean(delays[1:] if len(delays) > 1 else delays))
+
+
+def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | None) -> Task:
+    """Return a task of about this number of steps on some of the data, which only trains."""
+    division, batch = experiment.division, experiment.training.samples_per_step
+    steps = max(SYNC_EVERY, steps // SYNC_EVERY * SYNC_EVERY)
+    sample = next(splits.train.batches([[0]]))[0]
+    affordable = MOST_BYTES // max(1, getattr(sample, "nbytes", 1)) // (batch * division.workers)
+    each = max(SYNC_EVERY, min(steps, affordable) // SYNC_EVERY * SYNC_EVERY)
+    wanted = torch.arange(each * batch * division.workers) % len(splits.train)
+    part = splits.validation or splits.test
+    few = part.subset(torch.arange(min(len(part), EVALUATED * division.workers))) if part is not None else None
+    some = replace(splits, train=splits.train.subset(wanted), validation=None, test=few)
+    calm = experiment.replace(
+        epochs=-(-steps // each),
+        sync_every=SYNC_EVERY,
+        evaluate_every=1,
+        target=None,
+        local_after=0,
+        shards="iid",
+        fractions=None,
+        folds=None,
+        patience=None,
+        engine="processes",
+        oversubscribe=True,
+        lr=1e-6,
+    )
+    return Task(calm, some, *assign_cores(calm.machine, division.workers, cores.budget()), checkpoints)
+
+
+ReportProgress = Callable[[str], None]
+"""Called with a line of text about each measurement; not a listener of events."""
+Setting = TypeVar("Setting")
+
+TURNS, MOST_TURNS, BURSTS = 5, 9, 18
+"""The turns in which a setting is measured, whose median counts; more where few settings make few bursts."""
+BURST_SECONDS, FEWEST_STEPS = 0.6, 12
+SIZES = {1 << 18: MOST_STEPS, 1 << 22: 90, 1 << 25: 24}
+"""Bytes of weights, and steps of a burst."""
+PLAIN: dict[str, Any] = {
+    "strategy_options": {},
+    "average": "weights",
+    "outer": "none",
+    "outer_options": {},
+    "compression": "none",
+    "compression_options": {},
+    "optimizer_state": "local",
+    "oversubscribe": True,
+}
+"""The settings of a division that a burst replaces by the simplest."""
+
+
+class Kind(NamedTuple):
+    """A kind of rounds."""
+
+    fields: dict[str, Any]
+    """The experiment that has them."""
+    kind: Literal["group", "neighbours"]
+    fan: int | None
+    """None: all workers."""
+    fits: Callable[[int], bool]
+    """Whether this number of workers has such rounds, and they are not of another kind."""
+
+
+ROUNDS = {
+    "all": Kind({"strategy": "allreduce"}, "group", None, lambda _: True),
+    "pairs": Kind({"strategy": "butterfly"}, "group", 2, lambda n: n > 2 and n.bit_count() == 1),
+    "both neighbours": Kind({"strategy": "ring"}, "neighbours", 3, lambda n: n > 3),
+    "one neighbour": Kind({"strategy": "ring", "strategy_options": {"sides": 1}}, "neighbours", 2, lambda n: n > 2),
+}
+
+
+def steps(
+    work: str,
+    experiment: Experiment,
+    splits: Splits,
+    settings: Sequence[tuple[int, int, int]],
+    report: ReportProgress,
+    turns: int | None = None,
+) -> tuple[list[Step], list[Evaluating]]:
+    """Measure steps in settings (batch size, threads, workers), interleaved, each in `turns` turns if given."""
+    lengths: dict[tuple[int, int, int], int] = {}
+    batch = experiment.training.samples_per_step
+
+    def measure(setting: tuple[int, int, int], length: int | None = None) -> Burst:
+        batch_size, threads, workers = setting
+        report(f"steps of {work}: batch {batch_size}, {workers} worker(s) x {threads} thread(s)")
+        found = step_burst(experiment, splits, setting, length or lengths.get(setting, lengths[settings[0]]))
+        lengths[setting] = burst_length(found)
+        return found
+
+    measure(settings[0], FEWEST_STEPS)  # says how many steps make a burst
+    whole, smaller = ([setting for setting in settings if (setting[0] == batch) == usual] for usual in (True, False))
+    measured = measure_interleaved(whole, measure, turns or min(MOST_TURNS, max(TURNS, BURSTS // len(whole))))
+    measured |= measure_interleaved(smaller, measure, (turns or TURNS) // 2 + 1)
+    return (
+        [step_entry(work, setting, bursts) for setting, bursts in measured.items()],
+        [evaluating_entry(work, setting, bursts) for setting, bursts in measured.items() if bursts[0].evaluated],
+    )
+
+
+def step_burst(experiment: Experiment, splits: Splits, setting: tuple[int, int, int], steps: int) -> Burst:
+    """Time about `steps` steps in one setting (batch size, threads, workers)."""
+    batch_size, threads, workers = setting
+    asked = experiment.replace(batch_size=batch_size, threads=threads, workers=workers, strategy="allreduce", **PLAIN)
+    return run(asked, splits, min(MOST_STEPS, max(FEWEST_STEPS, steps)))
+
+
+def measure_averaging(
+    counts: Sequence[int], report: ReportProgress, turns: int | None = None
+) -> tuple[list[Averaging], dict[int, float]]:
+    """Measure rounds in shared memory, of every kind and size, for these numbers of workers, and their startup."""
+    splits = tiny_regression()
+    kinds = [(n, kind) for n in counts for kind, about in ROUNDS.items() if about.fits(n)]
+    start: dict[int, list[float]] = {}
+
+    def measure(setting: tuple[int, str, int]) -> float:
+        n, kind, nbytes = setting
+        report(f"rounds of {n} workers, {kind}, {nbytes / 1e6:.2g} MB")
+        found = run(vector_experiment(nbytes, workers=n, **ROUNDS[kind].fields), splits, SIZES[nbytes])
+        start.setdefault(n, []).append(found.start)
+        return max(found.round or 0.0, 1e-7)
+
+    measured = measure_interleaved([(n, kind, nbytes) for n, kind in kinds for nbytes in SIZES], measure, turns)
+    entries = [
+        Averaging.of(
+            {nbytes: statistics.median(measured[n, kind, nbytes]) for nbytes in SIZES},
+            transport="shared-memory",
+            workers=n,
+            kind=ROUNDS[kind].kind,
+            fan=ROUNDS[kind].fan or n,
+        )
+        for n, kind in kinds
+    ]
+    return entries, {n: statistics.median(seconds) for n, seconds in start.items()}
+
+
+def round_overhead(
+    experiment: Experiment, splits: Splits, threads: int, added: dict[str, dict[str, Any]], report: ReportProgress
+) -> dict[str, float]:
+    """Measure how much longer rounds take with compressions and outer optimizers, between an experiment's steps."""
+
+    def measure(name: str, length: int) -> Burst:
+        report(f"rounds of 2 workers, {name or 'no extras'}")
+        fields = PLAIN | added.get(name, {}) | {"strategy": "allreduce", "workers": 2, "threads": threads}
+        return run(experiment.replace(**fields), splits, length)
+
+    length = burst_length(measure("", FEWEST_STEPS))
+    measured = measure_interleaved(["", *added], lambda name: measure(name, length).round or 0.0)
+    plain = statistics.median(measured[""])
+    return {name: max(0.0, statistics.median(measured[name]) - plain) for name in added}
+
+
+def measure_saving(report: ReportProgress) -> tuple[dict[int, float], float]:
+    """Measure the checkpoints of one worker by the bytes of its weights, and its startup."""
+    seconds, start = {}, []
+    for nbytes in SIZES:
+        report(f"checkpoints of {nbytes / 1e6:.2g} MB")
+        with tempfile.TemporaryDirectory() as folder:
+            found = run(vector_experiment(nbytes), tiny_regression(), FEWEST_STEPS, Path(folder))
+        seconds[nbytes] = found.save
+        start.append(found.start)
+    return seconds, statistics.median(start)
+
+
+def measure_adding() -> float:
+    """Measure the seconds of adding a byte of weights to another."""
+    total, other = np.zeros(1 << 20, np.float32), np.ones(1 << 20, np.float32)
+    return _seconds(50, lambda: np.add(total, other, out=total)) / total.nbytes
+
+
+def measure_sharing() -> float:
+    """Measure the seconds of putting a byte of data into shared memory."""
+    data = torch.ones(1 << 24)
+    return _seconds(5, lambda: SharedTensor(data).close()) / data.nbytes
+
+
+def vector_experiment(nbytes: int, **fields: Any) -> Experiment:
+    """Return an experiment with `nbytes` bytes of weights and almost no computing."""
+    return Experiment(
+        model="tenfold.models.networks:Vector",
+        model_options={"numel": nbytes // 4},
+        batch_size=2,
+        optimizer="sgd",
+        momentum=0.0,
+        loss="mse",
+        threads=1,
+        oversubscribe=True,
+        **fields,
+    )
+
+
+def measure_interleaved(
+    settings: Iterable[Setting], measure: Callable[[Setting], Any], turns: int | None = None
+) -> dict[Setting, list[Any]]:
+    """Measure all settings in turn, several times, so that a disturbance does not affect one setting alone."""
+    settings = list(settings)
+    found: dict[Setting, list[Any]] = {setting: [] for setting in settings}
+    for _ in range(turns or TURNS):
+        for setting in settings:
+            found[setting].append(measure(setting))
+    return found
+
+
+def burst_length(before: Burst) -> int:
+    """Return how many steps make a burst, by what they took in an earlier one."""
+    return int(min(MOST_STEPS, max(FEWEST_STEPS, BURST_SECONDS / float(np.median(before.steps)))))
+
+
+def _seconds(calls: int, call: Callable[[], object]) -> float:
+    """Return the median seconds of a call."""
+    found = []
+    for _ in range(calls):
+        started = perf_counter()
+        call()
+        found.append(perf_counter() - started)
+    return statistics.median(found)
+
+
+def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Step:
+    """Return what bursts in one setting (batch size, threads, workers) say about its steps."""
+    batch_size, threads, workers = setting
+    found = burst_statistics([one.steps for one in bursts])
+    rounds = [one.round for one in bursts if one.round is not None]
+    relative = np.concatenate([one.steps / one.steps.mean() for one in bursts])
+    return Step(
+        work=work,
+        batch_size=batch_size,
+        threads=threads,
+        workers=workers,
+        mean=found.mean,
+        standard_error=found.standard_error,
+        between_workers=found.between_workers,
+        between_steps=found.between_steps,
+        samples=relative.size,
+        warmup=statistics.median(one.warmup for one in bursts),
+        round=statistics.median(rounds) if rounds else None,
+        quantiles={f"{level:.1%}": value for level, value in zip(LEVELS, found.quantiles, strict=True)},
+        trace=write_trace(relative),
+    )
+
+
+def evaluating_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Evaluating:
+    """Return what bursts in one setting (batch size, threads, workers) say about an evaluation."""
+    _, threads, workers = setting
+    return Evaluating(
+        work=work,
+        threads=threads,
+        workers=workers,
+        samples=bursts[0].evaluated,
+        seconds=statistics.median(one.evaluate for one in bursts),
+    )
+
+
+def counts_up_to(most: int) -> Iterator[int]:
+    """Yield 1, 2, 4, ... and `most`."""
+    count = 1
+    while count < most:
+        yield count
+        count *= 2
+    yield most

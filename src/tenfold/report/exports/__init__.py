@@ -1,1 +1,0 @@
-"""The numbers of runs for other programs: CSV, JSON, Parquet."""

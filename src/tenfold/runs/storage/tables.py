@@ -1,0 +1,276 @@
+"""The tables of the run store: their version, and their rows as dictionaries.
+
+A store of an earlier version is brought to this one. What is damaged in a row spoils neither the rest of it nor other
+rows.
+"""
+
+import json
+import math
+import re
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from tenfold.common.files import short_path
+from tenfold.errors import StoreError
+from tenfold.runs.events import Event, from_row
+from tenfold.runs.storage import entries
+from tenfold.runs.storage.claim import is_claimed
+from tenfold.runs.storage.connecting import LOCK_SECONDS
+from tenfold.runs.storage.entries import sound_entries
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, kind TEXT NOT NULL, status TEXT NOT NULL,
+    created REAL NOT NULL, ended REAL, experiment TEXT NOT NULL, facts TEXT NOT NULL, result TEXT NOT NULL,
+    error TEXT NOT NULL DEFAULT '', host TEXT NOT NULL, pid INTEGER NOT NULL, pid_started REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, type TEXT NOT NULL,
+    epoch INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, body TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS events_by_run ON events(run, type, superseded);
+"""
+PARENT = "CASE WHEN json_valid(facts) THEN json_extract(facts, '$.crossval.parent') END"
+"""The cross-validation that a fold belongs to."""
+MIGRATIONS = {
+    1: f"""
+    CREATE INDEX IF NOT EXISTS runs_by_title ON runs(title);
+    CREATE INDEX IF NOT EXISTS runs_by_kind ON runs(kind);
+    CREATE INDEX IF NOT EXISTS runs_by_parent ON runs({PARENT}) WHERE kind = 'fold';
+    """,
+    2: """
+    CREATE TABLE IF NOT EXISTS tags (
+        run INTEGER NOT NULL REFERENCES runs(id), name TEXT NOT NULL, PRIMARY KEY (run, name)
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS notes (run INTEGER PRIMARY KEY REFERENCES runs(id), text TEXT NOT NULL);
+    """,
+}
+"""The statements that lead to each version from the one before; version 0 is the tables alone."""
+VERSION = max(MIGRATIONS)
+RunRecord = dict[str, Any]
+"""A run: id, title, kind, status, created, ended, tags, note; where it was read whole, experiment, facts, result,
+error and problems as well."""
+LISTED = "id, title, kind, status, created, ended"
+COLUMNS = f"{LISTED}, error, experiment, facts, result, host, pid"
+DECODED = ("experiment", "facts", "result")
+TYPES = {"facts": entries.FACTS, "result": entries.RESULT}
+MOST_TAGS = 50
+TAG = re.compile(r"[\w][\w.+:/-]{0,59}")
+
+Labels = tuple[tuple[str, ...], str]
+"""The tags of a run, sorted, and its note."""
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """Return the version of a store's tables."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def prepare_tables(connection: sqlite3.Connection, file: Path, *, write_ahead: bool = True) -> None:
+    """Make the tables of a new store; bring an older store up to date, and keep a copy of it as it was.
+
+    A store of a newer version is left as it is: what this version knows of it can be used.
+    """
+    if write_ahead:
+        _write_ahead(connection)
+    if version_of(connection) >= VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")  # one process does it, others wait here
+    version = version_of(connection)
+    if version >= VERSION:
+        return
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchone():
+        _keep_copy(file, file.with_name(f"{file.name}.version-{version}"))
+    _execute(connection, TABLES)
+    for number in range(version + 1, VERSION + 1):
+        _execute(connection, MIGRATIONS[number])
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _execute(connection: sqlite3.Connection, script: str) -> None:
+    """Execute statements within the transaction that is open, which `executescript` would end."""
+    for statement in script.split(";"):
+        if statement.strip():
+            connection.execute(statement)
+
+
+def _keep_copy(file: Path, path: Path) -> None:
+    partial = path.with_name(f".{path.name}.part")
+    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(partial)) as target:
+        source.backup(target)
+    partial.replace(path)
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead mode; when several processes make a store at once, SQLite does not wait here by itself."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def make_record(folder: Path, row: tuple[Any, ...]) -> RunRecord:
+    """Return a run as a dictionary; one whose process is gone without having said how it ended is interrupted."""
+    record: RunRecord = dict(zip(COLUMNS.split(", "), row, strict=False))
+    if type(record["id"]) is not int:  # its folder is named after it
+        raise StoreError(f"{folder / 'tenfold.db'} is not a store of Tenfold: its runs have no numbers")
+    for name in ("title", "kind", "status", "error", "host"):
+        if name in record:
+            record[name] = str(record[name])
+    record["created"] = date(record["created"]) or 0.0
+    record["ended"] = date(record["ended"])
+    if "result" in record:
+        record["problems"] = []
+        for name in DECODED:
+            record[name], damaged = decoded(record[name])
+            if damaged:
+                record["problems"].append(f"its {name} {'are' if name == 'facts' else 'is'} damaged")
+            record[name], wrong = sound_entries(record[name], TYPES.get(name, {}))
+            record["problems"] += [f"{entry} in its {name} is damaged" for entry in wrong]
+    if record["status"] == "running" and not is_claimed(path_of(folder, record["id"], record["title"])):
+        record["status"] = "interrupted"
+    return record
+
+
+def path_of(folder: Path, run: int, title: str) -> Path:
+    """Return the folder of a run's artifacts."""
+    return folder / f"{run}-{re.sub(r'[^A-Za-z0-9._-]+', '_', title)[:60]}"
+
+
+def decoded(text: Any) -> tuple[dict[str, Any], bool]:
+    """Return what a column holds, and whether it is damaged, in which case that is nothing."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return {}, True
+    return (found, False) if isinstance(found, dict) else ({}, True)
+
+
+def number(value: Any) -> float | None:
+    """Return the value if it is a number, else None."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def date(value: Any) -> float | None:
+    """Return seconds since 1970 that a calendar can show; None for any other value."""
+    seconds = number(value)
+    return seconds if seconds is not None and 0 <= seconds < 1e11 else None
+
+
+def event_of(body: Any) -> Event | None:
+    """Return the event that a row holds; None where it is damaged or only a newer version knows it."""
+    row, damaged = decoded(body)
+    if not damaged:
+        with suppress(ValueError):
+            return from_row(row)
+    return None
+
+
+def time_of(body: Any) -> float:
+    """Return when an event happened; 0 where that cannot be read."""
+    return number(decoded(body)[0].get("at")) or 0.0
+
+
+def as_text(content: bytes) -> str:
+    """Return text of the store, with a mark in the place of what is not UTF-8."""
+    return content.decode(errors="replace")
+
+
+def salvaged(connection: sqlite3.Connection, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the rows of a query by their ids; around a damaged place in the file, those from both of its sides."""
+    ends: list[list[tuple[Any, ...]]] = []
+    for order in ("ASC", "DESC"):
+        rows: list[tuple[Any, ...]] = []
+        try:
+            for row in connection.execute(f"{query} ORDER BY id {order}", values):
+                rows.append(row)  # noqa: PERF402 - what came before an error is kept
+        except sqlite3.DatabaseError:
+            ends.append(rows)
+            if order == "DESC" and not any(ends):
+                raise
+        else:
+            return rows if order == "ASC" else rows[::-1]
+    return [*ends[0], *reversed(ends[1])]
+
+
+def checked_tags(names: Sequence[str], known: Iterable[str] = ()) -> Sequence[str]:
+    """Return tags; StoreError if a filter could not name one, and if they are too many beside the known ones."""
+    for name in names:
+        if not TAG.fullmatch(name):
+            raise StoreError(
+                f"{name[:80]!r} is not a tag; write up to 60 letters, digits and . - _ + : / without spaces"
+            )
+    if names and (count := len({*names, *known})) > MOST_TAGS:
+        raise StoreError(f"a run has at most {MOST_TAGS} tags, not {count:,}")
+    return names
+
+
+def read_labels(connection: sqlite3.Connection) -> dict[int, Labels]:
+    """Return the labels of all runs that have any; in a damaged store, those that can be read."""
+    tags: dict[int, list[str]] = {}
+    notes: dict[int, str] = {}
+    with suppress(sqlite3.DatabaseError):
+        for run, name in connection.execute("SELECT run, name FROM tags ORDER BY run, name"):
+            tags.setdefault(run, []).append(str(name))
+        notes.update(connection.execute("SELECT run, text FROM notes"))
+    return {run: (tuple(tags.get(run, ())), str(notes.get(run, ""))) for run in {*tags, *notes}}
+
+
+MOST_NAMED = 8
+"""An error names at most this many of the runs that share a title."""
+
+
+def find_row(connection: sqlite3.Connection, folder: Path, text: str) -> tuple[Any, ...]:
+    """Return the row of the run that `text` refers to; raise StoreError if there is none, or more than one."""
+    found = _matching_ids(connection, folder, text)
+    if len(found) == 1:
+        query = f"SELECT {COLUMNS} FROM runs WHERE id = ?"
+        row: tuple[Any, ...] = connection.execute(query, found).fetchone()
+        return row
+    if found:
+        numbers = ", ".join(map(str, found[-MOST_NAMED:]))
+        raise StoreError(f"'{text}' names {len(found)} runs; choose one by its number: {numbers}")
+    raise _no_run(connection, folder, text)
+
+
+def _no_run(connection: sqlite3.Connection, folder: Path, text: str) -> StoreError:
+    first, last, count = connection.execute("SELECT MIN(id), MAX(id), COUNT(*) FROM runs").fetchone()
+    if last is None:
+        return StoreError(f"there are no runs in {short_path(folder)} yet; `tenfold train` records one")
+    without_gaps = count == last - first + 1
+    say = f"use a number from {first} to {last}, or last" if without_gaps else "`tenfold runs` lists all"
+    return StoreError(f"there is no run '{text}' in {short_path(folder)}; {say}")
+
+
+def _matching_ids(connection: sqlite3.Connection, folder: Path, text: str) -> list[int]:
+    """Return the numbers of all runs that `text` may refer to, oldest first."""
+
+    def ids(condition: str, *values: object) -> list[int]:
+        return [run for (run,) in connection.execute(f"SELECT id FROM runs WHERE {condition}", values)]
+
+    if text == "last":
+        return ids("kind != 'fold' ORDER BY id DESC LIMIT 1") or ids("1 ORDER BY id DESC LIMIT 1")
+    if text.isascii() and text.isdigit() and (found := ids("id = ?", min(int(text), 2**63 - 1))):
+        return found
+    named = ids("title = ? ORDER BY id", text)
+    number = re.match(r"\d{1,18}(?=-)", text, re.ASCII)
+    if number is not None:
+        for run, title in connection.execute("SELECT id, title FROM runs WHERE id = ?", (int(number[0]),)):
+            if path_of(folder, run, str(title)).name == text and run not in named:
+                named.append(run)
+    return sorted(named)

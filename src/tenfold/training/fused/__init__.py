@@ -1,1 +1,0 @@
-"""Many replicas of one network on one device, stepped together."""

@@ -1,0 +1,328 @@
+"""Newton-Schulz iteration: nearly the nearest orthogonal matrix, by products of matrices alone."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""a, b, c of K. Jordan (2024): they bring small singular values close to 1 in few steps, though not exactly to 1."""
+SMALLEST_NORM = 1e-7
+SMALL = 32
+"""Gram matrices up to this size are padded to one size and iterated together: starting an operation costs more."""
+
+
+def gram(z: Tensor) -> Tensor:
+    """Return Z Z^T of each matrix of a batch, or Z^T Z where that is smaller."""
+    return torch.bmm(z, z.mT) if z.shape[-2] <= z.shape[-1] else torch.bmm(z.mT, z)
+
+
+def factors(grams: Sequence[Tensor], steps: int) -> list[Tensor]:
+    """Return what `factor` returns, for several batches of Gram matrices.
+
+    Matrices of the same size are iterated together, and so are all small ones: rows and columns of zeros that pad a
+    matrix to a larger size stay zeros.
+    """
+    sizes = [one.shape[-1] for one in grams]
+    small = max((size for size in sizes if size <= SMALL), default=0)
+    members: dict[int, list[int]] = {}
+    for place, size in enumerate(sizes):
+        members.setdefault(small if size <= SMALL else size, []).append(place)
+    found: list[Tensor] = list(grams)
+    for size, places in members.items():
+        if len(places) == 1:
+            found[places[0]] = factor(grams[places[0]], steps)
+            continue
+        together = factor(torch.cat([_pad(grams[place], size) for place in places]), steps)
+        for place, one in zip(places, torch.split(together, [len(grams[place]) for place in places]), strict=True):
+            found[place] = one[:, : sizes[place], : sizes[place]] if sizes[place] < size else one
+    return found
+
+
+def factor(grams: Tensor, steps: int) -> Tensor:
+    """Return Q such that Q Z is what `steps` Newton-Schulz steps make of Z, for each G = Z Z^T of a batch.
+
+    One step is X <- P X with P = a I + b A + c A^2 and A = X X^T, beginning with X = Z / |Z|. All P are polynomials of
+    one symmetric matrix, so they are symmetric and commute: A becomes P A P, and Q = P_k ... P_1 / |Z|. Only the small
+    Gram matrix is iterated, and |Z|^2 is its trace.
+    """
+    a, b, c = COEFFICIENTS
+    square = grams.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_(min=SMALLEST_NORM**2)[:, None, None]
+    state = grams / square
+    product = state
+    for step in range(steps):
+        polynomial = torch.baddbmm(state, state, state, beta=b, alpha=c)
+        polynomial.diagonal(dim1=-2, dim2=-1).add_(a)
+        product = polynomial if step == 0 else torch.bmm(polynomial, product)
+        if step < steps - 1:
+            state = torch.bmm(torch.bmm(polynomial, state), polynomial)
+    return product * square.rsqrt()
+
+
+def apply(w: Tensor, q: Tensor, z: Tensor, alpha: float) -> None:
+    """Add alpha Q Z to each matrix of a batch, or alpha Z Q where Q belongs to Z^T Z."""
+    if z.shape[-2] <= z.shape[-1]:
+        w.baddbmm_(q, z, alpha=alpha)
+    else:
+        w.baddbmm_(z, q, alpha=alpha)
+
+
+def _pad(grams: Tensor, size: int) -> Tensor:
+    missing = size - grams.shape[-1]
+    return functional.pad(grams, (0, missing, 0, missing)) if missing else grams
+
+
+Shape = tuple[int, int, int]
+"""A parameter as a stack of matrices: how many, rows, columns."""
+BLOCK = 64
+"""Rows of a matrix that are orthogonalized together: with all of 512, a step would take ten times as long."""
+PARTNER_RATES = {"sgd": 0.05, "adamw": 0.001}
+"""The partners, with their usual learning rates."""
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for matrices, a partner (sgd or adamw) for all other parameters.
+
+    With gradient G and momentum B of a matrix W of r rows and c columns:
+
+        B <- mu B + (1 - mu) G
+        Z  = mu B + (1 - mu) G  (nesterov), else B
+        W <- (1 - lr weight_decay) W - lr max(1, r/c)^0.5 NS(Z)
+
+    NS(Z) is what `steps` Newton-Schulz steps make of Z: with Z = U S V^T, nearly U V^T. A matrix with more than `block`
+    rows and columns is divided into equal matrices of about that many rows; it stays whole where no number of rows from
+    block/2 to 4 block divides it, such as one with a prime number of rows. Where the trained network is given,
+    convolutions are matrices with a row per output channel, other stacks are taken apart, and embeddings belong to the
+    partner; where parameters are given, all with two or more dimensions are matrices. `output` says which rule ("muon"
+    or "partner") changes the last matrix of the network. The partner's groups keep `lr_ratio`, their learning rate in
+    units of Muon's, for schedules that set all rates at once.
+    """
+
+    def __init__(
+        self,
+        parameters: nn.Module | Iterable[nn.Parameter],
+        lr: float = 0.01,
+        *,
+        momentum: float = 0.9,
+        nesterov: bool = True,
+        weight_decay: float = 0.0,
+        steps: int = 3,
+        partner: str = "sgd",
+        partner_lr: float | None = None,
+        output: str = "muon",
+        block: int = BLOCK,
+    ) -> None:
+        check_options(
+            lr, momentum=momentum, steps=steps, partner=partner, partner_lr=partner_lr, output=output, block=block
+        )
+        shapes = find_matrices(parameters, output=output, block=block)
+        everything = list(parameters.parameters() if isinstance(parameters, nn.Module) else parameters)
+        matrices = [parameter for parameter in everything if parameter in shapes]
+        others = [parameter for parameter in everything if parameter not in shapes]
+        ratio = partner_ratio(lr, partner, partner_lr)
+        groups: list[dict[str, Any]] = [
+            {
+                "params": matrices,
+                "rule": "muon",
+                "shapes": [shapes[parameter] for parameter in matrices],
+                "steps": steps,
+            },
+            {"params": others, "rule": partner, "lr": lr * ratio, "lr_ratio": ratio},
+        ]
+        defaults = {"lr": lr, "lr_ratio": 1.0, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        if not everything:
+            raise ValueError("optimizer got an empty parameter list")
+        super().__init__([group for group in groups if group["params"]], defaults)
+        self.own: dict[Tensor, slice] = {}
+        """Which matrices of a parameter's stack a step changes; of parameters that are not in it, all."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a saved or copied state, but keep dividing matrices as before: a saved state may divide otherwise."""
+        shapes = [group.get("shapes") for group in self.__dict__.get("param_groups", ())]
+        super().__setstate__(state)
+        self.__dict__.setdefault("own", {})
+        for group, own in zip(self.param_groups, shapes, strict=False):  # a copy has no shapes yet, and takes all
+            if own is not None:
+                group["shapes"] = own
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step along the gradients in the parameters."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            {"muon": self._muon, "sgd": self._sgd, "adamw": self._adamw}[group["rule"]](group)
+        return loss
+
+    def _muon(self, group: dict[str, Any]) -> None:
+        learnt = [
+            (parameter, shape)
+            for parameter, shape in zip(group["params"], group["shapes"], strict=True)
+            if parameter.grad is not None
+        ]
+        if not learnt:
+            return
+        parameters = [parameter for parameter, _ in learnt]
+        gradients = [_like(parameter.grad, parameter) for parameter in parameters]
+        buffers = self._states(parameters, "momentum_buffer")
+        lr, momentum = group["lr"], group["momentum"]
+        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+        found = torch._foreach_lerp(gradients, buffers, momentum) if group["nesterov"] else buffers
+        weights = [self._own(parameter, parameter, shape) for parameter, shape in learnt]
+        updates = [self._own(parameter, one, shape) for (parameter, shape), one in zip(learnt, found, strict=True)]
+        if group["weight_decay"]:
+            torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
+        products = factors([gram(update) for update in updates], group["steps"])
+        for w, q, z, (_, shape) in zip(weights, products, updates, learnt, strict=True):
+            apply(w, q, z, -lr * shape_scale(shape))
+
+    def _sgd(self, group: dict[str, Any]) -> None:
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if parameters:
+            sgd(
+                parameters,
+                [parameter.grad for parameter in parameters],
+                list(self._states(parameters, "momentum_buffer")),
+                fused=_fusible(parameters),
+                lr=group["lr"],
+                momentum=group["momentum"],
+                dampening=0,
+                nesterov=group["nesterov"] and group["momentum"] > 0,
+                weight_decay=group["weight_decay"],
+                maximize=False,
+            )
+
+    def _adamw(self, group: dict[str, Any]) -> None:
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if not parameters:
+            return
+        for parameter in parameters:
+            if "step" not in self.state[parameter]:
+                self.state[parameter]["step"] = torch.zeros((), device=parameter.device)
+        adam(
+            parameters,
+            [parameter.grad for parameter in parameters],
+            self._states(parameters, "exp_avg"),
+            self._states(parameters, "exp_avg_sq"),
+            [],
+            [self.state[parameter]["step"] for parameter in parameters],
+            fused=_fusible(parameters),
+            decoupled_weight_decay=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=1e-8,
+            maximize=False,
+        )
+
+    def _own(self, parameter: Tensor, tensor: Tensor, shape: Shape) -> Tensor:
+        """Return the matrices of a tensor like the parameter that a step uses."""
+        matrices = as_matrices(tensor, shape)
+        return matrices[self.own[parameter]] if parameter in self.own else matrices
+
+    def _states(self, parameters: list[Tensor], name: str) -> list[Tensor]:
+        for parameter in parameters:
+            if name not in self.state[parameter]:
+                self.state[parameter][name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return [self.state[parameter][name] for parameter in parameters]
+
+
+def check_options(
+    lr: float, *, momentum: float, steps: int, partner: str, partner_lr: float | None, output: str, block: int
+) -> None:
+    """Raise ValueError for options that Muon does not have."""
+    if not lr > 0 or not (partner_lr is None or partner_lr > 0):
+        raise ValueError(f"learning rates must be positive, not lr = {lr} and partner_lr = {partner_lr}")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be at least 0 and less than 1, not {momentum}")
+    if not (isinstance(steps, int) and 1 <= steps <= 10):
+        raise ValueError(f"steps must be a whole number from 1 to 10, not {steps}")
+    if partner not in PARTNER_RATES:
+        raise ValueError(f"partner must be {' or '.join(PARTNER_RATES)}, not {partner!r}")
+    if output not in ("muon", "partner"):
+        raise ValueError(f"output must be muon or partner, not {output!r}")
+    if not (isinstance(block, int) and block >= 1):
+        raise ValueError(f"block must be a whole number of rows from 1, not {block}")
+
+
+def find_matrices(
+    parameters: nn.Module | Iterable[nn.Parameter], *, output: str = "muon", block: int = BLOCK
+) -> dict[Tensor, Shape]:
+    """Return the parameters that Muon changes, each with its shape as a stack of matrices of about `block` rows."""
+    if not isinstance(parameters, nn.Module):
+        parameters = nn.ParameterList(parameters)
+    found: dict[Tensor, Shape] = {}
+    embedded: set[Tensor] = set()
+    for module in parameters.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                embedded.add(parameter)
+            shape = _stack_shape(module, name, parameter)
+            if shape is not None:
+                found[parameter] = shape
+    if output == "partner" and found:
+        embedded.add(list(found)[-1])
+    return {parameter: _in_blocks(shape, block) for parameter, shape in found.items() if parameter not in embedded}
+
+
+def _stack_shape(module: nn.Module, name: str, parameter: Tensor) -> Shape | None:
+    if parameter.ndim < 2 or not parameter.is_floating_point():
+        return None
+    if isinstance(module, nn.MultiheadAttention) and name == "in_proj_weight":  # queries, keys and values
+        shape = 3, parameter.shape[0] // 3, parameter.shape[1]
+    elif parameter.ndim == 2 or isinstance(module, nn.modules.conv._ConvNd | nn.ParameterList):
+        shape = 1, parameter.shape[0], math.prod(parameter.shape[1:])
+    else:
+        shape = math.prod(parameter.shape[:-2]), parameter.shape[-2], parameter.shape[-1]
+    return shape if min(shape[1:]) > 1 else None
+
+
+def _in_blocks(shape: Shape, block: int) -> Shape:
+    """Divide matrices that are large in both directions into equal ones of about `block` rows, if their rows allow.
+
+    Orthogonalizing blocks of a few rows does little more than scale each row to the same length.
+    """
+    count, rows, columns = shape
+    if min(rows, columns) <= block:
+        return shape
+    sizes = [size for size in range(math.ceil(block / 2), min(4 * block, rows) + 1) if rows % size == 0]
+    size = min(sizes, key=lambda size: abs(math.log(size / block)), default=rows)
+    return count * (rows // size), size, columns
+
+
+def as_matrices(tensor: Tensor, shape: Shape) -> Tensor:
+    """Return a view of a tensor as a stack of matrices; columns stand in the order in which they lie in memory."""
+    if tensor.ndim == 4 and not tensor.is_contiguous():
+        tensor = tensor.permute(0, 2, 3, 1)  # channels last
+    return tensor.view(shape)
+
+
+def shape_scale(shape: Shape) -> float:
+    """Return the factor max(1, rows/columns)^0.5, which lets tall matrices take steps as large as wide ones."""
+    _, rows, columns = shape
+    return math.sqrt(max(1.0, rows / columns))
+
+
+def partner_ratio(lr: float, partner: str, partner_lr: float | None) -> float:
+    """Return the partner's learning rate in units of Muon's."""
+    return (PARTNER_RATES[partner] if partner_lr is None else partner_lr) / lr
+
+
+def _like(gradient: Tensor | None, parameter: Tensor) -> Tensor:
+    """Return a gradient in the memory layout of its parameter."""
+    assert gradient is not None
+    same = gradient.stride() == parameter.stride() or (gradient.is_contiguous() and parameter.is_contiguous())
+    return gradient if same else torch.empty_like(parameter).copy_(gradient)
+
+
+def _fusible(parameters: list[Tensor]) -> bool:
+    return all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)

@@ -1,0 +1,256 @@
+"""How much an optimizer keeps between steps."""
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from tenfold.common import catalog
+from tenfold.common.catalog import Registry, suggest
+from tenfold.common.imports import resolve, user_frames
+from tenfold.common.optimizer_traits import OptimizerTraits
+from tenfold.common.random_lock import RANDOM_LOCK
+from tenfold.errors import ExperimentError, ModelError
+from tenfold.experiment import Training
+from tenfold.experiment.section_fields import USUAL_BATCH
+from tenfold.experiment.values import PythonObject, UnrecordedObject, format_value
+
+ASSUMED = 2
+"""As many vectors as Adam keeps, for an optimizer that does not step without a batch."""
+
+
+def count_state_vectors(training: Training, network: nn.Module) -> int:
+    """Return how many vectors of the size of the weights the optimizer keeps: what is there after a step."""
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    if not parameters:
+        return 0
+    optimizer = make_optimizer(training, network)
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    try:
+        optimizer.step()
+    except Exception:  # a user's own optimizer may need more: sparse gradients, a closure
+        return ASSUMED
+    kept = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor))
+    return math.ceil(sum(tensor.numel() for tensor in kept if tensor.ndim) / sum(p.numel() for p in parameters))
+
+
+# The optimizer of an experiment: a built-in one or the user's own, its options, and its learning rate.
+#
+# A user's own optimizer is a class of torch or of another package, or a function of the parameters.
+
+OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = catalog.OPTIMIZERS
+NETWORK_NAMES = ("network", "net", "model", "module")
+"""A function whose first argument has one of these names is given the network, not its parameters."""
+WRAPPED_METHODS = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+_EAGER: dict[type[torch.optim.Optimizer], type[torch.optim.Optimizer]] = {}
+
+
+def base_rate(training: Training, network: nn.Module | None = None) -> float:
+    """Return the learning rate before it is scaled with the workers: the one that was given, or the optimizer's usual.
+
+    To find the usual rate of a user's own optimizer, it is made for the network, or without one for a single layer.
+    """
+    if training.lr is not None:
+        return training.lr
+    kind, traits = _built_in(training), training.optimizer_traits
+    if kind is None:
+        return _usual_rate(training, network)
+    if traits.lr is None:
+        return float(inspect.signature(kind).parameters["lr"].default)
+    return traits.lr * (math.sqrt(training.samples_per_step / USUAL_BATCH) if traits.lr_grows_with_batch else 1)
+
+
+def make_optimizer(training: Training, network: nn.Module, lr: float | None = None) -> torch.optim.Optimizer:
+    """Return the optimizer of a network's parameters, as the experiment describes it.
+
+    `lr` replaces the experiment's own learning rate, for example when it is scaled up for several workers.
+    """
+    if next(network.parameters(), None) is None:
+        raise ModelError("the model has no parameters, so that nothing can be trained; register them as nn.Parameter")
+    if "lr" in training.optimizer_options:
+        raise ExperimentError("training.optimizer_options: the learning rate is a field of its own; set training.lr")
+    given = {key: tuple(v) if isinstance(v, list) else v for key, v in training.optimizer_options.items()}
+    kind, traits = _built_in(training), training.optimizer_traits
+    if kind is None:
+        return _make_own_optimizer(training, network, given)
+    options: dict[str, Any] = {"lr": lr or base_rate(training)}
+    options |= {name: getattr(training, name) for name in traits.fields}
+    if traits.has_weight_decay:
+        options["weight_decay"] = training.weight_decay
+    elif training.weight_decay:
+        raise ExperimentError(
+            f"training.weight_decay: {training.optimizer} has none; leave it 0 or use another optimizer"
+        )
+    if _has_fused_kernel(traits, network) and not given.keys() & {"foreach", "differentiable", "capturable"}:
+        options["fused"] = True
+    try:
+        optimizer: Callable[..., torch.optim.Optimizer] = _eager(kind)
+        return optimizer(network if traits.takes_network else list(network.parameters()), **options | given)
+    except Exception as error:  # torch may raise anything for options that do not fit
+        raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be made: {error}') from None
+
+
+def try_options(training: Training) -> None:
+    """Raise ExperimentError for options that the optimizer does not have or cannot step with, before anything starts.
+
+    Of a user's own optimizer, which may need the network itself, only the names of options are checked.
+    """
+    kind = _built_in(training)
+    names = _argument_names(kind or _own_optimizer(training))
+    for option in training.optimizer_options:
+        if names and option not in names and "**" not in names:
+            known = [name for name in names[1:] if name != "lr"]
+            raise ExperimentError(
+                f"training.optimizer_options: {training.optimizer} has no option '{option}'; {suggest(option, known)}"
+            )
+    if kind is not None:
+        _try_step(training)
+
+
+def has_sparse_gradients(network: nn.Module) -> bool:
+    """Return whether an embedding of the network gives sparse gradients."""
+    return any(getattr(layer, "sparse", False) is True for layer in network.modules())
+
+
+def _built_in(training: Training) -> type[torch.optim.Optimizer] | None:
+    """Return the built-in optimizer that the experiment names; None if it has the user's own."""
+    name = training.optimizer
+    return OPTIMIZERS[name] if isinstance(name, str) and name in OPTIMIZERS else None
+
+
+def _make_own_optimizer(training: Training, network: nn.Module, options: dict[str, Any]) -> torch.optim.Optimizer:
+    """Return the user's own optimizer of a network's parameters, with these options.
+
+    The learning rate is passed on where it was given and the optimizer has one; the schedule changes it later, that of
+    all parameter groups alike.
+    """
+    make = _own_optimizer(training)
+    if training.weight_decay:
+        options["weight_decay"] = training.weight_decay
+    names = _argument_names(make)
+    if training.lr is not None and (not names or "lr" in names or "**" in names):
+        options["lr"] = training.lr
+    first = network if names and names[0] in NETWORK_NAMES else list(network.parameters())
+    try:
+        made = make(first, **options)
+    except Exception as error:
+        own = first is not network and not isinstance(make, type)
+        hint = "; it is given a list of parameters, or the network if its argument is called network" if own else ""
+        raise ExperimentError(
+            f"training.optimizer = {training.optimizer} cannot be made: {type(error).__name__}: {error}{hint}"
+            f"{user_frames(error)}"
+        ) from error
+    if isinstance(made, tuple | list):
+        raise ExperimentError(
+            f"training.optimizer = {training.optimizer} returned {len(made)} optimizers, and a step has one; give "
+            "their parameters to one as groups, or write the loop yourself (a GAN needs that): tenfold.average and "
+            "tenfold.shard"
+        )
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ExperimentError(
+            f"training.optimizer = {training.optimizer} returned a {type(made).__name__}; it must return a "
+            "torch.optim.Optimizer"
+        )
+    base = made.param_groups[0].get("lr")
+    for group in made.param_groups[1:]:
+        if base:
+            group.setdefault("lr_ratio", float(group["lr"] / base))
+    return made
+
+
+def _usual_rate(training: Training, network: nn.Module | None = None) -> float:
+    """Return the learning rate that the user's own optimizer, made for this network, has by default."""
+    try:
+        made = make_optimizer(training, network or nn.Linear(2, 2))
+        return float(made.param_groups[0]["lr"])
+    except (ExperimentError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ExperimentError) and network is not None:
+            raise
+        if isinstance(error, ExperimentError) and "pass it again" in str(error):
+            raise
+        raise ExperimentError(
+            f"the learning rate of training.optimizer = {training.optimizer} is not known; set training.lr ({error})"
+        ) from error
+
+
+def _own_optimizer(training: Training) -> Callable[..., Any]:
+    """Return the class or function that makes the user's own optimizer."""
+    given = training.optimizer
+    if isinstance(given, UnrecordedObject):
+        raise ExperimentError(f"the optimizer {given} was given as a Python object; pass it again")
+    value = given.value if isinstance(given, PythonObject) else resolve(given, "optimizer")
+    if not callable(value):
+        raise ExperimentError(f"training.optimizer = {given} is a {type(value).__name__}, not an optimizer")
+    return _eager(value) if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) else value
+
+
+def _argument_names(make: Callable[..., Any]) -> list[str]:
+    """Return the names of a callable's arguments, with "**" where it takes any; empty where they are not known."""
+    try:
+        found = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return ["**" if argument.kind is argument.VAR_KEYWORD else argument.name for argument in found]
+
+
+def _try_step(training: Training) -> None:
+    """Take a step with a small network; torch finds some values of the wrong type only then."""
+    with RANDOM_LOCK, torch.random.fork_rng(devices=[]):
+        network = nn.Linear(2, 2)
+    optimizer = make_optimizer(training, network)
+
+    def loss() -> float:
+        value = network(torch.ones(1, 2)).square().sum()
+        value.backward()
+        return float(value.detach())
+
+    loss()
+    try:
+        optimizer.step(loss)
+    except (AssertionError, RuntimeError):  # perhaps due to the device: some options work on GPUs only
+        return
+    except Exception as error:  # torch may raise anything for values that do not fit
+        if not training.optimizer_options:
+            raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot step: {error}') from None
+        given = ", ".join(f"{name} = {format_value(value)}" for name, value in training.optimizer_options.items())
+        raise ExperimentError(
+            f"training.optimizer_options: {training.optimizer} cannot step with {given}; a value has a wrong type"
+        ) from None
+
+
+def _eager(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """Return a subclass of a built-in optimizer without torch's hooks for torch.compile; a user's class as it is.
+
+    torch wraps the methods of its optimizers so that the compiler skips them; the first call imports that compiler
+    (torch._dynamo with sympy), which takes about a second. Tenfold never compiles an optimizer, so it calls the methods
+    inside the wrappers, which `inspect.unwrap` finds. What they compute is the same.
+    """
+    if not kind.__module__.startswith(("torch.optim.", "tenfold.")):
+        return kind
+    if kind in _EAGER:
+        return _EAGER[kind]
+    members = {name: inspect.unwrap(getattr(kind, name)) for name in WRAPPED_METHODS}
+    members["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    _EAGER[kind] = type(kind.__name__, (kind,), members | {"__doc__": kind.__doc__, "__module__": __name__})
+    return _EAGER[kind]
+
+
+def _has_fused_kernel(traits: OptimizerTraits, network: nn.Module) -> bool:
+    """Return whether torch has one kernel that steps all parameters of this network."""
+    if traits.fused_kernel == "none" or has_sparse_gradients(network):
+        return False
+    on_cpu_only = traits.fused_kernel == "cpu"
+    return all(
+        p.dtype.is_floating_point and _dense(p) and (p.device.type == "cpu" or not on_cpu_only)
+        for p in network.parameters()
+    )
+
+
+def _dense(parameter: nn.Parameter) -> bool:
+    return parameter.is_contiguous() or (
+        parameter.ndim == 4 and parameter.is_contiguous(memory_format=torch.channels_last)
+    )

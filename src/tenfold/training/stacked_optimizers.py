@@ -1,0 +1,477 @@
+"""Methods to compute the gradients of many replicas of one network, each on its own batch."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from tenfold.common.catalog import LazyRegistry, Registry
+from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
+from tenfold.data.part import tree_map
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Training
+from tenfold.training.flat import padded_size
+from tenfold.training.measures import Measure
+from tenfold.training.muon import BLOCK, Shape, factors, find_matrices, gram, partner_ratio, shape_scale
+from tenfold.training.network_call import arguments_of, autocast, call_network, plain_outputs
+from tenfold.training.optimizers import base_rate
+from tenfold.training.stack import Stack
+
+STREAMS = 16
+"""How many branches of a CUDA graph may run at the same time."""
+
+
+class GradientMethod(ABC):
+    """Computes a matrix of gradients, one row per replica."""
+
+    name: ClassVar[str]
+
+    def __init__(self, stack: Stack, loss: Measure, gradient: Tensor, precision: str) -> None:
+        self.stack = stack
+        self.loss = loss
+        self.views = stack.gradient_views(gradient)
+        self.precision = precision
+        self.device_type = gradient.device.type
+
+    @abstractmethod
+    def gradients(self, x: Any, y: Tensor, rows: slice, losses: Tensor) -> None:
+        """Write the gradients of these rows into the matrix, and their losses into `losses`; batch i is for row i."""
+
+
+class Loop(GradientMethod):
+    """One replica after another; on several streams while a CUDA graph is captured.
+
+    On CPU each replica has its own random generator, so that it trains as it would alone.
+    """
+
+    name = "loop"
+
+    def __init__(self, stack: Stack, loss: Measure, gradient: Tensor, precision: str) -> None:
+        super().__init__(stack, loss, gradient, precision)
+        self.rng_states: list[Tensor] | None = None
+        """The state of torch's random generator for each replica."""
+        self._tensors: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+
+    def gradients(self, x: Any, y: Tensor, rows: slice, losses: Tensor) -> None:
+        """Compute one row after another."""
+
+        def job(place: int, row: int) -> Callable[[], None]:
+            return lambda: self._one(tree_map(lambda of: of[place], x), y[place], row, losses[place])
+
+        side_by_side([job(place, row) for place, row in enumerate(range(rows.start, rows.stop))], self.device_type)
+
+    def _one(self, x: Any, y: Tensor, row: int, out: Tensor) -> None:
+        if row not in self._tensors:
+            named = dict(self.stack.networks[row].named_parameters())
+            self._tensors[row] = [named[name] for name in self.stack.names], [view[row] for view in self.views]
+        parameters, views = self._tensors[row]
+        with _own_generator(self.rng_states, row):
+            with autocast(self.precision, self.device_type):
+                loss = self.loss(call_network(self.stack.networks[row], x), y)
+            found = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        torch._foreach_copy_(views, found)
+        out.copy_(loss.detach())
+
+
+class Vmap(GradientMethod):
+    """All replicas in the same operations, by torch.func.vmap over their stacked weights.
+
+    Dropout uses one random generator for all. Batch normalization writes its running statistics into the stacked
+    buffers.
+    """
+
+    name = "vmap"
+
+    def gradients(self, x: Any, y: Tensor, rows: slice, losses: Tensor) -> None:
+        """Compute all rows at once."""
+        stack = self.stack
+        views = {name: view[rows] for name, view in stack.views.items()}
+        learnt = {name: views.pop(name) for name in stack.names}
+        # What is updated in place under vmap has to lie in one piece, else the update is lost in a copy.
+        others = {name: view.contiguous() for name, view in views.items()}
+        counters = {name: counter[rows] for name, counter in stack.counters.items()}
+        found, values = vmap(grad_and_value(self._one), randomness="different")(learnt, others | counters, x, y)
+        torch._foreach_copy_([view[rows] for view in self.views], [found[name] for name in stack.names])
+        if views:
+            torch._foreach_copy_(list(views.values()), list(others.values()))
+        losses.copy_(values)
+
+    def _one(self, learnt: dict[str, Tensor], others: dict[str, Tensor], x: Any, y: Tensor) -> Tensor:
+        with autocast(self.precision, self.device_type):
+            network = self.stack.network
+            args, kwargs = arguments_of(network, x)
+            return self.loss(plain_outputs(functional_call(network, (learnt, others), args, kwargs)), y)  # type: ignore[no-any-return]
+
+
+GRADIENT_METHODS: Registry[type[GradientMethod]] = Registry("gradient method", {"vmap": Vmap, "loop": Loop})
+
+
+def side_by_side(jobs: Sequence[Callable[[], None]], device_type: str) -> None:
+    """Run the jobs in turn; while a CUDA graph is captured, as branches of it on several streams."""
+    if device_type != "cuda" or len(jobs) == 1 or not torch.cuda.is_current_stream_capturing():
+        for job in jobs:
+            job()
+        return
+    main = torch.cuda.current_stream()
+    streams = [torch.cuda.Stream() for _ in range(min(STREAMS, len(jobs)))]  # type: ignore[no-untyped-call]
+    for stream in streams:
+        stream.wait_stream(main)
+    for number, job in enumerate(jobs):
+        with torch.cuda.stream(streams[number % len(streams)]):
+            job()
+    for stream in streams:
+        main.wait_stream(stream)
+
+
+@contextmanager
+def _own_generator(states: list[Tensor] | None, row: int) -> Iterator[None]:
+    if states is None:
+        yield
+        return
+    torch.set_rng_state(states[row])
+    yield
+    states[row] = torch.get_rng_state()
+
+
+# Optimizer steps of many replicas at once, on matrices with one replica a row.
+#
+# The rules are torch's, written so that the learning rate is a tensor and no number is ever read back from the
+# device.
+
+Roles = dict[str, Tensor]
+"""What an optimizer remembers, one matrix for each role, laid out like the weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule(ABC):
+    """How all replicas take a step; t is the number of each replica's step, from 1, as a column."""
+
+    roles: ClassVar[tuple[str, ...]] = ()
+
+    weight_decay: float = 0.0
+    maximize: bool = False
+
+    def start(self, weights: Tensor) -> Roles:
+        """Return what is remembered before the first step."""
+        return {role: torch.zeros_like(weights) for role in self.roles}
+
+    @abstractmethod
+    def update_all(
+        self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor, *, learning: Sequence[slice]
+    ) -> None:
+        """Change the columns `learning` of the weights w by the gradients g; g may be overwritten."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementwiseRule(Rule):
+    """A rule that treats every weight by itself, so that any columns can be updated together."""
+
+    def update_all(
+        self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor, *, learning: Sequence[slice]
+    ) -> None:
+        """Do `update` for the columns that are learnt."""
+        for columns in learning:
+            own = {role: matrix[:, columns] for role, matrix in roles.items()}
+            self.update(w[:, columns], g[:, columns], own, rate, t)
+
+    def update(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None:
+        """Change the weights and what is remembered in place; the gradient may be overwritten."""
+        if self.maximize:
+            g.neg_()
+        if self.weight_decay:
+            self._decay(w, g, rate)
+        self._step(w, g, roles, rate, t)
+
+    def _decay(self, w: Tensor, g: Tensor, rate: Tensor) -> None:  # noqa: ARG002
+        g.add_(w, alpha=self.weight_decay)
+
+    @abstractmethod
+    def _step(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sgd(ElementwiseRule):
+    """b <- mu b + (1 - damp) g, in the first step b <- g; w <- w - lr b, or with Nesterov w - lr (g + mu b)."""
+
+    roles: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+
+    momentum: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+
+    def start(self, weights: Tensor) -> Roles:
+        """Remember nothing where there is no momentum."""
+        return super().start(weights) if self.momentum else {}
+
+    def _step(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None:
+        if self.momentum:
+            buffer = roles["momentum_buffer"].mul_(self.momentum)
+            if self.dampening:
+                share = torch.where(t == 1, 1.0, 1 - self.dampening).to(g.dtype)
+                buffer.addcmul_(g, share.expand_as(g))
+            else:
+                buffer.add_(g)
+            g = g.add_(buffer, alpha=self.momentum) if self.nesterov else buffer
+        w.addcmul_(g, rate, value=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(ElementwiseRule):
+    """m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2; w <- w - lr m' / (sqrt(v') + eps), m' = m / (1 - b1^t), v' alike.
+
+    Kingma & Ba 2015; with `amsgrad` v' is the largest so far (Reddi et al. 2018).
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    amsgrad: bool = False
+    decoupled_weight_decay: bool = False
+
+    def start(self, weights: Tensor) -> Roles:
+        """Remember one matrix more for amsgrad."""
+        extra = {"max_exp_avg_sq": torch.zeros_like(weights)} if self.amsgrad else {}
+        return super().start(weights) | extra
+
+    def _decay(self, w: Tensor, g: Tensor, rate: Tensor) -> None:
+        if self.decoupled_weight_decay:
+            w.mul_(1 - rate * self.weight_decay)
+        else:
+            super()._decay(w, g, rate)
+
+    def _step(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None:
+        b1, b2 = self.betas
+        mean, square = roles["exp_avg"].lerp_(g, 1 - b1), roles["exp_avg_sq"].mul_(b2).addcmul_(g, g, value=1 - b2)
+        if self.amsgrad:
+            square = torch.maximum(roles["max_exp_avg_sq"], square, out=roles["max_exp_avg_sq"])
+        size = (rate / (1 - b1**t)).to(w.dtype)  # in double: 1 - b2^t loses most digits of a float
+        root = (1 - b2**t).sqrt().to(w.dtype)
+        denominator = torch.sqrt(square, out=g).div_(root).add_(self.eps)
+        w.sub_(torch.div(mean, denominator, out=g).mul_(size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Adam):
+    """Adam whose decay acts on the weights alone, w <- (1 - lr wd) w (Loshchilov & Hutter 2019)."""
+
+    decoupled_weight_decay: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class RmsProp(ElementwiseRule):
+    """v <- a v + (1-a) g^2; d = g / (sqrt(v) + eps); w <- w - lr d, or with momentum b <- mu b + d; w <- w - lr b."""
+
+    roles: ClassVar[tuple[str, ...]] = ("square_avg", "momentum_buffer", "grad_avg")
+
+    alpha: float = 0.99
+    eps: float = 1e-8
+    momentum: float = 0.0
+    centered: bool = False
+
+    def start(self, weights: Tensor) -> Roles:
+        """Remember only what is used."""
+        used = {"square_avg": True, "momentum_buffer": self.momentum > 0, "grad_avg": self.centered}
+        return {role: torch.zeros_like(weights) for role in self.roles if used[role]}
+
+    def _step(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None:  # noqa: ARG002
+        square = roles["square_avg"].mul_(self.alpha).addcmul_(g, g, value=1 - self.alpha)
+        if self.centered:
+            mean = roles["grad_avg"].lerp_(g, 1 - self.alpha)
+            square = square.addcmul(mean, mean, value=-1)
+        step = g.div_(square.sqrt().add_(self.eps))
+        if self.momentum:
+            step = roles["momentum_buffer"].mul_(self.momentum).add_(step)
+        w.addcmul_(step, rate, value=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adagrad(ElementwiseRule):
+    """s <- s + g^2; w <- w - lr / (1 + (t-1) decay) g / (sqrt(s) + eps) (Duchi et al. 2011)."""
+
+    roles: ClassVar[tuple[str, ...]] = ("sum",)
+
+    lr_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+
+    def start(self, weights: Tensor) -> Roles:
+        """Begin with the given sum."""
+        return {"sum": torch.full_like(weights, self.initial_accumulator_value)}
+
+    def _step(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None:
+        total = roles["sum"].addcmul_(g, g)
+        size = (rate / (1 + (t - 1) * self.lr_decay)).to(w.dtype) if self.lr_decay else rate
+        w.addcmul_(g.div_(total.sqrt().add_(self.eps)), size, value=-1)
+
+
+WITHOUT_EFFECT = ("foreach", "fused", "capturable", "differentiable")
+"""Options of torch's optimizers that change how a step is computed, not its result."""
+USED_BEFORE = ("partner_lr", "output", "block")
+"""Options of Muon that are in `network_options`."""
+
+RULES: Registry[type[Rule]] = LazyRegistry(
+    "optimizer for replicas side by side",
+    {name: traits.stacked_rule for name, traits in OPTIMIZER_TRAITS.items() if traits.stacked_rule},
+)
+
+
+def make_rule(training: Training, network: nn.Module, lr: float | None = None) -> Rule:
+    """Return the rule that the experiment describes, or say what cannot be done side by side on one device.
+
+    `lr` is the learning rate if it is not the experiment's own, as in `make_optimizer`.
+    """
+    if not isinstance(training.optimizer, str) or ":" in training.optimizer:
+        raise ExperimentError(
+            f"training.optimizer = {training.optimizer} is your own, which steps one replica at a time; replicas side "
+            f"by side on one device use one of {', '.join(RULES)}"
+        )
+    if training.optimizer not in RULES:
+        raise ExperimentError(
+            f'training.optimizer = "{training.optimizer}" steps one replica at a time; replicas side by side on one '
+            f"device use one of {', '.join(RULES)}"
+        )
+    rule = RULES[training.optimizer]
+    options = {name: getattr(training, name) for name in ("weight_decay", *training.optimizer_traits.fields)}
+    if training.optimizer == "muon":
+        options |= network_options(training, network, lr or base_rate(training))
+    for key, value in training.optimizer_options.items():
+        if key not in (WITHOUT_EFFECT if training.optimizer != "muon" else USED_BEFORE):
+            options[key] = tuple(value) if isinstance(value, list) else value
+    known = [field.name for field in fields(rule)]
+    unknown = [key for key in options if key not in known]
+    if unknown:
+        raise ExperimentError(
+            f"training.optimizer_options: '{unknown[0]}' of {training.optimizer} does not work on stacked replicas; "
+            f"these do: {', '.join(known)}"
+        )
+    return rule(**options)
+
+
+class StackedOptimizer:
+    """The weights' first columns, their gradients, and what the rule remembers of k replicas."""
+
+    def __init__(self, rule: Rule, weights: Tensor, learning: list[slice], clip: float | None = None) -> None:
+        self.rule = rule
+        self.weights = weights
+        self.learning = learning
+        """Columns of the parameters that are learnt; the others are frozen."""
+        self.clip = clip
+        self.gradient = torch.zeros_like(weights)
+        self.roles = rule.start(weights)
+        fine = torch.float32 if weights.device.type == "mps" else torch.float64  # Apple's GPUs know no doubles
+        self.taken = torch.zeros(len(weights), 1, dtype=fine, device=weights.device)
+        """Steps that each replica has taken."""
+        self.rate = torch.zeros(1, 1, device=weights.device)
+
+    def step(self, rows: slice = slice(None)) -> None:
+        """Let these replicas take a step along their gradients."""
+        g = self.gradient[rows]
+        if self.clip is not None:
+            norm = torch.linalg.vector_norm(g, dim=1, keepdim=True)
+            g.mul_((self.clip / (norm + 1e-6)).clamp_(max=1))
+        t = self.taken[rows].add_(1)
+        roles = {role: matrix[rows] for role, matrix in self.roles.items()}
+        self.rule.update_all(self.weights[rows], g, roles, self.rate, t, learning=self.learning)
+
+    def forget(self, rows: slice = slice(None)) -> None:
+        """Let these replicas begin again, as before the first step."""
+        for role, matrix in self.rule.start(self.weights[rows]).items():
+            self.roles[role][rows].copy_(matrix)
+        self.taken[rows].zero_()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all that changes from step to step, by name; the weights are not among it."""
+        return {**self.roles, "taken": self.taken}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MuonRule(Rule):
+    """Muon for the columns of matrices, a partner for all others; the formulas are those of `optimizers.muon.Muon`."""
+
+    roles: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+
+    matrices: tuple[tuple[int, Shape], ...] = ()
+    """First column of each matrix, or stack of matrices, and its shape."""
+    lr_ratio: float = 1.0
+    """The partner's learning rate in units of Muon's."""
+    momentum: float = 0.9
+    nesterov: bool = True
+    steps: int = 3
+    partner: str = "sgd"
+
+    def start(self, weights: Tensor) -> Roles:
+        """Remember what the partner does, too."""
+        return super().start(weights) | self._partner.start(weights)
+
+    @property
+    def _partner(self) -> Rule:
+        if self.partner == "adamw":
+            return AdamW(weight_decay=self.weight_decay)
+        nesterov = self.nesterov and self.momentum > 0
+        return Sgd(weight_decay=self.weight_decay, momentum=self.momentum, nesterov=nesterov)
+
+    def update_all(
+        self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor, *, learning: Sequence[slice]
+    ) -> None:
+        """Step the matrices of all replicas together, then let the partner do its columns."""
+        learnt = [
+            (start, shape)
+            for start, shape in self.matrices
+            if any(columns.start <= start < columns.stop for columns in learning)
+        ]
+        updates = [self._direction(start, shape, g, roles) for start, shape in learnt]
+        products = factors([gram(update) for update in updates], self.steps)
+        for (start, shape), q, z in zip(learnt, products, updates, strict=True):
+            weights = _columns(w, start, shape)
+            if self.weight_decay:
+                weights.mul_(1 - rate * self.weight_decay)
+            step = (q @ z if shape[1] <= shape[2] else z @ q).view(len(w), -1)
+            weights.addcmul_(step, rate, value=-shape_scale(shape))
+        others = _without(learning, [slice(start, start + padded_size(math.prod(shape))) for start, shape in learnt])
+        self._partner.update_all(w, g, roles, rate * self.lr_ratio, t, learning=others)
+
+    def _direction(self, start: int, shape: Shape, g: Tensor, roles: Roles) -> Tensor:
+        gradient, buffer = _columns(g, start, shape), _columns(roles["momentum_buffer"], start, shape)
+        buffer.lerp_(gradient, 1 - self.momentum)
+        direction = gradient.lerp(buffer, self.momentum) if self.nesterov else buffer
+        return direction.reshape(-1, *shape[1:])  # all replicas' matrices one after another
+
+
+def _columns(matrix: Tensor, start: int, shape: Shape) -> Tensor:
+    return matrix[:, start : start + math.prod(shape)]
+
+
+def _without(learning: Sequence[slice], taken: Sequence[slice]) -> list[slice]:
+    """Return the columns that are learnt and not taken."""
+    rest = []
+    for columns in learning:
+        start = columns.start
+        for gap in sorted(
+            (one for one in taken if columns.start <= one.start < columns.stop), key=lambda one: one.start
+        ):
+            if start < gap.start:
+                rest.append(slice(start, gap.start))
+            start = gap.stop
+        if start < columns.stop:
+            rest.append(slice(start, columns.stop))
+    return rest
+
+
+def network_options(training: Training, network: nn.Module, lr: float) -> dict[str, Any]:
+    """Return the fields of the rule that depend on the network and on the learning rate."""
+    options = training.optimizer_options
+    shapes = find_matrices(network, output=options.get("output", "muon"), block=options.get("block", BLOCK))
+    ratio = partner_ratio(lr, options.get("partner", "sgd"), options.get("partner_lr"))
+    found, start = [], 0
+    for parameter in network.parameters():
+        if parameter in shapes:
+            found.append((start, shapes[parameter]))
+        start += padded_size(parameter.numel())
+    return {"matrices": tuple(found), "lr_ratio": ratio, "momentum": training.momentum}

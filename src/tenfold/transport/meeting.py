@@ -1,0 +1,402 @@
+"""What ranks report before they are connected, in the store at the address that their launcher has set."""
+
+import atexit
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Protocol
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from tenfold.common.catalog import NETWORK_TRANSPORTS
+from tenfold.errors import MachineError, WorkerLost
+from tenfold.launch.detect import World, detect_world
+from tenfold.machine.liveness import LifeWatch
+from tenfold.machine.rank_guard import addresses_of_host, describe_stop, kill_if_stopped, start_guard
+from tenfold.transport.base import Transport
+from tenfold.transport.codec import decode_error, encode_error
+from tenfold.transport.failure_detector import BEAT, SILENCE
+from tenfold.transport.multi_host import Hosts, connect, hosts_of
+from tenfold.transport.network import START_SECONDS, Network, NetworkTransport
+
+REPORT_STOP = "tenfold.transport.meeting:report_stop"
+"""The import path of `report_stop`, for a guard."""
+READ_SECONDS = 4 * BEAT
+"""Seconds after which every rank that waits has read a report."""
+
+
+class StartupStore:
+    """Records which ranks have arrived and which will not; it has its own connection, as another may be blocked."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        self._store: Any = None
+
+    def connect(self) -> bool:
+        """Try to connect, for a few seconds at most; return whether there is a connection."""
+        if self._store is None:
+            with suppress(OSError, RuntimeError):
+                with socket.create_connection(self._address, timeout=CONNECT_SECONDS):
+                    pass  # torch would print a warning for each address that does not answer yet
+                self._store = self._open(is_master=False)
+        return self._store is not None
+
+    def serve(self) -> None:
+        """Take the place of a rank 0 that has not offered the store yet."""
+        with suppress(OSError, RuntimeError):
+            self._store = self._open(is_master=True)
+
+    def arrive(self) -> None:
+        """Record, once, that this rank has arrived."""
+        self._store.set(f"arrived/{self._world.rank}", "1")
+        self._store.add("arrived", 1)
+
+    def all_are_here(self) -> bool:
+        """Return whether all ranks have arrived, in one request."""
+        return bool(self._store.add("arrived", 0) >= self._world.size)
+
+    def find_missing(self) -> list[int]:
+        """Return the ranks that have not arrived."""
+        return [rank for rank in range(self._world.size) if not self._store.check([f"arrived/{rank}"])]
+
+    def report(self, lost: WorkerLost) -> None:
+        """Report a rank that will not arrive; the first report is kept."""
+        self._store.compare_set("lost", "", encode_error(lost, lost.rank))
+
+    def read_error(self) -> Exception | None:
+        """Return the error that was reported, if any."""
+        return decode_error(self._store.get("lost")) if self._store.check(["lost"]) else None
+
+    def _open(self, *, is_master: bool) -> Any:
+        host, port = self._address
+        limit = timedelta(seconds=CONNECT_SECONDS)
+        store = dist.TCPStore(host, port, is_master=is_master, wait_for_workers=False, timeout=limit)  # type: ignore[attr-defined]
+        return dist.PrefixStore(f"tenfold-start/{self._world.restarts}", store)  # type: ignore[attr-defined]
+
+
+def has_address() -> bool:
+    """Return whether the launcher has set the address of a store."""
+    return bool(os.environ.get("MASTER_ADDR")) and os.environ.get("MASTER_PORT", "").isdecimal()
+
+
+def report_stop(world: World, lost: WorkerLost) -> None:
+    """Tell the ranks of other hosts that a rank of this host was stopped; under MPI they learn it from its end."""
+    if not has_address():
+        return
+    store = StartupStore(world)
+    if not store.connect() and world.rank == 0:
+        store.serve()
+    with suppress(RuntimeError):
+        if store.connect():
+            store.report(lost)
+            time.sleep(READ_SECONDS)
+
+
+CONNECT_SECONDS = 3.0
+STORE_SECONDS = 30.0
+LOOPBACK = "127.0.0.1"
+
+
+class Collectives(Protocol):
+    """The parts of a `Network` that are needed to agree on a store."""
+
+    rank: int
+    size: int
+
+    def broadcast(self, value: Any = None) -> Any: ...  # noqa: D102
+    def all_gather(self, value: Any) -> list[Any]: ...  # noqa: D102
+
+
+def open_store(network: Collectives) -> Any:
+    """Return a store that rank 0 hosts and all ranks reach; None where some rank cannot reach rank 0's host by TCP.
+
+    All ranks call this together. Ranks of one host use the loopback interface, which no other host reaches. The keys
+    have a random prefix, so that a program that only finds the port does not know them.
+    """
+    here = socket.gethostname()
+    hosts = set(network.all_gather(here))
+    server, offer = None, None
+    if network.rank == 0:
+        with suppress(OSError, RuntimeError):
+            server, port = _serve(LOOPBACK if len(hosts) == 1 else "")
+            offer = [port, [LOOPBACK] if len(hosts) == 1 else list(addresses_of_host()), secrets.token_hex(16)]
+    offer = network.broadcast(offer)
+    store = None
+    if offer is not None:
+        port, addresses, prefix = offer
+        with suppress(OSError, RuntimeError):
+            found = server or _connect(LOOPBACK if network.rank == 0 else _reachable(addresses, port), port)
+            store = dist.PrefixStore(prefix, found)  # type: ignore[attr-defined]
+    return store if all(network.all_gather(store is not None)) else None
+
+
+def _serve(address: str) -> tuple[Any, int]:
+    """Host a store on a free port of an address; "" means all interfaces."""
+    listener = socket.create_server((address, 0))
+    port = listener.getsockname()[1]
+    limit = timedelta(seconds=STORE_SECONDS)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        LOOPBACK, port, is_master=True, wait_for_workers=False, timeout=limit, master_listen_fd=listener.detach()
+    )
+    return store, port
+
+
+def _connect(address: str, port: int) -> Any:
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        address, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=STORE_SECONDS)
+    )
+
+
+def _reachable(addresses: list[str], port: int) -> str:
+    """Return the first address that answers."""
+    for address in addresses:
+        with suppress(OSError), socket.create_connection((address, port), timeout=CONNECT_SECONDS):
+            return str(address)
+    raise OSError("no address of rank 0 answers")
+
+
+BLOCKED_SECONDS = 2.0
+"""Seconds after which the thread that started the watch is assumed to be blocked in a library."""
+
+
+class StartupWatch:
+    """Watches the ranks that the same launcher has started, from threads, during a `with` block.
+
+    It looks at the processes of this host, and reads what other hosts report in the launcher's store. `check` raises
+    WorkerLost when a rank was stopped or has not arrived. Where a library blocks, so that it is never called, the
+    process ends with the message that the error would have. Either way a stopped process of this host is killed at
+    the end, since launchers wait for it.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        launcher: int | None = None,
+        silence: float = SILENCE,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
+        """Watch the other ranks of a world; `launcher` is the process that started them (default: this one's parent).
+
+        A rank may be stopped for `silence` seconds, and arrive `start_seconds` later than this one.
+        """
+        self._world = world
+        self.start_seconds = start_seconds
+        self._own = os.getpid()
+        self._launcher = launcher or os.getppid()
+        self._silence = silence
+        self._lost: Exception | None = None
+        self._reader: threading.Thread | None = None
+        self._over = threading.Event()
+
+    def __enter__(self) -> "StartupWatch":
+        threading.Thread(target=self._watch_in_thread, daemon=True, name="tenfold-startup-watch").start()
+        if self._world.local_size < self._world.size and has_address():
+            self._reader = threading.Thread(target=self._read_store, daemon=True, name="tenfold-startup-store")
+            self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._reader is not None:
+            self._reader.join(2 * CONNECT_SECONDS)  # a thread in torch's store would crash an interpreter that ends
+
+    def check(self) -> None:
+        """Raise the error that names a rank that was stopped, if there is one."""
+        if self._lost is not None:
+            raise self._lost
+
+    @contextmanager
+    def in_another_process(self) -> Iterator[None]:
+        """Watch from a process instead: for a library that holds the interpreter's lock while it waits for others."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # the fork has this thread only, and leaves the rest
+            watcher = os.fork()
+        if watcher == 0:
+            try:
+                self._watch_in_process()
+            finally:
+                os._exit(0)
+        try:
+            yield
+        finally:
+            os.kill(watcher, signal.SIGKILL)
+            os.waitpid(watcher, 0)
+
+    def _watch_in_thread(self) -> None:
+        found = self._find_stopped(self._over.wait)
+        if found is None:
+            return
+        pid, lost = found
+        if self._world.local_size < self._world.size:
+            report_stop(self._world, lost)
+        # Not now: launchers end all ranks when one ends, before the error is shown.
+        atexit.register(kill_if_stopped, pid)
+        self._give_up(lost, pid)
+
+    def _read_store(self) -> None:
+        """Read the reports of other hosts, and find ranks that do not arrive."""
+        store = StartupStore(self._world)
+        while not store.connect():
+            if self._over.wait(BEAT):
+                return
+        with suppress(RuntimeError):  # the store ended with its host: the ranks that wait for it report that
+            store.arrive()
+            came = time.monotonic()
+            while not self._over.wait(BEAT):
+                is_late = time.monotonic() - came > self.start_seconds and not store.all_are_here()
+                if is_late and (missing := store.find_missing()):
+                    store.report(self._describe_missing(missing))
+                reported = store.read_error()
+                if reported is not None:
+                    if self._world.rank == 0:
+                        time.sleep(READ_SECONDS)  # the store may end with this rank
+                    self._give_up(reported)
+                    return
+
+    def _describe_missing(self, ranks: list[int]) -> WorkerLost:
+        several = len(ranks) > 1
+        listed = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+        return WorkerLost(
+            ranks[0],
+            f"{'workers' if several else 'worker'} {listed} {'have' if several else 'has'} not come within "
+            f"{self.start_seconds:g} s of worker {self._world.rank}; look for stopped processes and for slow or "
+            "unreachable hosts, then start the ranks again, with a larger machine.stall_after if they need more time",
+        )
+
+    def _give_up(self, error: Exception, pid: int | None = None) -> None:
+        """Make `check` raise an error; if it is not called, print it and end this process and one that was stopped."""
+        self._lost = error
+        if not self._over.wait(BLOCKED_SECONDS):
+            self._print(error)
+            if pid is not None:
+                kill_if_stopped(pid)
+            os._exit(2)
+
+    def _watch_in_process(self) -> None:
+        def wait(seconds: float) -> bool:
+            time.sleep(seconds)
+            return os.getppid() != self._own
+
+        found = self._find_stopped(wait)
+        if found is not None:
+            self._print(found[1])
+            kill_if_stopped(found[0])
+            os.kill(self._own, signal.SIGKILL)  # it is blocked, and does not react to anything else
+
+    def _find_stopped(self, wait: Callable[[float], bool]) -> tuple[int, WorkerLost] | None:
+        """Return a process that was stopped, and the error that names its rank; None when `wait` says that it is over.
+
+        `wait` is given seconds to wait.
+        """
+        watch = LifeWatch()
+        while not wait(min(BEAT, self._silence / 2)):
+            now = time.monotonic()
+            watch.look(now)
+            ranks = dict(self._ranks())
+            for pid, seconds in watch.stopped_for(ranks, now).items():
+                if seconds >= self._silence:
+                    return pid, WorkerLost(ranks[pid], describe_stop(ranks[pid], pid))
+        return None
+
+    def _ranks(self) -> Iterator[tuple[int, int]]:
+        """Yield the process and the rank of each other rank on this host that the launcher itself has started."""
+        with suppress(psutil.Error):
+            for process in psutil.Process(self._launcher).children():
+                with suppress(psutil.Error, OSError):
+                    world = detect_world(process.environ()) if process.pid != self._own else None
+                    if world is not None and (world.size, world.launch) == (self._world.size, self._world.launch):
+                        yield process.pid, world.rank
+
+    def _print(self, lost: Exception) -> None:
+        rank = f"[rank {self._world.rank}] " if self._world.rank else ""
+        print(f"{rank}error: {lost}", file=sys.stderr, flush=True)
+
+
+SHORTEST_START_SECONDS = 30.0
+
+
+@dataclass
+class JoinedRank:
+    """This process as one of the ranks, connected to the others."""
+
+    world: World
+    network: Network
+    names: list[str]
+    """Each rank's host."""
+
+    @cached_property
+    def hosts(self) -> Hosts:
+        """The ranks of each host."""
+        return hosts_of(self.names)
+
+    def transport(
+        self,
+        numel: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        *,
+        share_memory: bool = True,
+    ) -> Transport:
+        """Return a transport for `numel` weights; all ranks call this together.
+
+        Ranks of one host use shared memory, unless `share_memory` is False.
+        """
+        if share_memory:
+            return connect(self.network, self.hosts, numel, dtype, device)
+        return NetworkTransport(self.network, numel, dtype, device)
+
+
+_joined: dict[str, JoinedRank] = {}
+
+
+def join(world: World, transport: str = "auto", stall_after: float | None = None) -> JoinedRank:
+    """Join the ranks that a launcher started, by this transport or the one that fits the launcher; once per process.
+
+    Each rank waits 120 s for the others, with several hosts `stall_after` if it is set, at least 30 s: importing torch
+    may take 20 s. The network stays until the process ends: a launcher's ranks can meet only once.
+    """
+    name = network_of(world, os.environ) if transport in ("auto", "shared-memory") else transport
+    if name not in _joined:
+        several_hosts = world.local_size < world.size
+        shorter = stall_after is not None and several_hosts
+        seconds = max(stall_after or 0.0, SHORTEST_START_SECONDS) if shorter else START_SECONDS
+        guard = start_guard(world, REPORT_STOP) if several_hosts else None
+        try:
+            network: Network = NETWORK_TRANSPORTS[name].join(world, seconds)
+        finally:
+            if guard is not None:
+                guard.note_meeting()
+        atexit.register(_leave, network)
+        _joined[name] = JoinedRank(world, network, network.all_gather(socket.gethostname()))
+    elif (before := _joined[name].network.failure()) is not None:
+        why = str(before).strip().splitlines()[-1]
+        raise MachineError(f"these ranks cannot continue since one of them failed ({why}); start them again")
+    return _joined[name]
+
+
+def network_of(world: World, variables: Any) -> str:
+    """Return the network for a launcher: torch where the address of rank 0 is given, else mpi."""
+    if world.launcher == "torchrun" or (world.launcher == "slurm" and variables.get("MASTER_ADDR")):
+        return "torch"
+    return "mpi"
+
+
+def _leave(network: Network) -> None:
+    """Leave at the end of the process, and report the error that ends it, if any: other ranks may be waiting."""
+    error = getattr(sys, "last_value", None)  # of an exception that was not caught
+    if error is not None:
+        network.report_failure(error)
+    network.close()

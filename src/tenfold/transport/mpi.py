@@ -1,0 +1,169 @@
+"""MPI, through mpi4py: only buffers are sent, and nothing is pickled."""
+
+from collections.abc import Callable
+from time import perf_counter, sleep
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tenfold.errors import MachineError, TrainingError
+from tenfold.launch.detect import World
+from tenfold.transport.base import CHECK_SECONDS, LONGEST_NAP, SPINS, wait
+from tenfold.transport.codec import decode_error, encode_error
+from tenfold.transport.failure_detector import BEAT, FailureDetector, start_detector
+from tenfold.transport.meeting import StartupWatch, open_store
+from tenfold.transport.network import LEAVE_SECONDS, PATIENCE, START_SECONDS, Network, Transfers
+
+
+class MPI(Network):
+    """A rank of MPI's world.
+
+    Failures are detected through a store that rank 0 hosts. Where its host cannot be reached by TCP, a rank that gives
+    up tells the others by MPI messages, and only mpirun notices one that dies.
+    """
+
+    name = "mpi"
+
+    def __init__(
+        self, communicator: Any, timeout: float = PATIENCE, starting: Callable[[], None] | None = None
+    ) -> None:
+        """Join all ranks of a communicator; `timeout` ends the waiting for another rank.
+
+        `starting` is called repeatedly until the ranks have met, and raises when one of them will not come.
+        """
+        super().__init__(communicator.Get_rank(), communicator.Get_size())
+        self.waiting = starting
+        self._comm = communicator.Dup()
+        self._reports = communicator.Dup()
+        self._timeout = min(timeout, START_SECONDS)
+        self._reported: BaseException | None = None
+        self._pending: list[Any] = []
+        self._closed = False
+        self._detector: FailureDetector | None = None
+        self._detector = start_detector(self, open_store(self))
+        self.waiting, self._timeout = None, timeout
+
+    @classmethod
+    def join(cls, world: World, start_seconds: float = START_SECONDS) -> "MPI":
+        """Join the ranks that mpirun, mpiexec or srun started; MPI itself sets no limit to how long that may take."""
+        with StartupWatch(world, start_seconds=start_seconds) as watch:
+            with watch.in_another_process():
+                communicator = _world_communicator(world)
+            return cls(communicator, starting=watch.check)
+
+    def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
+        """Send and receive without waiting in between."""
+        requests = [self._comm.Irecv(tensor.numpy(), source=rank) for rank, tensor in receives]
+        requests += [self._comm.Isend(tensor.numpy(), dest=rank) for rank, tensor in sends]
+        self._wait(requests, timeout)
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Use MPI's own all-reduce."""
+        from mpi4py import MPI as library  # noqa: N811
+
+        self._wait([self._comm.Iallreduce(library.IN_PLACE, tensor.numpy())])
+
+    def supports(self, device: torch.device) -> bool:
+        """Return whether this is the CPU."""
+        return device.type == "cpu"
+
+    def report_failure(self, error: BaseException | None = None) -> None:
+        """Tell every rank, unless another was first."""
+        if self._detector is not None:
+            self._detector.report(error)
+        elif self.failure() is None:
+            content = bytearray(encode_error(error, self.rank))
+            self._reported = decode_error(content)
+            others = (rank for rank in range(self.size) if rank != self.rank)
+            self._pending = [self._reports.Isend(content, dest=rank) for rank in others]
+
+    def failure(self, within: float = 0.0) -> BaseException | None:
+        """Return what was reported or detected."""
+        if self._detector is not None:
+            return self._detector.failure(within)
+        from mpi4py import MPI as library  # noqa: N811
+
+        until = perf_counter() + within
+        while self._reported is None:
+            status = library.Status()
+            if self._reports.Iprobe(status=status):
+                content = bytearray(status.Get_count(library.BYTE))
+                self._reports.Recv(content, source=status.Get_source())
+                self._reported = decode_error(content)
+            elif perf_counter() >= until:
+                break
+            else:
+                sleep(LONGEST_NAP)
+        return self._reported
+
+    def check(self, seconds: float) -> None:
+        """Raise what was reported or detected."""
+        if self.waiting is not None:
+            self.waiting()
+        if self._detector is not None:
+            self._detector.check(seconds)
+        elif (failure := self.failure()) is not None:
+            raise failure
+
+    def check_local_processes(self) -> None:
+        """Check whether a rank of this host has died."""
+        if self._detector is not None:
+            self._detector.check_local_processes()
+
+    def close(self) -> None:
+        """Leave; after a failure, end all ranks once all others are leaving or `LEAVE_SECONDS` have passed."""
+        if self._closed:
+            return
+        self._closed = True
+        failed = self.failure() is not None
+        if self._detector is not None and failed:
+            self._detector.stop(LEAVE_SECONDS)
+        if not failed:
+            self._leave_in_order()
+            return
+        arrived, until = self._reports.Ibarrier(), perf_counter() + (2 * BEAT if self._detector else LEAVE_SECONDS)
+        while not arrived.Test():
+            if perf_counter() > until:
+                self._reports.Abort(2)
+            sleep(0.01)
+
+    def _leave_in_order(self) -> None:
+        """Free the communicators, which waits for all ranks, and stop watching after that."""
+        self._comm.Free()
+        self._reports.Free()
+        if self._detector is not None:
+            self._detector.stop(LEAVE_SECONDS)
+
+    def _wait(self, requests: list[Any], timeout: float | None = None) -> None:
+        """Poll at first, then sleep between polls."""
+        from mpi4py import MPI as library  # noqa: N811
+
+        patience = self._timeout if timeout is None else timeout
+        for _ in range(SPINS):
+            if library.Request.Testall(requests):
+                return
+
+        def check(waited: float) -> None:
+            self.check(CHECK_SECONDS)
+            if waited > patience:
+                raise TrainingError(f"another rank did not respond within {patience:g} s")
+
+        wait(lambda: bool(library.Request.Testall(requests)), check)
+
+
+def _world_communicator(world: World) -> Any:
+    """Return MPI's communicator of all ranks; importing mpi4py starts MPI, which waits for them."""
+    try:
+        from mpi4py import MPI as library  # noqa: N811
+    except (ImportError, RuntimeError) as error:
+        raise MachineError(
+            f"{world.launcher} started this program, but mpi4py cannot be loaded: {error}; "
+            "install it with `pip install mpi4py`, for the MPI that your mpirun belongs to"
+        ) from None
+    if library.COMM_WORLD.Get_size() != world.size:
+        raise MachineError(
+            f"{world.launcher} started {world.size} ranks, but mpi4py sees {library.COMM_WORLD.Get_size()}: it "
+            f"uses another MPI ({library.Get_library_version().split(',')[0].strip()}); use the mpirun of that one"
+        )
+    return library.COMM_WORLD

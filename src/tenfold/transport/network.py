@@ -1,0 +1,277 @@
+"""The interface of every network between ranks, and collectives for small Python values that are built on it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tenfold.errors import TrainingError
+from tenfold.mixing import Round
+from tenfold.transport.base import Transport, average_in_rank_order, check_size, compute_shares
+from tenfold.transport.codec import MOST_HEADER_BYTES, Received, encode
+
+START_SECONDS = 120.0
+"""Seconds that ranks wait for one another at the start: importing torch from a busy file system takes long."""
+PATIENCE = 1800.0
+"""Seconds that one rank waits for another, which may be loading data or evaluating."""
+LEAVE_SECONDS = 5.0
+"""Seconds that a rank which fails waits for the others to learn of it: launchers end all ranks when one ends."""
+
+Transfers = Sequence[tuple[int, Tensor]]
+"""Contiguous tensors, each with the rank that it goes to or comes from."""
+
+
+class Network(ABC):
+    """One rank's connection to all others: a library's point-to-point messages and sums, and what is built on them.
+
+    All ranks call the same operations in the same order, as for a `Transport`.
+    """
+
+    name: str
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.waiting: Callable[[], None] | None = None
+        """Called repeatedly while this rank waits for another."""
+
+    @abstractmethod
+    def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
+        """Send and receive, all at the same time; between two ranks, what is sent first is received first."""
+
+    @abstractmethod
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Replace the tensor by the sum over all ranks, on every rank."""
+
+    @abstractmethod
+    def supports(self, device: torch.device) -> bool:
+        """Return whether tensors on this device can be sent without a copy to the CPU."""
+
+    @abstractmethod
+    def report_failure(self, error: BaseException | None = None) -> None:
+        """Tell the others that this rank gives up, and why; the first report is kept."""
+
+    @abstractmethod
+    def failure(self, within: float = 0.0) -> BaseException | None:
+        """Return why the ranks cannot continue together; None if nothing is known after `within` seconds."""
+
+    @abstractmethod
+    def check(self, seconds: float) -> None:
+        """Raise the failure, if there is one; called about every `seconds` while this rank waits for another."""
+
+    @abstractmethod
+    def check_local_processes(self) -> None:
+        """Check now, not at the next heartbeat, whether a rank of this host has died."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave; after a failure, once the others know of it."""
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Wait until every rank has called this, at most `timeout` seconds."""
+        token = torch.zeros(1)
+        others = range(1, self.size)
+        if self.rank == 0:
+            self.exchange([], [(other, token) for other in others], timeout)
+            self.exchange([(other, token) for other in others], [], timeout)
+        else:
+            self.exchange([(0, token)], [], timeout)
+            self.exchange([], [(0, token)], timeout)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's value on rank 0, by rank, and nothing elsewhere."""
+        if self.rank > 0:
+            self._send(value, [0])
+            return []
+        return [value, *self._receive(range(1, self.size))]
+
+    def broadcast(self, value: Any = None) -> Any:
+        """Return rank 0's value on every rank."""
+        if self.rank > 0:
+            return self._receive([0])[0]
+        self._send(value, range(1, self.size))
+        return value
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Return every rank's value on every rank, by rank."""
+        return list(self.broadcast(self.gather(value)))
+
+    def _send(self, value: Any, receivers: Iterable[int]) -> None:
+        """Send what `codec.encode` makes of a value: the length of its header, the header, its tensors."""
+        if not receivers:
+            return
+        header, tensors = encode(value)
+        content = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        parts = [torch.tensor([len(content)]), content, *(tensor for tensor in tensors if len(tensor))]
+        self.exchange([(rank, part) for rank in receivers for part in parts], [])
+
+    def _receive(self, senders: Iterable[int]) -> list[Any]:
+        """Return a value from each sender; nothing is allocated before its size was checked."""
+        lengths = [(rank, torch.zeros(1, dtype=torch.int64)) for rank in senders]
+        self.exchange([], lengths)
+        for rank, length in lengths:
+            if not 0 < int(length) <= MOST_HEADER_BYTES:
+                raise TrainingError(f"worker {rank} announces a message of {int(length):,} bytes, which is not allowed")
+        headers = [(rank, torch.empty(int(length), dtype=torch.uint8)) for rank, length in lengths]
+        self.exchange([], headers)
+        received = [(rank, Received(header.numpy().tobytes())) for rank, header in headers]
+        self.exchange([], [(rank, buffer) for rank, one in received for buffer in one.buffers if len(buffer)])
+        return [one.value() for _, one in received]
+
+
+class WeightExchange:
+    """Averages one rank's weights with those of others; `bytes_moved` counts what was sent and received."""
+
+    def __init__(self, network: Network, weights: Tensor) -> None:
+        self.network = network
+        self.weights = weights
+        self.bytes_moved = 0
+        self._scratch = weights.new_empty(0)
+
+    def all_reduce(self, share: float | None) -> None:
+        """Take the mean over all ranks by the library's own sum of w_i x_i, or sum of x_i over n for equal shares."""
+        if share is not None:
+            self.weights.mul_(share)
+        self.network.all_reduce(self.weights)
+        if share is None:
+            self.weights.mul_(1 / self.network.size)
+        self.bytes_moved += 4 * self.weights.nbytes * (self.network.size - 1) // self.network.size
+
+    def average_sources(self, sources: Sequence[int], readers: Sequence[int], shares: Sequence[float] | None) -> None:
+        """Average the sources' weights, in rank order, into these; `readers` are the other ranks that read these."""
+        others = [source for source in sources if source != self.network.rank]
+        rows = self._rows(len(others) + 2, self.weights.numel())
+        arrived = dict(zip(others, rows, strict=False))
+        self.send_and_receive([(reader, self.weights) for reader in readers], list(arrived.items()))
+        if others:
+            members = [arrived.get(source, self.weights) for source in sources]
+            average_in_rank_order(members, shares, self.weights, rows[-2:])
+
+    def average_group(self, group: Sequence[int], shares: Sequence[float] | None) -> None:
+        """Average within a group, dividing the work: member k averages slice k, in rank order, and sends it back.
+
+        Each sends and receives 2 n (m-1)/m bytes instead of (m-1) n.
+        """
+        slices = dict(zip(group, self.weights.tensor_split(len(group)), strict=True))
+        mine = slices.pop(self.network.rank)
+        rows = self._rows(len(group) + 1, mine.numel())
+        arrived = dict(zip(slices, rows, strict=False))
+        self.send_and_receive(list(slices.items()), list(arrived.items()))
+        average_in_rank_order([arrived.get(member, mine) for member in group], shares, mine, rows[-2:])
+        self.send_and_receive([(member, mine) for member in slices], list(slices.items()))
+
+    def send_and_receive(self, sends: Transfers, receives: Transfers) -> None:
+        """Exchange tensors, leaving out the empty ones."""
+        sends = [(rank, tensor) for rank, tensor in sends if tensor.numel()]
+        receives = [(rank, tensor) for rank, tensor in receives if tensor.numel()]
+        self.network.exchange(sends, receives)
+        self.bytes_moved += sum(tensor.nbytes for _, tensor in (*sends, *receives))
+
+    def _rows(self, count: int, length: int) -> Tensor:
+        """Return working memory, kept from one round to the next."""
+        if self._scratch.numel() < count * length:
+            self._scratch = torch.empty(count * length, dtype=self.weights.dtype, device=self.weights.device)
+        return self._scratch[: count * length].view(count, length)
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangePlan:
+    """What one rank does in a round."""
+
+    sources: tuple[int, ...]
+    readers: tuple[int, ...]
+    """The other ranks that read its weights."""
+    shares: tuple[float, ...] | None
+    grouped: bool
+    """Its sources average exactly among themselves."""
+
+
+class NetworkTransport(Transport):
+    """One of N ranks, wherever they run.
+
+    The mean over all of three or more ranks is the library's own all-reduce, which adds in its own order. A smaller
+    group divides the work among its members, everything else goes whole from each source to each reader: both add in
+    rank order, so the bits are those of shared memory.
+
+    Waiting for a partner and receiving from it cannot be distinguished here: both count as communication.
+    """
+
+    def __init__(
+        self, network: Network, numel: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__(network.rank, network.size)
+        self.buffer = torch.zeros(numel, dtype=dtype, device=device)
+        supported = network.supports(self.buffer.device)
+        self._network = network
+        self._exchange = WeightExchange(network, self.buffer if supported else torch.zeros(numel, dtype=dtype))
+        self._plan = lru_cache(maxsize=256)(self._make_plan)
+
+    def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
+        """Carry out one round; after an error the weights may be half averaged."""
+        plan = self._plan(round_, None if samples is None else tuple(samples))
+        with self._working:
+            self._load()
+            if plan.grouped and len(plan.sources) == self.size > 2:
+                self._exchange.all_reduce(None if plan.shares is None else plan.shares[self.rank])
+            elif plan.grouped and len(plan.sources) > 2:
+                self._exchange.average_group(plan.sources, plan.shares)
+            else:
+                self._exchange.average_sources(plan.sources, plan.readers, plan.shares)
+            self._unload()
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Wait until every rank has called this."""
+        started = perf_counter()
+        self._network.barrier(timeout)
+        self.wait_seconds += perf_counter() - started
+
+    def broadcast(self, root: int = 0) -> None:
+        """Send the root's weights to every rank."""
+        others = [rank for rank in range(self.size) if rank != root]
+        with self._working:
+            self._load()
+            weights = self._exchange.weights
+            if self.rank == root:
+                self._exchange.send_and_receive([(other, weights) for other in others], [])
+            else:
+                self._exchange.send_and_receive([], [(root, weights)])
+            self._unload()
+
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Return every rank's values by rank."""
+        with self._working:
+            return self._network.all_gather([float(value) for value in values])
+
+    def abort(self) -> None:
+        """End the waiting of all ranks with an error."""
+        self._network.report_failure()
+
+    def close(self) -> None:
+        """Do nothing: the network is closed by its owner."""
+
+    def _load(self) -> None:
+        """Copy the weights to a device from which the network can send them."""
+        if self._exchange.weights is not self.buffer:
+            self._exchange.weights.copy_(self.buffer)
+
+    def _unload(self) -> None:
+        if self._exchange.weights is not self.buffer:
+            self.buffer.copy_(self._exchange.weights)
+        self.bytes_moved += self._exchange.bytes_moved
+        self._exchange.bytes_moved = 0
+
+    def _make_plan(self, round_: Round, samples: tuple[float, ...] | None) -> ExchangePlan:
+        check_size(round_, self.size)
+        return make_plan(round_, samples, self.rank)
+
+
+def make_plan(round_: Round, samples: tuple[float, ...] | None, rank: int) -> ExchangePlan:
+    """Return what a rank does in a round."""
+    sources = round_.sources[rank]
+    readers = tuple(other for other, read in enumerate(round_.sources) if rank in read and other != rank)
+    return ExchangePlan(sources, readers, compute_shares(round_, samples, rank), round_.groups is not None)

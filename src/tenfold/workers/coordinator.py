@@ -1,0 +1,355 @@
+"""Answers the messages of a run's workers: evaluates epochs, commits checkpoints, and assembles the result."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, cast
+
+import torch
+
+from tenfold.common.metric_table import LOSS, main_metric
+from tenfold.data import Part
+from tenfold.errors import RunTakenOver, StopTraining, StoreError, WorkerLost
+from tenfold.runs import (
+    CheckpointFailed,
+    Emit,
+    EpochEnded,
+    Event,
+    Metric,
+    Note,
+    Started,
+    Stopwatch,
+    Warned,
+    WorkerJoined,
+    checkpoint,
+    stored_predictions,
+)
+from tenfold.runs.storage.claim import LostWorker, lost_in
+from tenfold.runs.stored_predictions import Predictions
+from tenfold.training import choose_loss, choose_metrics
+from tenfold.training.evaluation import (
+    EvaluatedShare,
+    describe_kept_outputs,
+    describe_missing_predictions,
+    make_predictions,
+    merge_shares,
+    values_of,
+    without_large_outputs,
+)
+from tenfold.training.measures import describe_equal_targets, is_reached, output_kind, require_direction
+from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task
+
+
+class Supervisor:
+    """Takes one message from every worker, in the order of their ranks, and answers all with one decision.
+
+    It runs in the main process (under a launcher, on rank 0). It does not watch processes: `WorkerPool.messages` does.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        stopwatch: Stopwatch,
+        emit: Emit,
+        manifest: dict[str, Any] | None = None,
+        lost: Sequence[LostWorker] | None = None,
+    ) -> None:
+        """Continue from the manifest of a checkpoint, if given; `lost` replaces the lost workers that it lists."""
+        self.task = task
+        self.stopwatch = stopwatch
+        self.emit = emit
+        training = task.experiment.training
+        self.loss = choose_loss(training, task.splits.classes)
+        self.metrics = choose_metrics(training, task.splits.classes)
+        manifest = manifest or {}
+        self.best_loss: float | None = manifest.get("best_loss")
+        self.best_epoch: int | None = manifest.get("best_epoch")
+        self.measured: dict[str, float] = manifest.get("measured", {})
+        self.epochs: int = manifest.get("epochs", 0)
+        self.reached: dict[str, Any] | None = manifest.get("reached")
+        """Steps and seconds of training after which the target was reached."""
+        self.stopped_by = ""
+        """What the callback that asked to stop said; "" if none did."""
+        self.lost = list(lost) if lost is not None else lost_in(manifest)
+        """The workers that were lost while the others continued."""
+        self.members = list(range(task.workers))
+        """The workers that take part."""
+        self.skipped: int = manifest.get("skipped", 0)
+        """Samples that were not trained on because their workers were lost and not yet replaced."""
+        self._absent: dict[int, int] = {}
+        self.weights: dict[str, Any] = {}
+        self.outputs: Any = None
+        """The final network's outputs on the test part, unless they are too large to be kept."""
+        self.predictions: dict[str, Predictions] = {}
+        """By part, the final network's outputs, to be stored with the run."""
+        self.result: dict[str, Any] = {}
+        self._last: dict[str, EvaluatedShare] = {}
+        """By part, what was evaluated last, with the outputs that are stored with the run."""
+        self._last_step: int | None = None
+        self._are_checked = False
+
+    def start(self, *, resumed: bool) -> None:
+        """Announce that training begins or continues, with what a display needs to know."""
+        for note in self.task.splits.notes:
+            self.emit(Note(at=self.stopwatch.now(), text=note))
+        if text := describe_equal_targets(self.task.splits.train.targets):
+            self.emit(Warned(at=self.stopwatch.now(), text=text))
+        self.emit(
+            Started(
+                at=self.stopwatch.now(),
+                epoch=self.epochs,
+                steps_per_epoch=self.task.steps_per_epoch,
+                batch_size=self.task.experiment.training.samples_per_step,
+                workers=self.task.workers,
+                train_samples=len(self.task.splits.train),
+                resumed=resumed,
+            )
+        )
+
+    def lose(self, error: WorkerLost, members: Sequence[int]) -> None:
+        """Record that a worker was lost and the others continue without it; another one will replace it."""
+        self.members = list(members)
+        worker = LostWorker(error.rank, str(error), len(members), self.epochs + 1, step=0)
+        self.lost.append(worker)
+        self.emit(worker.event(self.stopwatch))
+
+    def note_absence(self, step: int) -> None:
+        """Record the last step that includes the work of the workers that have just been lost."""
+        for worker in set(range(self.task.workers)) - {*self.members, *self._absent}:
+            self._absent[worker] = step
+            self._update_lost(worker, step=step)
+
+    def join(self, worker: int, step: int, pid: int) -> None:
+        """Record that another process has replaced a lost worker after this step."""
+        self.members = sorted([*self.members, worker])
+        self.skipped += self._samples_of(worker, self._absent.pop(worker), step)
+        self._update_lost(worker, joined=step)
+        text = f"worker {worker} was replaced by process {pid} after step {step}; {len(self.members)} workers train"
+        self.emit(WorkerJoined(at=self.stopwatch.now(), text=text, epoch=self.epochs, worker=worker))
+
+    def _update_lost(self, worker: int, **fields: Any) -> None:
+        latest = max(index for index, one in enumerate(self.lost) if one.worker == worker)
+        self.lost[latest] = replace(self.lost[latest], **fields)
+
+    def _samples_of(self, worker: int, after: int, until: int) -> int:
+        """Return the samples that a worker has in the steps after `after` up to `until`, counted over the run."""
+        sizes = self.task.batch_sizes
+        return sum(sizes[step % len(sizes)][worker] for step in range(after, until))
+
+    def _skipped_until(self, step: int) -> int:
+        """Return how many samples no worker has trained on up to this step."""
+        return self.skipped + sum(self._samples_of(worker, after, step) for worker, after in self._absent.items())
+
+    def decide(self, messages: Sequence[Message]) -> Decision:
+        """Return the decision on messages of one kind, one from each worker."""
+        if isinstance(messages[0], Evaluated):
+            self._evaluate(cast(Sequence[Evaluated], messages))
+            return Decision(stop=self._stops)
+        if isinstance(messages[0], EpochTrained):
+            return self._end_epoch(cast(Sequence[EpochTrained], messages))
+        if isinstance(messages[0], Saved):
+            return self._commit(cast(Sequence[Saved], messages))
+        return self._finish(cast(Sequence[Finished], messages))
+
+    def _end_epoch(self, trained: Sequence[EpochTrained]) -> Decision:
+        first = trained[0]
+        self.epochs, self._last_step = first.epoch + 1, first.step
+        samples = sum(one.samples for one in trained)
+        train_loss = sum(one.loss for one in trained) / samples
+        self._emit_metric(trained, "train", "epoch_loss", train_loss)
+        measured = {"train_loss": train_loss}
+        if judged := sum(one.judged for one in trained):
+            measured["train_accuracy"] = sum(one.right for one in trained) / judged
+            self._emit_metric(trained, "train", "epoch_accuracy", measured["train_accuracy"])
+        loss = train_loss
+        if self.task.evaluation_part is not None:
+            self._evaluate(trained)
+            loss = self.measured["loss"]
+        best = self.best_loss is None or math.isnan(self.best_loss) or loss < self.best_loss
+        if best:
+            self.best_loss, self.best_epoch = loss, first.epoch
+        if self.task.evaluation_part is not None:
+            measured |= {f"{self.task.evaluation_part_name}_{name}": value for name, value in self.measured.items()}
+        self._announce(EpochEnded(at=self.stopwatch.now(), epoch=first.epoch, metrics=measured))
+        patience = self.task.experiment.training.patience
+        stop = patience is not None and self.best_epoch is not None and first.epoch - self.best_epoch >= patience
+        return Decision(stop=stop or self._stops, best=best)
+
+    @property
+    def _stops(self) -> bool:
+        """Whether the target was reached or a listener asked to stop."""
+        return self.reached is not None or bool(self.stopped_by)
+
+    def _announce(self, event: Event) -> None:
+        """Emit an event after which listeners may ask to stop."""
+        try:
+            self.emit(event)
+        except StopTraining as stop:
+            self.stopped_by = self.stopped_by or str(stop) or "a callback"
+
+    def _evaluate(self, messages: Sequence[Evaluated] | Sequence[EpochTrained]) -> None:
+        """Measure the evaluation part, and record when it reached the target."""
+        assert self.task.evaluation_part is not None
+        name = self.task.evaluation_part_name
+        self.measured = self._measure(self.task.evaluation_part, name, [message.share for message in messages])
+        for metric, value in self.measured.items():
+            self._emit_metric(messages, name, metric, value)
+        if self.reached is None and self._reaches_target():
+            self.reached = {
+                "steps_to_target": messages[0].step,
+                "seconds_to_target": max(message.seconds for message in messages),
+            }
+
+    def _reaches_target(self) -> bool:
+        training = self.task.experiment.training
+        if training.target is None:
+            return False
+        metric = main_metric(name for name in self.metrics if name in self.measured) or LOSS
+        lower = require_direction(training, metric, "the target")
+        return is_reached(self.measured[metric], training.target, lower=lower)
+
+    def _measure(self, part: Part, name: str, shares: Sequence[EvaluatedShare | None]) -> dict[str, float]:
+        share = merge_shares([one for one in shares if one is not None])
+        self._check_outputs(share)
+        if not self._are_checked:
+            self._note_memory(share, name)
+        self._are_checked = True
+        self._last[name] = without_large_outputs(share)
+        return values_of(share, part, self.loss, self.metrics, name=name)
+
+    def _note_memory(self, share: EvaluatedShare, name: str) -> None:
+        """Say how much memory the metrics take that need all outputs, where it is much."""
+        needing = [label for label, metric in self.metrics.items() if metric.needs_all_outputs]
+        if needing and share.output_bytes > stored_predictions.LIMIT:
+            self.emit(Note(at=self.stopwatch.now(), text=describe_kept_outputs(needing, name, share.output_bytes)))
+
+    def _check_outputs(self, share: EvaluatedShare) -> None:
+        """Warn, at the first evaluation, of a network that ends with a softmax, or with a sigmoid that is not known."""
+        if self._are_checked or share.main_shape is None:
+            return
+        training, text = self.task.experiment.training, ""
+        kind = output_kind(training, self.task.splits.classes, torch.empty(share.main_shape, device="meta"))
+        if kind == "classes" and share.are_probabilities:
+            text = (
+                "the network's outputs are probabilities, where cross-entropy and predict_proba take logits; leave out "
+                "the softmax at its end"
+                if training.loss in (None, "cross-entropy")
+                else "the network's outputs are probabilities, and predict_proba applies another softmax to them; "
+                "if the loss takes logits, leave out the softmax at the end of the network"
+            )
+        elif kind != "probability" and self._count_single_outputs() and share.is_unit:
+            text = (
+                "the network's outputs lie between 0 and 1, as after a sigmoid, but accuracy takes them for logits, of "
+                'which all above 0 mean 1; set loss = torch.nn.BCELoss(), or leave out the sigmoid and set loss = "bce"'
+            )
+        if text:
+            self.emit(Warned(at=self.stopwatch.now(), text=text))
+
+    def _count_single_outputs(self) -> bool:
+        """Return whether the built-in accuracy counts the outputs that the user's own loss was given."""
+        accuracy = self.metrics.get("accuracy")
+        return accuracy is not None and not accuracy.own and self.loss.own
+
+    def _keep_predictions(self) -> None:
+        """Keep the outputs of the final network, with the targets that were measured already."""
+        task, training = self.task, self.task.experiment.training
+        if not training.save_predictions:
+            return
+        for name in ("test", "validation"):
+            share = self._last.get(name)
+            if share is None or (name == "validation" and training.patience is not None):
+                continue
+            made = make_predictions(training, task.splits, name, share)
+            if made is not None:
+                self.predictions[name] = made
+            elif text := describe_missing_predictions(share, name):
+                self.emit(Note(at=self.stopwatch.now(), text=text))
+
+    def _emit_metric(
+        self, messages: Sequence[EpochTrained] | Sequence[Evaluated], part: Any, name: str, value: float
+    ) -> None:
+        """Emit what was measured after a step of all workers; its time is that of the slowest, as in the result."""
+        at, first, seconds = self.stopwatch.now(), messages[0], max(message.seconds for message in messages)
+        self._announce(
+            Metric(at=at, name=name, value=value, part=part, step=first.step, epoch=first.epoch, seconds=seconds)
+        )
+
+    def _commit(self, saved: Sequence[Saved]) -> Decision:
+        """Commit the checkpoint whose files all workers have saved; a problem is reported, and training continues."""
+        if self.task.checkpoints is None:
+            return Decision()
+        problem = next((message.problem for message in saved if message.problem), "")
+        try:
+            if problem:
+                raise StoreError(problem)
+            checkpoint.commit(self.task.checkpoints, self._manifest(saved[0]))
+        except RunTakenOver:
+            raise
+        except StoreError as error:
+            self.emit(CheckpointFailed(at=self.stopwatch.now(), text=str(error), epoch=saved[0].epoch - 1))
+            return Decision(saved=False)
+        return Decision()
+
+    def _manifest(self, saved: Saved) -> dict[str, Any]:
+        """Return what a checkpoint records of the run; a resumed supervisor starts from it."""
+        manifest: dict[str, Any] = {
+            "epoch": saved.epoch,
+            "epochs": self.epochs,
+            "workers": self.task.workers,
+            "seconds": saved.seconds,
+            "best_loss": self.best_loss,
+            "best_epoch": self.best_epoch,
+            "measured": self.measured,
+            "reached": self.reached,
+            "lost": [asdict(one) for one in self.lost],
+        }
+        if self._absent:  # the others' states serve for workers that are not there
+            missing, first = set(self._absent), self.members[0]
+            manifest["ranks"] = [first if rank in missing else rank for rank in range(self.task.workers)]
+        if skipped := self._skipped_until(saved.epoch * self.task.steps_per_epoch):
+            manifest["skipped"] = skipped
+        return manifest
+
+    def _finish(self, finished: Sequence[Finished]) -> Decision:
+        """Measure the test part with the final network, and assemble the result."""
+        self.weights = finished[0].weights or {}
+        if self.task.splits.test is not None:
+            self.measured = self._measure(self.task.splits.test, "test", [message.share for message in finished])
+            test = self._last["test"]
+            self.outputs = None if test.is_main_output else test.outputs
+        self._keep_predictions()
+        self.result = self._make_result(finished)
+        return Decision()
+
+    def _make_result(self, finished: Sequence[Finished]) -> dict[str, Any]:
+        training, splits = self.task.experiment.training, self.task.splits
+        part = "test" if splits.test is not None else self.task.evaluation_part_name
+        seconds = max(message.seconds for message in finished)
+        steps, full_epochs = max(message.step for message in finished), self.epochs * self.task.steps_per_epoch
+        cut = self._last_step is not None and self._last_step < full_epochs  # stopped in the middle of an epoch
+        samples = self.epochs * len(splits.train)
+        if cut:
+            samples = samples * steps // full_epochs
+        samples -= self._skipped_until(steps)
+        best_epoch = self.best_epoch + 1 if training.patience is not None and self.best_epoch is not None else None
+        kinds = sorted({kind for message in finished for kind in message.times})
+        return {
+            "part": part if self.measured else None,
+            "metrics": self.measured,
+            "seconds": seconds,
+            "times": {kind: sum(one.times.get(kind, 0.0) for one in finished) / len(finished) for kind in kinds},
+            "epochs": self.epochs,
+            "steps": steps,
+            "samples": samples,
+            "samples_per_second": samples / seconds if seconds else None,
+            "bytes_moved": max(message.bytes_moved for message in finished),
+            "peak_memory": [message.memory for message in finished],
+            "workers": self.task.workers,
+            "lost": [asdict(one) for one in self.lost],
+            "threads": self.task.threads,
+            "best_epoch": best_epoch,
+            "stopped_early": cut or self.epochs < training.epochs,
+            **({"start_copy_seconds": splits.copy_seconds} if splits.copy_seconds else {}),
+            **(self.reached or {}),
+            **({"stopped_by": self.stopped_by} if self.stopped_by else {}),
+        }

@@ -1,1 +1,0 @@
-"""Workers that are lost and replaced while the others train."""

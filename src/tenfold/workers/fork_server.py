@@ -1,0 +1,167 @@
+"""The server that worker processes are forked from: it imports torch once, for all of them."""
+
+import atexit
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.util
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import types
+from collections.abc import Iterator
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+from tenfold.errors import MachineError
+from tenfold.machine import limits
+from tenfold.machine.cores import keep_threads_in_children, wait_policy_for_children
+
+START_ATTEMPTS = 3
+SERVER_FOLDER = "TENFOLD_SERVER_FOLDER"
+SAFE_PATH, OWN_SAFE_PATH = "PYTHONSAFEPATH", "tenfold"
+"""Python's variable that keeps files of the current folder, which may be somebody else's, from being imported."""
+_STARTING = threading.RLock()
+PRELOADED = "tenfold.workers.process"
+"""The module that the server imports, by name: it is not imported here, so that the server can start before torch."""
+
+
+_others_servers: set[int] = set()
+"""This process, by its number, if the server that it knows belongs to the process that it was forked from."""
+
+
+def context() -> BaseContext:
+    """Return the context that starts processes: forked from a server that has imported torch, or spawned."""
+    has_server = "forkserver" in multiprocessing.get_all_start_methods() and os.getpid() not in _others_servers
+    return multiprocessing.get_context("forkserver" if has_server else "spawn")
+
+
+def start_server() -> None:
+    """Start the server that workers are forked from, unless it runs; it imports what they need meanwhile.
+
+    A pool starts it in any case. Whoever will need one calls this early, and both processes import torch together.
+    """
+    if multiprocessing.current_process().daemon:  # see check_may_start
+        return
+    if context().get_start_method() == "forkserver":
+        multiprocessing.set_forkserver_preload([PRELOADED])
+        nested = multiprocessing.parent_process() is not None  # whose folder is its parent's
+        with (
+            _no_main(),
+            _importing_as_here(),
+            _environment(SAFE_PATH, OWN_SAFE_PATH),
+            # Where the server's socket is; here, as two threads at once would make two folders.
+            _environment(SERVER_FOLDER, "" if nested else multiprocessing.util.get_temp_dir()),
+            wait_policy_for_children(),
+            _ignoring_interrupts(),
+        ):
+            try:
+                multiprocessing.forkserver.ensure_running()
+            except ChildProcessError:  # the program has called os.fork; `multiprocessing` has one server for a program
+                _others_servers.add(os.getpid())
+            except OSError as error:
+                if "path too long" not in str(error):
+                    raise
+                raise MachineError(
+                    f"the folder for temporary files, {tempfile.gettempdir()}, has too long a name for a socket; "
+                    "set TMPDIR to a shorter one, such as /tmp"
+                ) from None
+
+
+def check_may_start() -> None:
+    """Raise MachineError in a process that may not start others."""
+    if multiprocessing.current_process().daemon:
+        raise MachineError(
+            "worker processes cannot be started from a process of multiprocessing.Pool; use workers=1 in it, and "
+            'fold_mode="fold-by-fold" for folds, or start it with concurrent.futures.ProcessPoolExecutor'
+        )
+
+
+def start_server_for(workers: int) -> None:
+    """Start the server for this many worker processes; raise MachineError if so many cannot be started."""
+    check_may_start()
+    limits.check_open_files(workers)
+    start_server()
+
+
+def start_process(process: Any) -> None:
+    """Start a process; if the server that it is forked from dies at this moment, start the server and it again."""
+    for _ in range(START_ATTEMPTS):
+        try:
+            start_server()  # it may have died since the first process was forked from it
+            with _no_main():
+                process.start()
+        except (EOFError, ConnectionError):
+            time.sleep(0.1)
+        else:
+            return
+    raise MachineError("worker processes cannot be started: the server that they are forked from was killed repeatedly")
+
+
+def set_up_server() -> None:
+    """In the server: let workers use several threads; if its parent is killed, remove the folder of its socket."""
+    folder, parent = os.environ.pop(SERVER_FOLDER, None), os.getppid()
+    if os.environ.get(SAFE_PATH) == OWN_SAFE_PATH:
+        del os.environ[SAFE_PATH]  # for the server alone, not for programs that workers start
+    if folder is None:
+        return
+    keep_threads_in_children()
+
+    def remove() -> None:
+        if os.getppid() != parent:
+            shutil.rmtree(str(folder), ignore_errors=True)
+
+    if folder:
+        atexit.register(remove)
+
+
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """Hide the user's script while processes start, so that it is not run again in them.
+
+    What they need of it travels by value, so a script needs no `if __name__ == "__main__"`. Other threads that start
+    processes wait: this and the variables of the environment are those of the whole program.
+    """
+    with _STARTING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def _importing_as_here() -> contextlib.AbstractContextManager[None]:
+    """Let the server find modules where this process finds them: in the current folder only if this process does."""
+    return _environment("PYTHONPATH", os.pathsep.join(str(Path(place).resolve()) for place in sys.path))
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable for the processes that start in this block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
+@contextlib.contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Start the server with Ctrl-C ignored, which would otherwise interrupt its imports."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

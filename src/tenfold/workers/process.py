@@ -1,0 +1,331 @@
+"""A task packed for other processes: tensors stay where they are, and functions are sent by value."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tenfold.common.part_names import PARTS
+from tenfold.data import Part, Splits, SubsetPart, Tensors
+from tenfold.data.part import Indices, tree_leaves, tree_map
+from tenfold.errors import ExperimentError
+from tenfold.machine.cores import apply
+from tenfold.machine.liveness import WorkerProgress, keep_freed_memory
+from tenfold.runs import Emit, Event, Printed, Stopwatch, Warned
+from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.console import LIMIT, original_streams, tap_streams
+from tenfold.training.flat import state_shapes
+from tenfold.training.randomness import RngState
+from tenfold.transport import SharedTensor
+from tenfold.workers.channels import Channels, SharedChannels
+from tenfold.workers.cooperative import MessageBatch, Scheduler, TurnLock
+from tenfold.workers.elastic import ElasticChannels
+from tenfold.workers.fork_server import set_up_server
+from tenfold.workers.pool import WorkerConnection, attach_to_parent
+from tenfold.workers.task import Task, make_network
+from tenfold.workers.worker import Report, Worker
+
+
+@dataclass(frozen=True)
+class SharedPart:
+    """A part whose tensors lie in shared memory."""
+
+    x: Any
+    """A shared tensor, or a tuple or dict of them."""
+    y: SharedTensor
+
+    @classmethod
+    def copy(cls, part: Tensors) -> "SharedPart":
+        """Copy a part into shared memory."""
+        copied: list[SharedTensor] = []
+
+        def share(tensor: Tensor) -> SharedTensor:
+            copied.append(SharedTensor(tensor))
+            return copied[-1]
+
+        try:
+            return cls(tree_map(share, part.x), share(part.y))
+        except BaseException:
+            for tensor in copied:
+                tensor.close()
+            raise
+
+    def open(self) -> Tensors:
+        """Return the part."""
+        return Tensors(tree_map(SharedTensor.open, self.x), self.y.open())
+
+    def close(self) -> None:
+        """Release the tensors."""
+        for tensor in (*tree_leaves(self.x), self.y):
+            tensor.close()
+
+
+@dataclass(frozen=True)
+class PickedPart:
+    """A subset of a part that is sent: the position of that part in the list, and the sample numbers."""
+
+    position: int
+    indices: Indices
+
+
+class SharedTensors(Tensors):
+    """Tensors that are already in shared memory, so that snapshots refer to them without copying."""
+
+    def __init__(self, part: Tensors) -> None:
+        self.shared = SharedPart.copy(part)
+        opened = self.shared.open()
+        super().__init__(opened.x, opened.y)
+
+
+class TaskSnapshot:
+    """A task as it is sent to the workers; the process that packs it keeps the tensors alive until `close`."""
+
+    def __init__(self, task: Task, *, with_numbers: bool = False) -> None:
+        """Pack a task; the samples' numbers in the data as given only where the other process writes predictions."""
+        self._shared: list[SharedPart] = []
+        self._whole: list[SharedPart | Part] = []
+        self._positions: dict[int, int] = {}
+        try:
+            self._content = self._pack_task(task, with_numbers=with_numbers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _pack_task(self, task: Task, *, with_numbers: bool) -> bytes:
+        parts = {name: self._pack(getattr(task.splits, name)) for name in PARTS}
+        about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in PARTS}
+        if not with_numbers:
+            about["numbers"] = {}
+        experiment = task.experiment.replace(data="<in shared memory>", groups=None, collate=None)
+        try:
+            with original_streams():
+                return bytes(
+                    cloudpickle.dumps(
+                        (replace(task, experiment=experiment, splits=None), about, parts, self._whole)  # type: ignore[arg-type]
+                    )
+                )
+        except Exception as error:  # a user's object may raise anything when it is pickled
+            raise ExperimentError(
+                f"what was given as Python objects (model, data, loss) cannot be sent to worker processes: {error}; "
+                "create what cannot be pickled, such as locks and open files, inside them"
+            ) from error
+
+    def open(self) -> Task:
+        """Return the task, in the process that it was sent to."""
+        task, about, parts, packed = cloudpickle.loads(self._content)
+        whole = [part.open() if isinstance(part, SharedPart) else part for part in packed]
+        opened = {
+            name: SubsetPart(whole[part.position], part.indices) if isinstance(part, PickedPart) else whole[part]
+            for name, part in parts.items()
+            if part is not None
+        }
+        splits: Splits = Splits(**(about | opened))
+        return replace(task, splits=splits)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Release the shared tensors."""
+        for part in self._shared:
+            part.close()
+
+    def _pack(self, part: Part | None) -> PickedPart | int | None:
+        """Return a part's position among those that are sent; each is sent once."""
+        if part is None:
+            return None
+        if isinstance(part, SubsetPart):
+            position = self._pack(part.part)
+            assert isinstance(position, int)
+            return PickedPart(position, part.indices)
+        if id(part) not in self._positions:
+            self._positions[id(part)] = len(self._whole)
+            self._whole.append(self._share(part))
+        return self._positions[id(part)]
+
+    def _share(self, part: Part) -> SharedPart | Part:
+        if isinstance(part, SharedTensors):
+            return part.shared
+        if not isinstance(part, Tensors):
+            return part
+        packed = SharedPart.copy(part)
+        self._shared.append(packed)
+        return packed
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_content": self._content}
+
+
+def bytes_to_share(splits: Splits) -> int:
+    """Return how many bytes a snapshot would put into shared memory."""
+    parts = [getattr(splits, name) for name in PARTS]
+    whole = {id(one): one for one in (part.part if isinstance(part, SubsetPart) else part for part in parts)}
+    return sum(
+        tensor.nbytes
+        for one in whole.values()
+        if isinstance(one, Tensors) and not isinstance(one, SharedTensors)
+        for tensor in (*tree_leaves(one.x), one.y)
+    )
+
+
+def in_shared_memory(splits: Splits) -> Splits:
+    """Move the parts that are tensors into shared memory; the originals can be freed."""
+    moved: dict[str, Any] = {}
+    try:
+        for name in PARTS:
+            part = getattr(splits, name)
+            moved[name] = SharedTensors(part) if isinstance(part, Tensors) else part
+    except BaseException:
+        for part in moved.values():
+            if isinstance(part, SharedTensors):
+                part.shared.close()
+        raise
+    return replace(splits, **moved)
+
+
+set_up_server()  # does something only in the server of worker processes, where the variable is set
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSetup:
+    """What all worker processes of a run are started with."""
+
+    snapshot: TaskSnapshot
+    channels: SharedChannels
+    stopwatch: Stopwatch
+    ranks_by_process: Sequence[range]
+    """The workers in each process: one, or several on a virtual cluster."""
+    resumption: Resumption | None = None
+    """The checkpoint that they continue from."""
+    exchange_times: NDArray[Any] | None = None
+    """[steps, workers]; orders the exchanges of replicas without rounds that share a process."""
+    elastic: bool = False
+    """Whether lost workers are replaced while the others train."""
+
+
+def run_workers(
+    process: int, pipe: Connection, lifeline: Connection, floats: Any, setup: WorkerSetup, *, joining: bool = False
+) -> None:
+    """Train the replicas of one process; if `joining`, it replaces a lost worker and first waits for a state."""
+    progress = attach_to_parent(process, lifeline, floats)
+    ranks, stopwatch = setup.ranks_by_process[process], setup.stopwatch
+    connection = WorkerConnection(pipe, progress.mark_waiting)
+    try:
+        forward_warnings(connection.emit, stopwatch, ranks[0])
+        forward_prints(connection, stopwatch, ranks[0])
+        with progress.allow_more_time():
+            task = setup.snapshot.open()
+        if task.cores.workers:  # pinned
+            problem = apply(task.cores.cpus(process))
+            if problem and process == 0:
+                connection.emit(Warned(at=stopwatch.now(), text=problem))
+        torch.set_num_threads(task.threads)
+        keep_freed_memory()
+        if len(ranks) == 1 and setup.exchange_times is None:
+            _train_one(ranks[0], task, setup, connection, progress, joining=joining)
+        else:
+            _train_several(ranks, task, setup, connection, progress)
+    except BaseException as error:
+        connection.fail(error)
+
+
+def _train_one(
+    rank: int,
+    task: Task,
+    setup: WorkerSetup,
+    connection: WorkerConnection,
+    progress: WorkerProgress,
+    *,
+    joining: bool,
+) -> None:
+    channels = _open_channels(setup, rank, connection, progress)
+    worker = _make_worker(task, setup, channels, connection, progress, lambda message: connection.report((message,)))
+    if joining:
+        assert isinstance(channels, ElasticChannels)
+        worker.join(channels.join())
+        worker.train()
+    else:
+        _train(worker, setup.resumption)
+
+
+def _open_channels(setup: WorkerSetup, rank: int, connection: WorkerConnection, progress: WorkerProgress) -> Channels:
+    shared = setup.channels
+    if not setup.elastic:
+        return shared.open(rank, waiting=progress.mark_waiting)
+    members = tuple(range(shared.workers))
+    make = partial(ElasticChannels, number=rank, members=members, ask=connection.ask, send=connection.send)
+    channels = shared.open(rank, waiting=progress.mark_waiting, make=make)
+    assert isinstance(channels, ElasticChannels)
+    connection.is_outdated = channels.is_outdated
+    return channels
+
+
+def _make_worker(
+    task: Task,
+    setup: WorkerSetup,
+    channels: Channels,
+    connection: WorkerConnection,
+    progress: WorkerProgress,
+    report: Report,
+) -> Worker:
+    """Return a worker, whose network must have weights of the same shapes as in every other process."""
+    with progress.allow_more_time():
+        network = make_network(task)
+        setup.channels.check_shapes(state_shapes(network))
+        return Worker(task, network, channels, setup.stopwatch, connection.emit, report, progress)
+
+
+def forward_warnings(emit: Emit, stopwatch: Stopwatch, rank: int) -> None:
+    """In a worker process: emit Python's warnings as events, which name the worker, instead of printing them."""
+
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        emit(Warned(at=stopwatch.now(), text=f"{category.__name__}: {message}", worker=rank, concerns_worker=True))
+
+    warnings.showwarning = show
+
+
+def forward_prints(connection: WorkerConnection, stopwatch: Stopwatch, rank: int) -> None:
+    """In a worker process: send what it prints to the supervisor with its events, in addition to printing it."""
+    kept: list[str] = []
+
+    def printed() -> list[Event]:
+        count = len(kept)  # other threads may print more meanwhile, which stays for the next time
+        if not count:
+            return []
+        text = "".join(kept[:count])[-LIMIT:]
+        del kept[:count]
+        return [Printed(at=stopwatch.now(), text=text, worker=rank)]
+
+    connection.printed = printed
+    tap_streams(kept.append)
+
+
+def _train(worker: Worker, resumption: Resumption | None) -> None:
+    if resumption is not None:
+        with worker.progress.allow_more_time():
+            worker.resume(resumption.state(worker.number))
+    worker.train()
+
+
+def _train_several(
+    ranks: range, task: Task, setup: WorkerSetup, connection: WorkerConnection, progress: WorkerProgress
+) -> None:
+    """Train several replicas, each until it has to wait for another."""
+    scheduler = Scheduler(setup.exchange_times, progress.mark_waiting)
+    batch = MessageBatch(len(ranks), connection.report, scheduler)
+
+    def train_at(index: int) -> None:
+        RngState.use_own_numpy_generator()
+        rank = ranks[index]
+        lock = TurnLock(scheduler, rank) if setup.exchange_times is not None else None
+        channels = setup.channels.open(rank, scheduler.wait_until, lock)
+        worker = _make_worker(task, setup, channels, connection, progress, partial(batch.report, index))
+        if lock is not None:
+            lock.step = lambda: worker.replica.steps
+        _train(worker, setup.resumption)
+
+    scheduler.run([partial(train_at, index) for index in range(len(ranks))])

@@ -1,0 +1,354 @@
+"""What a round does to a replica: averaging, compression, the outer optimizer, and the optimizer's state."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tenfold.experiment import Division
+from tenfold.mixing import Round, Strategy, is_round_due
+from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
+from tenfold.training import FlatState, Replica
+from tenfold.training.muon import SMALL, Muon, Shape
+from tenfold.training.optimizers import make_optimizer
+from tenfold.transport import SharedMemoryTransport
+from tenfold.workers.channels import Channels, MakeRound
+from tenfold.workers.task import Task, make_network
+
+
+class AveragedReplica(Protocol):
+    """The attributes of a replica that rounds read and change."""
+
+    @property
+    def flat(self) -> FlatState:
+        """Its whole state, in the buffer of the transport."""
+        ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Its optimizer."""
+        ...
+
+    @property
+    def learning(self) -> list[nn.Parameter]:
+        """The parameters that the optimizer changes."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of its last step."""
+        ...
+
+
+class ReplicaRounds:
+    """The rounds of one replica, in which all replicas take part."""
+
+    bytes_moved: float = 0.0
+
+    def __init__(self, division: Division, replica: AveragedReplica, channels: Channels, samples: list[float]) -> None:
+        """Take part as the division says; `samples` are the sizes of all workers' shards."""
+        averages_gradients = division.average == "gradients"
+        size = sum(p.numel() for p in replica.learning) if averages_gradients else replica.flat.parameters
+        self.division = division
+        self.strategy = make_strategy(division)
+        self.outer = make_outer(division)
+        self.compressor = make_compressor(division, size)
+        self.replica = replica
+        self.channels = channels
+        self.samples = samples
+        self.count = 0
+        """The number of rounds so far."""
+        self.measure_distance = True
+        """Whether to measure in the next round how far this replica is from the average."""
+        self.distance_from_mean: float | None = None
+        """|x - mean| / |mean| of the parameters x before the last round that was measured: the metric "spread"."""
+        self.parameters = replica.flat.vector[: replica.flat.parameters]
+        self.outer_state = self.outer.start(self.parameters)
+        differences = self.compressor.name != "none" and not averages_gradients
+        self.reference = self.parameters.clone() if differences else None
+        made = replica.optimizer.state if division.optimizer_state == "reset" else {}
+        self._first_state = {owner: copy.deepcopy(state) for owner, state in made.items()}
+        """What the optimizer is reset to: usually nothing, but some create their state in the constructor."""
+
+    @property
+    def upcoming(self) -> Round:
+        """The next round."""
+        return self.strategy.round(self.count, self.channels.transport.size)
+
+    def begin(self) -> MakeRound:
+        """Count the next round, and return the function that makes it for any number of replicas."""
+        number = self.count
+        self.count += 1
+        return lambda size: self.strategy.round(number, size)
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a round follows this step, counted from 1 over the run."""
+        return is_round_due(step, self.division.steps_between_rounds, self.division.local_after)
+
+    def end_overlapped(self) -> None:
+        """Do nothing, as a round has ended when `average_weights` returns; `OverlappedRounds` ends the one it began."""
+
+    def average_weights(self) -> None:
+        """Average the replica's state with the others', as the next round says."""
+        make_round, transport = self.begin(), self.channels.transport
+        if make_round(transport.size).is_idle:
+            self.channels.run_round(transport, make_round, self.samples)
+            return
+        nbytes = self._compress()
+        before = self.parameters.clone() if self.measure_distance else None
+        self.replica.flat.batch_norm.variances_to_moments()
+        round_ = self.channels.run_round(transport, make_round, self.samples)
+        self.replica.flat.batch_norm.moments_to_variances(replicas_are_equal=round_.is_exact)
+        if before is not None:
+            self.distance_from_mean = float((before - self.parameters).norm() / self.parameters.norm().clamp_min(1e-30))
+            self.measure_distance = False
+        self.outer.update(self.outer_state, self.parameters, n=transport.size, lr=self.replica.rate)
+        if self.reference is not None:
+            self.reference.copy_(self.parameters)
+        if self.division.optimizer_state in ("average", "reset"):
+            self._mix_optimizer(make_round)
+        self._count_bytes(round_, nbytes)
+
+    def use_mean_of_replicas(self, samples: Sequence[float] | None = None) -> None:
+        """Replace the replica's weights by the mean of all replicas; `samples` are their shares in it."""
+        flat, transport = self.replica.flat, self.channels.transport
+        if self.strategy.final(transport.size).is_idle:
+            return
+        flat.batch_norm.variances_to_moments()
+        round_ = self.channels.try_round(transport, self.strategy.final, self.samples if samples is None else samples)
+        flat.batch_norm.moments_to_variances(replicas_are_equal=round_.is_exact)
+
+    def average_gradients(self, samples: Sequence[float]) -> None:
+        """Replace the replica's gradients by the average of all, weighted by the samples they were computed on.
+
+        A replica without samples takes part with a gradient of zero.
+        """
+        make_round = self.begin()
+        learning = self.replica.learning
+        for parameter in learning:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
+        if make_round(self.channels.gradient_transport.size).is_idle:
+            self.channels.run_round(self.channels.gradient_transport, make_round, samples)
+            return
+        nbytes = self._compress_gradients(gradients)
+        self._count_bytes(average_tensors(self.channels, make_round, gradients, samples), nbytes)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs: rounds so far, outer momentum, and what compression has not sent yet."""
+        return {
+            "rounds": self.count,
+            "outer": self.outer_state,
+            "reference": self.reference,
+            "error": self.compressor.error,
+            "bytes_moved": self.bytes_moved,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        device, error = self.parameters.device, state["error"]
+        self.count, self.bytes_moved = state["rounds"], state["bytes_moved"]
+        self.outer_state = {name: tensor.to(device) for name, tensor in state["outer"].items()}
+        if self.reference is not None:
+            self.reference.copy_(state["reference"])
+        self.compressor.error = None if error is None else error.to(device)
+
+    def _compress(self) -> int:
+        """Replace the weights by what the others would decode, and return the bytes of that."""
+        if self.reference is None:
+            return self.replica.flat.vector.nbytes
+        packed = self.compressor.encode(self.parameters - self.reference)
+        self.compressor.decode(packed, self.parameters)
+        for part in self.replica.flat.frozen:  # a compressor may decode 0 as something else
+            self.parameters[part].zero_()
+        self.parameters.add_(self.reference)
+        return packed.nbytes + self.replica.flat.vector.nbytes - self.parameters.nbytes
+
+    def _mix_optimizer(self, make_round: MakeRound) -> None:
+        optimizer = self.replica.optimizer
+        if self.division.optimizer_state == "reset":
+            optimizer.state.clear()
+            optimizer.state.update({owner: copy.deepcopy(first) for owner, first in self._first_state.items()})
+            return
+        states = [optimizer.state[parameter] for parameter in self.replica.learning if parameter in optimizer.state]
+        for key in dict.fromkeys(key for state in states for key in state):
+            tensors = [state[key] for state in states if isinstance(state.get(key), Tensor) and state[key].ndim]
+            if tensors:
+                average_tensors(self.channels, make_round, tensors, self.samples)
+
+    def _compress_gradients(self, gradients: list[Tensor]) -> int:
+        if self.compressor.name == "none":
+            return sum(gradient.nbytes for gradient in gradients)
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        packed = self.compressor.encode(flat)
+        self.compressor.decode(packed, flat)
+        for gradient, new in zip(gradients, torch.split(flat, [one.numel() for one in gradients]), strict=True):
+            gradient.copy_(new.view_as(gradient))
+        return packed.nbytes
+
+    def _count_bytes(self, round_: Round, nbytes: int) -> None:
+        self.bytes_moved += round_.bytes_per_worker(nbytes)[self.channels.transport.rank]
+
+
+def average_tensors(
+    channels: Channels, make_round: MakeRound, tensors: list[Tensor], samples: Sequence[float]
+) -> Round:
+    """Average tensors that are not part of the replica's flat state, such as gradients, in place."""
+    buffer, start = channels.gradient_transport.buffer, 0
+    for tensor in tensors:
+        buffer[start : start + tensor.numel()].copy_(tensor.reshape(-1))
+        start += tensor.numel()
+    round_ = channels.run_round(channels.gradient_transport, make_round, samples)
+    start = 0
+    for tensor in tensors:
+        tensor.copy_(buffer[start : start + tensor.numel()].view_as(tensor))
+        start += tensor.numel()
+    return round_
+
+
+# Steps of Muon with averaged gradients, in which the workers of one machine divide the orthogonalization.
+#
+# All workers have the same gradients, momenta and weights, so that all would compute the same. Where it saves time,
+# each changes only its own part of the large matrices, and writes the result into the others' weights. The products
+# of a part of a stack of matrices have the same bits as those of the whole stack, as long as one thread computes
+# them.
+
+OPERATIONS_PER_SECOND = 4e10
+"""Multiplications and additions of one core, in products of matrices with 64 rows."""
+BYTES_PER_SECOND = 4e9
+"""Of weights that are written into the memory of another worker."""
+MEETING_SECONDS = 1e-3
+"""Seconds that an additional wait for the slowest worker may cost in every step, on a machine that is not idle."""
+
+
+class SharedOrthogonalization:
+    """One worker's part of every step."""
+
+    def __init__(self, replica: Replica, optimizer: Muon, transport: SharedMemoryTransport) -> None:
+        self._optimizer = optimizer
+        self._transport = transport
+        stacks = large_stacks(optimizer)
+        own = assign_matrices(list(stacks.values()), transport.size)[transport.rank]
+        optimizer.own = dict(zip(stacks, own, strict=True))
+        self._slices = []
+        for (parameter, (_, rows, columns)), part in zip(stacks.items(), own, strict=True):
+            start = (parameter.data_ptr() - replica.flat.vector.data_ptr()) // parameter.element_size()
+            size = rows * columns
+            self._slices.append(slice(start + part.start * size, start + part.stop * size))
+
+    def step(self) -> None:
+        """Update this worker's part of the weights, and wait until the others have written theirs into the rest."""
+        self._optimizer.step()
+        self._transport.copy_to_others(self._slices)
+
+
+def share_orthogonalization(replica: Replica, channels: Channels, strategy: Strategy) -> SharedOrthogonalization | None:
+    """Return this worker's part of the steps, or None where every worker should take whole steps.
+
+    A worker may write into another's weights only after that one has computed its gradient: averaging waits for all.
+    """
+    transport, optimizer = channels.transport, replica.optimizer
+    if not isinstance(transport, SharedMemoryTransport) or not isinstance(optimizer, Muon):
+        return None
+    if channels.is_elastic or not strategy.always_exact or torch.get_num_threads() > 1:
+        return None
+    return (
+        SharedOrthogonalization(replica, optimizer, transport)
+        if stacks_worth_sharing(optimizer, transport.size)
+        else None
+    )
+
+
+def shared_stacks(task: Task, workers: int | None = None) -> list[Shape]:
+    """Return the stacks of matrices that worker processes of this task share; none where they take whole steps.
+
+    `workers` is how many there are, if not the task's own number.
+    """
+    training, machine = task.experiment.training, task.experiment.machine
+    if training.optimizer != "muon" or task.division.average != "gradients":
+        return []
+    if machine.on_failure == "continue" or task.threads > 1 or not make_strategy(task.division).always_exact:
+        return []
+    optimizer = make_optimizer(training, make_network(task))
+    return list(stacks_worth_sharing(optimizer, workers or task.workers).values())
+
+
+def large_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:
+    """Return the learnt parameters with large matrices, which workers can share: each takes some of every stack.
+
+    Small matrices are not among them: they are orthogonalized together, in next to no time.
+    """
+    if not isinstance(optimizer, Muon):
+        return {}
+    return {
+        parameter: shape
+        for group in optimizer.param_groups
+        if group["rule"] == "muon"
+        for parameter, shape in zip(group["params"], group["shapes"], strict=True)
+        if parameter.requires_grad and min(shape[1:]) > SMALL
+    }
+
+
+def stacks_worth_sharing(optimizer: torch.optim.Optimizer, workers: int) -> dict[Tensor, Shape]:
+    """Return the parameters whose matrices `workers` workers share; none where that does not pay.
+
+    It does not where a parameter has more than two dimensions, as in convolutions, which use their weights at many
+    places: the rest of a step takes far longer.
+    """
+    stacks = large_stacks(optimizer)
+    up_to_matrices = all(parameter.ndim <= 2 for group in optimizer.param_groups for parameter in group["params"])
+    return stacks if up_to_matrices and division_pays(list(stacks.values()), workers) else {}
+
+
+def division_pays(stacks: Sequence[Shape], workers: int) -> bool:
+    """Return whether `workers` workers save more time by dividing these stacks than it costs them."""
+    if workers == 1 or not stacks:
+        return False
+    saved = (1 - largest_share(stacks, workers)) * sum(map(_operations, stacks)) / OPERATIONS_PER_SECOND
+    written = max(_own_bytes(stacks, parts) for parts in assign_matrices(stacks, workers)) * (workers - 1)
+    return saved > MEETING_SECONDS + written / BYTES_PER_SECOND
+
+
+def assign_matrices(stacks: Sequence[Shape], workers: int) -> list[list[slice]]:
+    """Return for each worker its matrices of each stack, so that all have about the same amount of work."""
+    total, before = sum(map(_operations, stacks)), 0
+    divided: list[list[slice]] = [[] for _ in range(workers)]
+    for stack in stacks:
+        count, each = stack[0], _operations(stack) // stack[0]
+        middles = [2 * (before + place * each) + each for place in range(count)]
+        owners = [workers * middle // (2 * total) for middle in middles]
+        for worker, parts in enumerate(divided):
+            first = sum(owner < worker for owner in owners)
+            parts.append(slice(first, first + owners.count(worker)))
+        before += count * each
+    return divided
+
+
+def largest_share(stacks: Sequence[Shape], workers: int) -> float:
+    """Return the share of the work that the worker with the most work has."""
+    each = [_operations(stack) // stack[0] for stack in stacks]
+    work: list[int] = [
+        sum(operations * (part.stop - part.start) for operations, part in zip(each, parts, strict=True))
+        for parts in assign_matrices(stacks, workers)
+    ]
+    return max(work) / sum(work)
+
+
+def stacked_bytes(stacks: Sequence[Shape]) -> int:
+    """Return the bytes of all matrices."""
+    return sum(4 * count * rows * columns for count, rows, columns in stacks)
+
+
+def _own_bytes(stacks: Sequence[Shape], parts: Sequence[slice]) -> int:
+    own = (len(range(stack[0])[part]) for stack, part in zip(stacks, parts, strict=True))
+    return stacked_bytes([(count, *stack[1:]) for count, stack in zip(own, stacks, strict=True)])
+
+
+def _operations(stack: Shape) -> int:
+    """Return the operations that orthogonalize a stack: Gram matrices, nine products of these, and the updates."""
+    count, rows, columns = stack
+    size, other = min(rows, columns), max(rows, columns)
+    return count * size * size * (4 * other + 18 * size)

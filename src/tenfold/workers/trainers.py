@@ -1,0 +1,273 @@
+"""How a worker trains its replica together with the others: who steps, who averages, and when.
+
+For every batch, `Worker` calls `train_step` and then `average_weights_if_due` of its trainer. What these do:
+
+| trainer                    | `train_step`                                    | `average_weights_if_due`            |
+|----------------------------|-------------------------------------------------|-------------------------------------|
+| `GradientAveragingTrainer` | backward, average gradients, optimizer's step   | nothing: all weights are equal      |
+| `WeightAveragingTrainer`   | backward, optimizer's step (`Replica.step`)     | a round of all, every `sync_every`  |
+| `AsynchronousTrainer`      | the same                                        | an exchange with one partner        |
+
+By default gradients are averaged (`with_defaults` in `experiment/fields.py` decides). With `overlap`, a round of
+weights ends after the step that follows (`OverlappedRounds`). A single worker has a `WeightAveragingTrainer`, whose
+rounds have nothing to do.
+
+Averaging passes through three layers: `average_gradients` or `average_weights` of `ReplicaRounds` does all that belongs
+to a round (compression, the outer optimizer, the optimizer's state), `Channels.run_round` knows which workers take
+part, and `Transport.mix` averages their vectors.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tenfold.experiment import Division
+from tenfold.mixing import AsynchronousStrategy
+from tenfold.mixing.builders import make_strategy
+from tenfold.mixing.round import CENTRE, Exchange, ExchangeVectors, exact_round
+from tenfold.training import Replica
+from tenfold.workers.channels import Channels
+from tenfold.workers.rounds import ReplicaRounds, share_orthogonalization
+
+
+class Trainer(ABC):
+    """Trains one worker's replica, batch by batch, together with the replicas of the other workers."""
+
+    replica: Replica
+
+    @property
+    @abstractmethod
+    def bytes_moved(self) -> float:
+        """The bytes that this worker has sent so far, as a network would count them.
+
+        What divided steps write is not counted: they exist only in the memory of one machine, and the number is that
+        of the same run on a cluster.
+        """
+
+    def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:  # noqa: ARG002
+        """Train on one batch, and return its loss; without a batch (x is None) only the learning rate advances.
+
+        `sizes` are the numbers of samples that all workers train on in this step, 0 for those that have none left.
+        """
+        if x is not None:
+            return self.replica.step(x, y)
+        self.replica.advance()  # the learning rate follows the run, not the shard
+        return None
+
+    @abstractmethod
+    def average_weights_if_due(self, step: int) -> None:
+        """Average the weights with the other workers', if that is due after this step, counted from 1 over the run."""
+
+    @abstractmethod
+    def use_mean_of_replicas(self) -> None:
+        """Replace the replica's weights by those that the run has reached: the mean of all replicas."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+
+    @abstractmethod
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+
+    def take_staleness(self) -> list[float]:
+        """Return how stale the weights were in each exchange since the last call; empty where there are rounds."""
+        return []
+
+    def take_distance_from_mean(self) -> float | None:
+        """Return |x - mean| / |mean| of the weights x before a round since the last call, the metric "spread"."""
+        return None
+
+
+class WeightAveragingTrainer(Trainer):
+    """Lets every replica step by its own gradients, and averages the weights of all in rounds after the same step."""
+
+    def __init__(self, replica: Replica, rounds: ReplicaRounds) -> None:
+        self.replica = replica
+        self.rounds = rounds
+
+    @property
+    def bytes_moved(self) -> float:
+        """The bytes that this worker has sent in rounds."""
+        return self.rounds.bytes_moved
+
+    def average_weights_if_due(self, step: int) -> None:
+        """Carry out the next round, if it is due after this step; one that overlaps with this step ends first."""
+        self.rounds.end_overlapped()
+        if self.rounds.is_due(step):
+            self.rounds.average_weights()
+
+    def take_distance_from_mean(self) -> float | None:
+        """Return the distance before the first round after the last call; None where there was no round."""
+        taken, self.rounds.distance_from_mean = self.rounds.distance_from_mean, None
+        self.rounds.measure_distance = True
+        return taken
+
+    def use_mean_of_replicas(self) -> None:
+        """Replace the replica's weights by the mean of all replicas."""
+        self.rounds.use_mean_of_replicas()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return self.rounds.state()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        self.rounds.load(state)
+
+
+class GradientAveragingTrainer(WeightAveragingTrainer):
+    """Averages gradients before every step, weighted by the sizes of their batches, so that weights never differ."""
+
+    def __init__(self, replica: Replica, rounds: ReplicaRounds) -> None:
+        super().__init__(replica, rounds)
+        self.shared_orthogonalization = share_orthogonalization(replica, rounds.channels, rounds.strategy)
+
+    def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
+        """Compute this worker's gradient, average it with the others', then step."""
+        self.replica.advance()
+        if x is None:  # the last step left the average of all there
+            self.replica.optimizer.zero_grad(set_to_none=True)
+        loss = self.replica.backward(x, y) if x is not None else None
+        self.replica.densify()
+        self.rounds.average_gradients([float(size) for size in sizes])
+        self.replica.clip()
+        if self.shared_orthogonalization is not None:
+            self.shared_orthogonalization.step()
+        else:
+            self.replica.optimizer.step()
+        return loss
+
+    def average_weights_if_due(self, step: int) -> None:
+        """Do nothing: the gradients were averaged, so that all replicas have the same weights."""
+
+
+def make_trainer(division: Division, replica: Replica, channels: Channels, samples: list[float]) -> Trainer:
+    """Return what trains this replica together with the others; `samples` are the sizes of all workers' shards."""
+    strategy = make_strategy(division)
+    if isinstance(strategy, AsynchronousStrategy):
+        return AsynchronousTrainer(strategy, replica, channels, samples)
+    if division.overlap:
+        from tenfold.workers.overlapped_rounds import OverlappedRounds
+
+        return WeightAveragingTrainer(replica, OverlappedRounds(division, replica, channels, samples))
+    kind = GradientAveragingTrainer if division.average == "gradients" else WeightAveragingTrainer
+    return kind(replica, ReplicaRounds(division, replica, channels, samples))
+
+
+def can_capture(division: Division) -> bool:
+    """Return whether whole steps may be captured in a graph, because rounds change nothing but the weights."""
+    plain = division.average != "gradients" and division.optimizer_state not in ("average", "reset")
+    return plain and not make_strategy(division).asynchronous
+
+
+class AsynchronousTrainer(Trainer):
+    """Lets every replica step by its own gradients, and carries out the exchanges that an asynchronous strategy states.
+
+    Staleness is the number of changes that others have made since this worker last read: to the centre or, where
+    workers exchange with one another, to its own weights.
+    """
+
+    bytes_moved: float = 0.0
+
+    def __init__(
+        self, strategy: AsynchronousStrategy, replica: Replica, channels: Channels, samples: list[float]
+    ) -> None:
+        assert channels.exchange_memory is not None, "the channels have no memory for exchanges"
+        self.strategy = strategy
+        self.replica = replica
+        self.transport = channels.transport
+        self.memory = channels.exchange_memory
+        self.samples = samples
+        self.rank, self.size = channels.transport.rank, channels.transport.size
+        self.staleness: list[float] = []
+        self.nbytes = replica.flat.vector.nbytes
+        parameters = replica.flat.vector[: replica.flat.parameters]
+        self.gradients = torch.zeros_like(parameters if strategy.sends_gradients else parameters[:0])
+        self._seen = 0.0
+        if strategy.has_centre and self.rank == 0:
+            self.memory.centre[0].copy_(replica.flat.vector)
+
+    def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
+        """Train on one batch, and return its loss."""
+        loss = super().train_step(x, y, sizes) if self.strategy.has_centre else self._train_step_among_partners(x, y)
+        if loss is not None and self.strategy.sends_gradients:
+            self.replica.flat.add_gradients(self.gradients)
+        return loss
+
+    def _train_step_among_partners(self, x: Any, y: Any) -> Tensor | None:
+        """Compute a gradient on weights that a partner may change meanwhile, then apply it to what they are now."""
+        replica, versions = self.replica, self.memory.versions
+        replica.advance()
+        if x is None:
+            return None
+        before = float(versions[self.rank])
+        loss = replica.backward(x, y)
+        replica.clip()
+        with self.memory.holding(self.rank):
+            replica.optimizer.step()
+            self.staleness.append(float(versions[self.rank]) - before)
+        return loss
+
+    def average_weights_if_due(self, step: int) -> None:
+        """Exchange weights or gradients with the centre or a partner, if the strategy does so after this step."""
+        exchange = self.strategy.exchange(self.rank, step, self.size)
+        if exchange is None:
+            return
+        centred = exchange.partner == CENTRE
+        with self.memory.holding(*((CENTRE,) if centred else (self.rank, exchange.partner))):
+            self.strategy.apply(exchange, self._vectors(exchange), self.size)
+            if centred:
+                self._note_centre(exchange)
+            else:
+                self.memory.versions[exchange.partner] += 1
+        if exchange.sends:
+            self.gradients.zero_()
+        self.bytes_moved += self.nbytes * (exchange.sends + exchange.receives)
+
+    def _vectors(self, exchange: Exchange) -> ExchangeVectors:
+        flat, memory, parameters = self.replica.flat, self.memory, self.replica.flat.parameters
+        mine = flat.vector[:parameters]
+        if exchange.partner == CENTRE:
+            centre = memory.centre[:, :parameters]
+            return ExchangeVectors(mine, centre[0], self.gradients, centre[1])
+        return ExchangeVectors(mine, memory.replicas[exchange.partner, :parameters], self.gradients, mine[:0])
+
+    def _note_centre(self, exchange: Exchange) -> None:
+        """Record how stale this worker's view of the centre was, and that the worker has changed it."""
+        versions = self.memory.versions
+        if exchange.sends:
+            self.staleness.append(float(versions[self.size] - self._seen))
+            versions[self.size] += 1
+        self._seen = float(versions[self.size])
+
+    def take_staleness(self) -> list[float]:
+        """Return the staleness of the exchanges since the last call."""
+        taken, self.staleness = self.staleness, []
+        return taken
+
+    def use_mean_of_replicas(self) -> None:
+        """Replace the replica's weights by the mean of all; its parameters by the centre's where there is one."""
+        flat = self.replica.flat
+        flat.batch_norm.variances_to_moments()
+        self.transport.mix(exact_round(self.size), self.samples)
+        flat.batch_norm.moments_to_variances(replicas_are_equal=True)
+        if self.strategy.has_centre:
+            flat.vector[: flat.parameters].copy_(self.memory.centre[0, : flat.parameters])
+
+    def state(self) -> dict[str, Any]:
+        """Return the centre, which rank 0 keeps for all, and the gradients that were not sent yet."""
+        centre = self.memory.centre.clone() if self.rank == 0 and self.strategy.has_centre else None
+        state = {"centre": centre, "bytes_moved": self.bytes_moved}
+        return state | {"accrued": self.gradients} if self.strategy.sends_gradients else state
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        if state["centre"] is not None:
+            self.memory.centre.copy_(state["centre"])
+        self.bytes_moved = state["bytes_moved"]
+        if self.strategy.sends_gradients:
+            self.gradients.copy_(state["accrued"])
