@@ -26,8 +26,9 @@ from support.options import make_parser, write_json
 from torch import Tensor, nn
 
 from tenfold.data import Splits
+from tenfold.engines.choose import resolve_defaults
 from tenfold.engines.one_device import train_replicas
-from tenfold.engines.prepare import prepare, resolve_defaults
+from tenfold.engines.prepare import prepare
 from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.machine.cores import using_threads

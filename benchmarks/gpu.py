@@ -23,8 +23,9 @@ from torch import nn
 
 from tenfold.data import SubsetPart, Tensors, order
 from tenfold.engines import Outcome
+from tenfold.engines.choose import resolve_defaults
 from tenfold.engines.one_device import train_replicas
-from tenfold.engines.prepare import prepare, resolve_defaults
+from tenfold.engines.prepare import prepare
 from tenfold.engines.serial import Serial
 from tenfold.engines.stacked_folds import train_folds
 from tenfold.errors import TenfoldError

@@ -15,7 +15,7 @@ from support.options import make_parser, write_json
 
 import tenfold
 from tenfold.data import where
-from tenfold.papers.recommend import PeopleToFollow
+from tenfold.papers.recommender import PeopleToFollow
 
 BASE: dict[str, Any] = {
     "model": "recommender",

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import tenfold
+from tenfold.engines.choose import resolve_defaults
 from tenfold.engines.one_device import train_replicas
-from tenfold.engines.prepare import prepare, resolve_defaults
+from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
 from tenfold.machine import cores
 from tenfold.runs import Run, Stopwatch

@@ -19,8 +19,6 @@ EXPECTED = [
     "list_runs",
     "open_run",
     "plan",
-    "recipes",
-    "recommend",
     "resume",
     "shard",
     "simulate",

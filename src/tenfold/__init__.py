@@ -6,7 +6,6 @@ from tenfold.common.imports import lazy_attributes
 from tenfold.machine import cores as _cores  # noqa: F401 - it notices from here on that this process is forked
 
 if TYPE_CHECKING:
-    from tenfold import recipes
     from tenfold import sklearn as sklearn
     from tenfold.api.compare import compare
     from tenfold.api.cross_validate import cross_validate
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from tenfold.errors import StopTraining, TenfoldError
     from tenfold.experiment import Experiment
     from tenfold.loop import average, shard
-    from tenfold.papers.recommend import recommend
     from tenfold.runs import Run
     from tenfold.runs.callbacks import Callback
 
@@ -40,8 +38,6 @@ __all__ = [
     "list_runs",
     "open_run",
     "plan",
-    "recipes",
-    "recommend",
     "resume",
     "shard",
     "simulate",
@@ -66,8 +62,6 @@ _HOMES = {
     "list_runs": "tenfold.api.open_run",
     "open_run": "tenfold.api.open_run",
     "plan": "tenfold.api.plan",
-    "recipes": "tenfold.papers",
-    "recommend": "tenfold.papers.recommend",
     "resume": "tenfold.api.train",
     "shard": "tenfold.loop",
     "simulate": "tenfold.api.simulate",

@@ -3,8 +3,9 @@
 import pytest
 
 import tenfold
+from tenfold.engines.choose import resolve_defaults
 from tenfold.engines.one_device import train_replicas
-from tenfold.engines.prepare import prepare, resolve_defaults
+from tenfold.engines.prepare import prepare
 from tenfold.runs import Stopwatch
 from tenfold.runs.callbacks import Callbacks
 

@@ -330,7 +330,7 @@ def test_files_in_the_current_folder_do_not_hide_installed_modules(folder: Path)
 
 SERVER = """
 import os
-from tenfold.workers.pool import fork_server
+from tenfold.workers import fork_server
 fork_server.PRELOADED = "json"
 if __name__ == "__main__":
     fork_server.start_server()

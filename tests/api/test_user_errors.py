@@ -273,7 +273,7 @@ def test_a_softmax_at_the_end_is_noticed() -> None:
 def test_a_traceback_ends_at_the_users_call(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError) as caught:
         tenfold.train(**BASE | {"model": lambda: nn.Linear(4, 1)})
-    assert [entry.path.name for entry in caught.traceback] == ["test_user_errors.py", "call_errors.py"]
+    assert [entry.path.name for entry in caught.traceback] == ["test_user_errors.py", "experiment.py"]
     assert isinstance(caught.value.__context__, RuntimeError)
     assert "direct cause" not in "".join(traceback.format_exception(caught.value))
     monkeypatch.setenv("TENFOLD_TRACEBACK", "full")

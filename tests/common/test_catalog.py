@@ -2,7 +2,7 @@ import pytest
 from looped import looped
 
 from tenfold.common import catalog
-from tenfold.common.catalog import LazyRegistry, Registry
+from tenfold.common.catalog import Registry
 
 FAMILIES = {name: family for name, family in vars(catalog).items() if isinstance(family, Registry)}
 
@@ -20,7 +20,7 @@ def test_members_that_know_their_name_are_listed_under_it(family):
 
 
 def test_a_lazy_member_is_imported_once():
-    functions = LazyRegistry("function", {"root": "math:sqrt", "wrong": "no_such_module:f"})
+    functions = Registry("function", {"root": "math:sqrt", "wrong": "no_such_module:f"})
     assert list(functions) == ["root", "wrong"]
     assert functions["root"](9) == 3
     assert functions["root"] is functions["root"]

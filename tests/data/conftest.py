@@ -83,7 +83,7 @@ def tiny(mirror, monkeypatch) -> Source:
         files={name: source_file(data) for name, data in CONTENTS.items()},
         mirrors=(mirror.address,),
     )
-    monkeypatch.setitem(SOURCES._members, "tiny", source)
+    monkeypatch.setitem(SOURCES.built_in, "tiny", source)
     return source
 
 

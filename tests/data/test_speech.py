@@ -10,7 +10,7 @@ from tenfold.data import load
 from tenfold.errors import DataError
 from tenfold.papers import speech
 from tenfold.papers.speech import BANDS, RATE, log_mel, mel_filters, sentence
-from tenfold.training.metrics import phone_accuracy
+from tenfold.papers.speech_metrics import phone_accuracy
 
 
 def test_a_tone_is_loudest_in_its_band():

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import tenfold
+from tenfold import papers
 from tenfold.data import load, where
-from tenfold.data.sources import TweetOptions
 from tenfold.errors import DataError, StoreError
-from tenfold.papers import recommend as recommender
-from tenfold.papers.recommend import PeopleToFollow
-from tenfold.papers.tweets import FOLLOWS, PAIR_FEATURES, read_tweets
+from tenfold.papers.recommender import PeopleToFollow
+from tenfold.papers.tweet_features import PAIR_FEATURES
+from tenfold.papers.tweets import FOLLOWS, TweetOptions, read_tweets
 
 PEOPLE = 20
 TOPICS = ("taxes budget growth jobs", "climate forest river energy")
@@ -47,7 +47,6 @@ def test_a_person_is_a_sample_with_what_is_known_of_each_candidate(tweets: Path)
     splits = load("tweets", options={"least_posts": 4, "dimensions": 3})
     assert (len(splits.train), len(splits.test or ()), splits.outputs) == (16, 4, PEOPLE)
     assert splits.shape == (3 + PAIR_FEATURES * PEOPLE,)
-    assert PAIR_FEATURES == recommender.PAIR_FEATURES
     own = splits.train.x[:, -PEOPLE:]
     assert (own.argmax(1).numpy() == splits.numbers["train"]).all()
     assert splits.fit is None
@@ -84,7 +83,7 @@ def test_a_run_recommends_people(tweets: Path, tmp_path: Path) -> None:
         **fields, model="recommender", optimizer="adam", lr=0.05, epochs=20, batch_size=4, metrics=["precision_at_5"]
     )
     assert run.metrics["precision_at_5"] > 0.8
-    found = tenfold.recommend(run, "@p3", top=5)
+    found = papers.recommend(run, "@p3", top=5)
     assert len(found) == 5
     assert "P3" not in {one.name for one in found}
     assert all(one.followed == (int(one.name[1:]) % 2 == 1) for one in found)
@@ -92,10 +91,10 @@ def test_a_run_recommends_people(tweets: Path, tmp_path: Path) -> None:
     assert list(table) == [f"run {run.id}", "random", "most followed", "neighbours by text", "ridge regression"]
     assert table[f"run {run.id}"]["precision_at_5"] >= table["random"]["precision_at_5"]
     with pytest.raises(DataError, match="is called 'nobody'"):
-        tenfold.recommend(run, "nobody")
+        papers.recommend(run, "nobody")
     other = tenfold.train(model="mlp", data="digits", epochs=1, limit=50, runs=tmp_path)
     with pytest.raises(StoreError, match="was not trained on tweets"):
-        tenfold.recommend(other, "P3")
+        papers.recommend(other, "P3")
 
 
 def test_what_is_wrong_is_said(tweets: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

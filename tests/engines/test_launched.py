@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tenfold.data import Tensors
-from tenfold.engines import choose, validate
+from tenfold.engines import choose, resolve, validate
 from tenfold.engines.launched import Launched
 from tenfold.engines.prepare import prepare
 from tenfold.engines.rank import Scattered, launch_name, scatter
@@ -34,7 +34,7 @@ def under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestChoice:
     def test_a_launcher_leads_to_the_launched_engine(self, under_torchrun: None) -> None:
-        engine = choose(Experiment(), detect_world())
+        engine = resolve(Experiment()).engine
         assert isinstance(engine, Launched)
         assert (engine.world.rank, engine.world.size) == (1, 4)
         assert not engine.records
@@ -42,8 +42,8 @@ class TestChoice:
     def test_a_world_of_one_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RANK", "0")
         monkeypatch.setenv("WORLD_SIZE", "1")
-        assert isinstance(choose(Experiment(), detect_world()), Serial)
-        assert isinstance(choose(Experiment(engine="launched"), detect_world()), Launched)
+        assert issubclass(choose(Experiment(), detect_world()), Serial)
+        assert issubclass(choose(Experiment(engine="launched"), detect_world()), Launched)
 
     @pytest.mark.parametrize("fields", [{"engine": "launched"}, {"transport": "torch"}, {"transport": "mpi"}])
     def test_without_a_launcher_it_is_a_sentence(self, fields: dict[str, str]) -> None:
@@ -69,7 +69,7 @@ class TestChoice:
     @pytest.mark.parametrize("workers", [1, 4])
     def test_the_launcher_says_how_many_workers_there_are(self, workers: int) -> None:
         validate(Experiment(workers=workers), WORLD)
-        assert isinstance(choose(Experiment(workers=workers), WORLD), Launched)
+        assert issubclass(choose(Experiment(workers=workers), WORLD), Launched)
 
     @pytest.mark.parametrize(
         ("launcher", "variables", "network"),

@@ -94,7 +94,7 @@ def world(size: int, launcher: str = "torchrun", restarts: int = 0) -> World:
 class TestUnderALauncher:
     def test_a_restart_may_bring_fewer_ranks_than_the_experiment_has_workers(self) -> None:
         validate(experiment(), world(2, restarts=1))
-        assert isinstance(choose(experiment(), world(1, restarts=1)), Launched)
+        assert issubclass(choose(experiment(), world(1, restarts=1)), Launched)
 
     @pytest.mark.parametrize(("on_failure", "restarts"), [("continue", 0), ("end", 1)])
     def test_else_the_numbers_must_agree(self, on_failure: str, restarts: int) -> None:

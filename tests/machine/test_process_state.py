@@ -11,7 +11,7 @@ PROGRAM = """
 import pathlib
 import resource
 import torch
-from tenfold.machine import process_state
+from tenfold.machine import liveness as process_state
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -45,7 +45,7 @@ GIVEN_BACK = """
 import pathlib
 import psutil
 import torch
-from tenfold.machine import process_state
+from tenfold.machine import liveness as process_state
 
 with process_state.keeping_freed_memory():
     kept = [torch.ones(40 << 20, dtype=torch.uint8) for _ in range(10)]

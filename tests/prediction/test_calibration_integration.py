@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from tenfold.cli import app
 from tenfold.cluster.cluster import Cluster
-from tenfold.engines.prepare import prepare, resolve_defaults
+from tenfold.engines.choose import resolve_defaults
+from tenfold.engines.prepare import prepare
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
@@ -24,7 +25,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "budget", lambda: 2)
     monkeypatch.setattr(probes, "BURST_SECONDS", 0.01)
     monkeypatch.setattr(probes, "SIZES", {4096: 12, 65536: 12})
-    monkeypatch.setattr(library_averaging, "measure_library_averaging", lambda counts, report: [])
+    monkeypatch.setattr(calibration, "measure_library_averaging", lambda counts, report: [])
     monkeypatch.setattr(probes, "TURNS", 1)
     monkeypatch.setattr(probes, "MOST_TURNS", 1)
 
@@ -167,9 +168,7 @@ def test_other_transports_are_measured_by_a_calibration_alone(monkeypatch: pytes
     monkeypatch.setattr(probes, "measure_averaging", lambda *counts, turns: ([], {}))
     monkeypatch.setattr(probes, "steps", lambda *settings: ([], []))
     asked: list[list[int]] = []
-    monkeypatch.setattr(
-        library_averaging, "measure_library_averaging", lambda counts, report: asked.append(counts) or []
-    )
+    monkeypatch.setattr(calibration, "measure_library_averaging", lambda counts, report: asked.append(counts) or [])
     calibration.complete_profile(prepared(small()))
     assert asked == []
     calibration.measure_all(small())

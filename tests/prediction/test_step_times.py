@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tenfold.engines.prepare import prepare, resolve_defaults
+from tenfold.engines.choose import resolve_defaults
+from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
 from tenfold.mixing.round import exact_round
 from tenfold.prediction import calibration as cost_keys

@@ -71,7 +71,7 @@ def recorder(monkeypatch):
 
         return replay
 
-    for module in ("fused.fused_replicas", "replica"):
+    for module in ("stacked_replicas", "replica"):
         monkeypatch.setattr(f"tenfold.training.{module}.supports_graphs", lambda device: True)
     monkeypatch.setattr(fused, "capture", capture)
     return recorded

@@ -247,7 +247,7 @@ def test_a_target_that_a_share_cannot_reach_is_refused(monkeypatch):
     check_target(Training(), 10, 0.99)
     check_target(Training(metrics=["rmse"]), None, 99.0)
     check_target(Training(metrics={"accuracy": worst}), 10, 99.0)  # it may be in percent
-    monkeypatch.setitem(METRICS._members, "my_accuracy", worst)
+    monkeypatch.setitem(METRICS.built_in, "my_accuracy", worst)
     check_target(Training(metrics=["my_accuracy"]), 10, 99.0)
     with pytest.raises(ExperimentError, match=r"target = 99: accuracy is between 0 and 1; did you mean 0.99\?"):
         check_target(Training(), 10, 99.0)

@@ -8,7 +8,7 @@ import torch
 
 from tenfold.errors import ModelError
 from tenfold.papers.speech import HOP, PHONES, RATE, states_of
-from tenfold.papers.word_errors import AFTER, BEFORE, DIGITS, digits_said, edits, utterances, word_error_rate
+from tenfold.papers.speech_metrics import AFTER, BEFORE, DIGITS, digits_said, edits, utterances, word_error_rate
 
 
 def said(phones: str, frames: int = 4) -> np.ndarray:

@@ -143,7 +143,6 @@ UNPICKLING = re.compile(
 HARMLESS = re.compile(r"weights_only=True|allow_pickle=False")
 ALLOWED = {
     "workers/pool.py": "pipes between a program and the worker processes that it started",
-    "workers/pool.py": "the same pipes, at the program's end",
     "workers/process.py": "the task, which goes through these pipes",
     "prediction/library_averaging.py": "the same pipes, while calibrating",
     "crossval/fold_pool.py": "the same pipes, of processes that train folds",

@@ -17,12 +17,13 @@ from tenfold.common.catalog import SOURCES, suggest
 from tenfold.common.files import short_path
 from tenfold.data.user_data import is_one_part
 from tenfold.engines import require_no_launcher
-from tenfold.engines.prepare import measuring_machine, own_files, resolve_defaults
+from tenfold.engines.choose import resolve_defaults
+from tenfold.engines.prepare import measuring_machine, own_files
 from tenfold.errors import ExperimentError, StoreError, TenfoldError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Grid
-from tenfold.experiment.values import TakesList
+from tenfold.experiment.values import TakesList, label_of
 from tenfold.launch.detect import detect_world
 from tenfold.machine.facts import facts
 from tenfold.mixing.builders import make_strategy
@@ -337,7 +338,7 @@ def drop_repeated(planned: Iterable[Experiment]) -> tuple[list[Experiment], list
     for one in planned:
         exchange = _exchange(one)
         if exchange is not None:
-            rest, name = one.replace(strategy="allreduce", strategy_options={}), one.division.strategy
+            rest, name = one.replace(strategy="allreduce", strategy_options={}), label_of(one.division.strategy)
             first = next((other for same, found, other in known if found == exchange and same == rest), None)
             if first is not None and first != name:
                 repeated.setdefault((one.division.workers, first), []).append(name)

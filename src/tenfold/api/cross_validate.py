@@ -9,7 +9,8 @@ from tenfold.api.train import finished_run, warn
 from tenfold.crossval import CrossValidation
 from tenfold.data import FetchProgress
 from tenfold.engines import RecordedRun, require_no_launcher
-from tenfold.engines.prepare import check_new_run, describe, prepare, resolve_defaults
+from tenfold.engines.choose import resolve_defaults
+from tenfold.engines.prepare import check_new_run, describe, prepare
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields

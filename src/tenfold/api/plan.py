@@ -8,7 +8,8 @@ from tenfold.cluster import Cluster
 from tenfold.cluster.cluster import HERE, cluster_of
 from tenfold.data import FetchProgress, Splits
 from tenfold.engines import require_no_launcher, validate
-from tenfold.engines.prepare import load, resolve_defaults
+from tenfold.engines.choose import resolve_defaults
+from tenfold.engines.prepare import load
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name

@@ -18,7 +18,8 @@ from tenfold.common.metric_table import main_metric
 from tenfold.crossval.crossval_run import predict_fold_times
 from tenfold.data import FetchProgress, Splits
 from tenfold.engines import require_no_launcher
-from tenfold.engines.prepare import prepare, resolve_defaults
+from tenfold.engines.choose import resolve_defaults
+from tenfold.engines.prepare import prepare
 from tenfold.errors import TenfoldError
 from tenfold.experiment import FOLD_FIELDS, Data, Division, Experiment
 from tenfold.experiment.experiment import fields_by_name

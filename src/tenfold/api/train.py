@@ -1,6 +1,6 @@
 """`tenfold.train`: train a model and record the run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -10,13 +10,13 @@ from tenfold.common.files import sweep
 from tenfold.common.imports import warn_user
 from tenfold.common.trust import remember_named
 from tenfold.data import FetchProgress
-from tenfold.engines import Engine, RecordedRun, choose, validate
-from tenfold.engines.prepare import check_same_data, own_modules, prepare, resolve_defaults
+from tenfold.engines import RecordedRun, resolve
+from tenfold.engines.choose import resolve_defaults
+from tenfold.engines.prepare import check_same_data, own_modules, prepare
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
-from tenfold.launch.detect import detect_world
 from tenfold.report.display import follow
 from tenfold.report.loggers import make_loggers
 from tenfold.report.progress import FoldProgress, RunProgress
@@ -56,25 +56,16 @@ def train(
         listener = shown
         if callbacks != () or log is not None or listen is not None:  # each may ask to stop
             listener = Callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
-        engine = engine_for(experiment, stopwatch, listener)
-        recorded = engine.train(
-            experiment, runs=runs, kind=kind, stopwatch=stopwatch, listen=listener, fetching=fetching
+        resolved = resolve(experiment, noting(listener, stopwatch))
+        recorded = resolved.engine.train(
+            resolved.experiment, runs=runs, kind=kind, stopwatch=stopwatch, listen=listener, fetching=fetching
         )
     return finished_run(recorded)
 
 
-def engine_for(experiment: Experiment, stopwatch: Stopwatch, listen: Emit) -> Engine:
-    """Return the engine that trains an experiment here; raise ExperimentError if none can.
-
-    What has to be measured to predict the times of a virtual cluster is reported to `listen`.
-    """
-    world = detect_world()
-    validate(experiment, world)
-    if experiment.machine.engine != "virtual":
-        return choose(experiment, world)
-    from tenfold.prediction.virtual_engine import Virtual
-
-    return Virtual(lambda text: listen(Note(at=stopwatch.now(), text=text)))
+def noting(listen: Emit, stopwatch: Stopwatch) -> Callable[[str], None]:
+    """Return a function that passes texts on as events."""
+    return lambda text: listen(Note(at=stopwatch.now(), text=text))
 
 
 def finished_run(recorded: RecordedRun) -> Run:
@@ -142,8 +133,8 @@ def resume(
         listener = Callbacks(shown, callbacks)
         if folded:
             return _resume_folds(store, record, experiment, listener, force=force)
-        engine = engine_for(experiment, Stopwatch(), listener)
-        recorded = engine.resume(experiment, store, record, listener, force=force)
+        resolved = resolve(experiment, noting(listener, Stopwatch()))
+        recorded = resolved.engine.resume(resolved.experiment, store, record, listener, force=force)
     return finished_run(recorded)
 
 

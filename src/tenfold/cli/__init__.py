@@ -7,6 +7,7 @@ import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -110,14 +111,13 @@ def _main(
     """Train PyTorch models faster by dividing their data among workers, and predict the speedup."""
 
 
-COMMANDS = {
+COMMANDS: dict[str, tuple[str, ...]] = {
     "Train": (
         "tenfold.cli.train:train",
         "tenfold.cli.compare:compare",
         "tenfold.cli.train:crossval",
         "tenfold.cli.train:resume",
         "tenfold.cli.launch:launch",
-        "tenfold.papers.commands:app",
     ),
     "Predict the time": (
         "tenfold.cli.predict_time:simulate",
@@ -139,7 +139,6 @@ COMMANDS = {
         "tenfold.cli.model:predict",
         "tenfold.cli.model:evaluate",
         "tenfold.cli.model:export",
-        "tenfold.papers.commands:recommend",
     ),
     "Set up": (
         "tenfold.cli.setup:init",
@@ -148,16 +147,21 @@ COMMANDS = {
         "tenfold.cli.setup:doctor",
     ),
 }
-"""Where each command is defined, by the heading under which the help lists it. Each heading has its own folder, and
-each command a module with its name."""
+"""Where each command is defined, by the heading under which the help lists it."""
+
+
+def _add(command: Any, name: str | None, heading: str) -> None:
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, rich_help_panel=heading)
+    else:
+        app.command(name=name, rich_help_panel=heading)(command)
+
 
 for heading, commands in COMMANDS.items():
     for module, _, name in (path.partition(":") for path in commands):
-        command = getattr(import_module(module), name)
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=module.rpartition(".")[2], rich_help_panel=heading)
-        else:
-            app.command(rich_help_panel=heading)(command)
+        _add(getattr(import_module(module), name), "data" if name == "app" else None, heading)
+for plugin in entry_points(group="tenfold.commands"):
+    _add(plugin.load(), plugin.name, "Added by installed packages")
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tenfold.cluster.costs import LinkPrice, Wiring
 from tenfold.cluster.hardware import GroupLink, Hardware, Link, LinkField, NodeGroup, StepTime, Stragglers
-from tenfold.common.catalog import suggest
+from tenfold.common.catalog import Registry, suggest
 from tenfold.common.files import read_toml, write_toml
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment, Section
@@ -223,17 +223,8 @@ class Cluster(Section):
 
 
 DEFAULT_LINK = "10gbe"
-PRESETS: dict[str, dict[str, Any]] = {
-    "dsmp-c1": {
-        "name": "DSMP, configuration C1: desktop computers with four cores (i7-4790S) on a gigabit network",
-        "groups": [{"name": "c1", "count": 64, "cores": 4, "link": "1gbe"}],
-    },
-    "dsmp-c2": {
-        "name": "DSMP, configuration C2: one server with 64 logical cores (Xeon Gold 5218)",
-        "groups": [{"name": "c2", "workers": 64, "cores": 64, "inside": "shared-memory"}],
-    },
-}
-"""The clusters that the papers describe, by name; their steps take as long as on this machine."""
+CLUSTERS: Registry[dict[str, Any]] = Registry("cluster", {}, group="clusters")
+"""Clusters of installed packages, as the fields of a `Cluster`; their steps take as long as on this machine."""
 
 
 class ThisMachine(Enum):
@@ -272,7 +263,7 @@ def _described(experiment: Experiment) -> ClusterOrHere:
             return Cluster.of(experiment.division.workers, link or DEFAULT_LINK, threads=threads, cores=threads)
         except ExperimentError as error:
             raise ExperimentError("\n".join(f"machine.{line}" for line in str(error).splitlines())) from None
-    if isinstance(given, str) and given in PRESETS:
-        preset = PRESETS[given]
+    if isinstance(given, str) and given in CLUSTERS:
+        preset = CLUSTERS[given]
         return Cluster(**preset | {"groups": [group | {"threads": threads} for group in preset["groups"]]})
     return Cluster.load(given) if isinstance(given, str) else Cluster(**given)

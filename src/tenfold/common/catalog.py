@@ -3,6 +3,8 @@
 import difflib
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 from tenfold.errors import DataError, ExperimentError, MachineError, ModelError, TenfoldError
@@ -29,52 +31,52 @@ def suggest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None =
 class Registry(Generic[T]):
     """The members of one family by name; the error for an unknown name lists the known ones.
 
-    The names in an experiment are checked before, when it is made (`OneOf` in `experiment/values.py`).
+    A member is given as an object, or as an import path "package.module:name" that is imported when it is first used.
+    Installed packages add members by entry points of the group "tenfold.GROUP".
     """
 
-    def __init__(self, kind: str, members: Mapping[str, T], error: type[TenfoldError] = ExperimentError) -> None:
+    def __init__(
+        self,
+        kind: str,
+        members: Mapping[str, T | str],
+        *,
+        group: str = "",
+        error: type[TenfoldError] = ExperimentError,
+    ) -> None:
         self.kind = kind
-        self._members: dict[str, Any] = dict(members)
-        self._error = error
+        self.built_in: dict[str, T | str] = dict(members)
+        self._group, self._error = group, error
+
+    @cached_property
+    def plugins(self) -> Mapping[str, EntryPoint]:
+        """The members of installed packages, which cannot replace built-in ones."""
+        points = entry_points(group=f"tenfold.{self._group}") if self._group else ()
+        return {point.name: point for point in points if point.name not in self.built_in}
 
     def __getitem__(self, name: str) -> T:
-        try:
-            return self._members[name]  # type: ignore[no-any-return]
-        except (KeyError, TypeError):  # TypeError: from a file, a list or a table in the place of a name
+        if name not in self:
             raise self._error(f"unknown {self.kind} '{name}'; {suggest(str(name), self)}") from None
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._members
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-
-class LazyRegistry(Registry[T]):
-    """A registry of import paths, "package.module:name"; a member is imported when it is first asked for."""
-
-    def __init__(self, kind: str, paths: Mapping[str, str], error: type[TenfoldError] = ExperimentError) -> None:
-        super().__init__(kind, {}, error)
-        self._members.update(paths)
-
-    def __getitem__(self, name: str) -> T:
-        member: Any = super().__getitem__(name)
+        member: Any = self.built_in.get(name)
         if isinstance(member, str):
             module, _, attribute = member.partition(":")
-            member = self._members[name] = getattr(importlib.import_module(module), attribute)
-        return member  # type: ignore[no-any-return]
+            return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
+        return self.plugins[name].load() if member is None else member  # type: ignore[no-any-return]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (name in self.built_in or name in self.plugins)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.built_in, *self.plugins))
+
+    def __len__(self) -> int:
+        return len(self.built_in) + len(self.plugins)
 
 
-# Every family whose members an experiment chooses by name.
-#
-# A line is a name and where the member is defined; the member is imported when it is first used, so that names can be
-# checked and listed without importing torch. To add a member, write it in a new file and add its line here. Metrics
-# have a table of their own, `metric_table.py`.
+# Every family whose members an experiment chooses by name, with where each member is defined. Members are imported when
+# they are first used, so that names can be checked and listed without torch. Metrics have a table of their own,
+# `metric_table.py`.
 
-STRATEGIES: Registry[Any] = LazyRegistry(
+STRATEGIES: Registry[Any] = Registry(
     "strategy",
     {
         "allreduce": "tenfold.mixing.strategies:AllReduce",
@@ -89,8 +91,9 @@ STRATEGIES: Registry[Any] = LazyRegistry(
         "easgd": "tenfold.mixing.strategies:EASGD",
         "ad-psgd": "tenfold.mixing.strategies:ADPSGD",
     },
+    group="strategies",
 )
-OUTER: Registry[Any] = LazyRegistry(
+OUTER: Registry[Any] = Registry(
     "outer optimizer",
     {
         "none": "tenfold.mixing.outer:PlainAverage",
@@ -98,8 +101,9 @@ OUTER: Registry[Any] = LazyRegistry(
         "slowmo": "tenfold.mixing.outer:SlowMo",
         "diloco": "tenfold.mixing.outer:DiLoCo",
     },
+    group="outer",
 )
-COMPRESSIONS: Registry[Any] = LazyRegistry(
+COMPRESSIONS: Registry[Any] = Registry(
     "compression",
     {
         "none": "tenfold.mixing.compression:NoCompression",
@@ -108,16 +112,29 @@ COMPRESSIONS: Registry[Any] = LazyRegistry(
         "topk": "tenfold.mixing.compression:TopK",
         "1bit": "tenfold.mixing.compression:OneBit",
     },
+    group="compressions",
 )
-NETWORK_TRANSPORTS: Registry[Any] = LazyRegistry(
+NETWORK_TRANSPORTS: Registry[Any] = Registry(
     "transport",
     {
         "torch": "tenfold.transport.torch_distributed:TorchDistributed",
         "mpi": "tenfold.transport.mpi:MPI",
     },
-    MachineError,
+    error=MachineError,
+    group="transports",
 )
-LR_SCALINGS: Registry[Any] = LazyRegistry(
+ENGINES: Registry[Any] = Registry(
+    "engine",
+    {
+        "serial": "tenfold.engines.serial:Serial",
+        "processes": "tenfold.engines.processes:Processes",
+        "fused": "tenfold.engines.one_device:FusedEngine",
+        "launched": "tenfold.engines.launched:Launched",
+        "virtual": "tenfold.prediction.virtual_engine:Virtual",
+    },
+    group="engines",
+)
+LR_SCALINGS: Registry[Any] = Registry(
     "learning rate scaling",
     {
         "auto": "tenfold.mixing.builders:scale_auto",
@@ -126,28 +143,27 @@ LR_SCALINGS: Registry[Any] = LazyRegistry(
         "sqrt": "tenfold.mixing.builders:scale_sqrt",
     },
 )
-MODELS: Registry[Any] = LazyRegistry(
+MODELS: Registry[Any] = Registry(
     "model",
     {
         "lenet5": "tenfold.models.networks:lenet5",
         "cnn": "tenfold.models.networks:cnn",
         "mlp": "tenfold.models.networks:mlp",
-        "recommender": "tenfold.papers.recommend:recommender",
     },
-    ModelError,
+    error=ModelError,
+    group="models",
 )
-SOURCES: Registry[Any] = LazyRegistry(
+SOURCES: Registry[Any] = Registry(
     "data set",
     {
         "digits": "tenfold.data.digits:DIGITS",
         "mnist": "tenfold.data.mnist:MNIST",
         "fashion-mnist": "tenfold.data.mnist:FASHION_MNIST",
-        "tweets": "tenfold.papers.tweets:TWEETS",
-        "speech": "tenfold.papers.speech:SPEECH",
     },
-    DataError,
+    error=DataError,
+    group="data",
 )
-OPTIMIZERS: Registry[Any] = LazyRegistry(
+OPTIMIZERS: Registry[Any] = Registry(
     "optimizer",
     {
         "sgd": "torch.optim:SGD",
@@ -158,8 +174,9 @@ OPTIMIZERS: Registry[Any] = LazyRegistry(
         "lbfgs": "torch.optim:LBFGS",
         "muon": "tenfold.training.muon:Muon",
     },
+    group="optimizers",
 )
-SCHEDULES: Registry[Any] = LazyRegistry(
+SCHEDULES: Registry[Any] = Registry(
     "schedule",
     {
         "constant": "tenfold.training.schedules:constant",
@@ -167,8 +184,9 @@ SCHEDULES: Registry[Any] = LazyRegistry(
         "linear": "tenfold.training.schedules:linear",
         "one-cycle": "tenfold.training.schedules:one_cycle",
     },
+    group="schedules",
 )
-LOSSES: Registry[Any] = LazyRegistry(
+LOSSES: Registry[Any] = Registry(
     "loss",
     {
         "cross-entropy": "torch.nn.functional:cross_entropy",
@@ -177,15 +195,17 @@ LOSSES: Registry[Any] = LazyRegistry(
         "bce": "tenfold.training.measures:binary_cross_entropy_loss",
         "network": "tenfold.training.measures:loss_of_network",
     },
+    group="losses",
 )
-LOGGERS: Registry[Any] = LazyRegistry(
+LOGGERS: Registry[Any] = Registry(
     "logger",
     {
         "tensorboard": "tenfold.report.loggers:TensorBoardLogger",
         "mlflow": "tenfold.report.loggers:MlflowLogger",
     },
+    group="loggers",
 )
-SHARD_KINDS: Registry[Any] = LazyRegistry(
+SHARD_KINDS: Registry[Any] = Registry(
     "kind of shards",
     {
         "iid": "tenfold.data.splitting:iid",
@@ -194,7 +214,7 @@ SHARD_KINDS: Registry[Any] = LazyRegistry(
         "fractions": "tenfold.data.splitting:fractions",
     },
 )
-FOLD_KINDS: Registry[Any] = LazyRegistry(
+FOLD_KINDS: Registry[Any] = Registry(
     "kind of folds",
     {
         "plain": "tenfold.data.splitting:plain",
@@ -202,7 +222,7 @@ FOLD_KINDS: Registry[Any] = LazyRegistry(
         "group": "tenfold.data.splitting:group",
     },
 )
-FOLD_MODES: Registry[Any] = LazyRegistry(
+FOLD_MODES: Registry[Any] = Registry(
     "fold mode",
     {
         "folds-over-workers": "tenfold.crossval.modes:folds_over_workers",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tenfold.common.catalog import LazyRegistry, Registry
+from tenfold.common.catalog import Registry
 
 LOSS = "loss"
 
@@ -33,8 +33,6 @@ _BUILT_IN: Mapping[str, MetricTraits] = {
     "mae": MetricTraits(path="tenfold.training.metrics:mean_absolute_error", lower_is_better=True, combines="sums"),
     "rmse": MetricTraits(path="tenfold.training.metrics:root_mean_square_error", lower_is_better=True, combines="sums"),
     "perplexity": MetricTraits(path="tenfold.training.metrics:perplexity", lower_is_better=True, combines="sums"),
-    "phone_accuracy": MetricTraits(path="tenfold.training.metrics:phone_accuracy", is_share=True, combines="counts"),
-    "word_error_rate": MetricTraits(path="tenfold.papers.word_errors:word_error_rate", lower_is_better=True),
 }
 _MEANS = ("", "_macro", "_micro", "_weighted", "_samples")
 _OF_SUMS = MetricTraits(combines="sums")
@@ -69,8 +67,8 @@ _RANKING = MetricTraits(is_share=True, combines="sums")
 RANKING_METRIC = re.compile(r"(precision|recall|map|ndcg)_at_([1-9]\d{0,5})")
 """Metrics of the labels that are ranked highest, such as precision_at_10; any number may follow."""
 
-METRICS: Registry[Any] = LazyRegistry("metric", {name: traits.path for name, traits in _BUILT_IN.items()})
-"""The built-in metrics."""
+METRICS: Registry[Any] = Registry("metric", {name: traits.path for name, traits in _BUILT_IN.items()}, group="metrics")
+"""The built-in metrics, and those that installed packages add: functions f(outputs, targets), or a `SumMetric`."""
 
 LOWER_WORDS = (
     *("loss", "error", "mae", "mse", "rmse", "mape", "perplexity", "distance", "divergence", "deviance"),

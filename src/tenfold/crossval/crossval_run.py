@@ -34,7 +34,6 @@ from tenfold.crossval.fold_pool import share_cores
 from tenfold.crossval.modes import FOLD_MODES
 from tenfold.data import Splits, join_parts
 from tenfold.engines import Outcome, choose, validate
-from tenfold.engines.choose import validate_fused
 from tenfold.engines.processes import Processes
 from tenfold.engines.recording import record_work
 from tenfold.errors import DataError, ExperimentError, StopTraining, StoreError, TrainingError
@@ -83,7 +82,6 @@ def check_folds(experiment: Experiment) -> None:
         )
     one = fold_experiment(experiment, "fold")
     if trains_folds_together(experiment):
-        validate_fused(one)
         one = one.replace(engine="fused")
     validate(one, None)
 
@@ -96,7 +94,7 @@ def start_processes_early(experiment: Experiment) -> None:
     if trains_folds_together(experiment):
         return
     by_fold = resolve_fold_mode(experiment) == "fold-by-fold"
-    if by_fold and not isinstance(choose(fold_experiment(experiment, "fold")), Processes):
+    if by_fold and not issubclass(choose(fold_experiment(experiment, "fold")), Processes):
         return
     start_server_for(
         experiment.division.workers if by_fold else share_cores(experiment, _count_models(experiment)).at_once

@@ -49,7 +49,7 @@ def fold_by_fold(work: FoldWork) -> None:
             if event.worker == 0:
                 work.relay(index, replace(event, worker=index))
 
-        engine = choose(fold_experiment(task.experiment, job.split.name))
+        engine = choose(fold_experiment(task.experiment, job.split.name))()
         work.done(placed, train_fold(engine.run, task, work.context, placed, listen))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from platformdirs import user_cache_path
 from pydantic import ValidationError
@@ -23,7 +23,7 @@ from tenfold.common.catalog import Registry
 from tenfold.common.files import open_regular, sweep, write_atomically
 from tenfold.errors import DataError
 from tenfold.experiment.section_fields import Section
-from tenfold.experiment.values import Count, NonNegative, explain
+from tenfold.experiment.values import explain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -143,35 +143,6 @@ class SourceOptions(Section):
         except ValidationError as error:
             lines = explain(error, type(self)).splitlines()
             raise DataError("\n".join(f"data.options.{line}" for line in lines)) from None
-
-
-class TweetOptions(SourceOptions):
-    """What a sample is, and which features it has."""
-
-    sample: Literal["person", "post"] = "person"
-    """One sample per person, or one per post."""
-    features: Literal["tfidf", "hashed"] = "tfidf"
-    """TF-IDF reduced to `dimensions` by a singular value decomposition, or words hashed to `dimensions` columns."""
-    dimensions: Count = 60
-    pairs: bool | None = None
-    """Add what is known of the author and each candidate: mentions in both directions, similar words, and whether they
-    are the same. Default: for persons, not for posts."""
-    least_posts: NonNegative = 10
-    """People with fewer posts are candidates, but no samples."""
-
-    @property
-    def has_pairs(self) -> bool:
-        """Whether samples have features of each candidate."""
-        return self.sample == "person" if self.pairs is None else self.pairs
-
-
-class SpeechOptions(SourceOptions):
-    """The number of sentences, and the frames of a sample."""
-
-    utterances: Count = 120
-    """Sentences, about four seconds each."""
-    context: NonNegative = 5
-    """Frames on either side of the one that is labelled."""
 
 
 # The files of a data set: found and read on disk, or downloaded, safely when several processes do so at once.

@@ -1,14 +1,16 @@
-"""Which engine trains an experiment."""
+"""From an experiment as it was given to the one that is trained here: checks, defaults, and the engine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tenfold.common.catalog import NETWORK_TRANSPORTS
+from tenfold.common.catalog import ENGINES
 from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
 from tenfold.experiment.fields import with_defaults
-from tenfold.launch.detect import World
+from tenfold.experiment.values import member_of
+from tenfold.launch.detect import World, detect_world
 from tenfold.machine import devices
 from tenfold.mixing import Strategy
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
@@ -17,36 +19,66 @@ from tenfold.training.optimizers import try_options
 if TYPE_CHECKING:
     from tenfold.engines.base import Engine
 
+Notify = Callable[[str], None]
 
-def choose(experiment: Experiment, world: World | None = None) -> "Engine":
-    """Return the engine that a valid experiment asks for, or the one that fits it; `world` is what a launcher started.
 
-    A virtual cluster has an engine in `prediction/virtual_engine.py`, which `api/train.py` chooses before.
+def ignore(_text: str) -> None:
+    """Do nothing with a text."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """An experiment as it will be trained here, made once before anything starts: checked, and nothing in it unset."""
+
+    experiment: Experiment
+    """With values for all defaults, and as many workers as a launcher has started ranks."""
+    engine: "Engine"
+    world: World | None = None
+    """What a launcher started, if one did."""
+
+
+def resolve(experiment: Experiment, notify: Notify = ignore) -> Resolved:
+    """Return the experiment as it will be trained here; raise ExperimentError if it cannot be.
+
+    `notify` is called with what an engine has to say before the training begins.
     """
-    machine, workers = experiment.machine, experiment.division.workers
-    assert machine.engine != "virtual", "only real engines are chosen here"
+    world = detect_world()
+    engine = validate(experiment, world)
     if world is not None and is_launched(experiment, world):
-        from tenfold.engines.launched import Launched
-
-        return Launched(world, machine.transport, machine.stall_after)
-    if steps_together(experiment):
-        from tenfold.engines.one_device import FusedEngine
-
-        return FusedEngine()
-    if machine.engine == "processes" or workers > 1:
-        from tenfold.engines.processes import Processes
-
-        return Processes()
-    from tenfold.engines.serial import Serial
-
-    return Serial()
+        resolved = with_defaults(experiment.replace(workers=world.size))  # each rank has a device of its own
+    else:
+        resolved = resolve_defaults(experiment)
+    return Resolved(resolved, engine.create(resolved, world, notify), world)
 
 
-def is_launched(experiment: Experiment, world: World) -> bool:
+def resolve_defaults(experiment: Experiment) -> Experiment:
+    """Return the experiment with values for unset fields, and a device for "auto"; `workers` must be final."""
+    if experiment.machine.device == "auto":
+        experiment = experiment.replace(device=str(devices.resolve("auto")))
+    return with_defaults(experiment)
+
+
+def choose(experiment: Experiment, world: World | None = None) -> "type[Engine]":
+    """Return the engine that the experiment names, or with "auto" the first built-in one that is meant for it."""
+    named = experiment.machine.engine
+    if named == "auto":
+        built_in = (ENGINES[name] for name in ENGINES.built_in)  # imported only up to the one that is meant
+        return next(engine for engine in built_in if engine.is_usual(experiment, world))  # type: ignore[no-any-return]
+    from tenfold.engines.base import Engine
+
+    member = member_of(ENGINES, named)
+    if not (isinstance(member, type) and issubclass(member, Engine)):
+        raise ExperimentError(f"machine.engine should be a subclass of tenfold.engines.Engine, not {member!r}")
+    return member
+
+
+def is_launched(experiment: Experiment, world: World | None) -> bool:
     """Return whether the workers are a launcher's ranks.
 
     A single rank trains as it would without a launcher, unless the engine is "launched" or it is the last rank left.
     """
+    if world is None:
+        return False
     machine = experiment.machine
     survivor = world.restarts > 0 and machine.on_failure == "continue"
     return world.size > 1 or machine.engine == "launched" or survivor
@@ -72,32 +104,30 @@ def trains_on_cpu(experiment: Experiment) -> bool:
 # cores and memory is checked by `prepare`, before a run is recorded.
 
 EXACT = "allreduce or parameter-server"
+NEEDS_LAUNCHER = "requires a launcher; start the program with torchrun, mpirun or srun, or use auto"
 
 
-def validate(experiment: Experiment, world: World | None) -> None:
-    """Raise ExperimentError where an experiment cannot be trained; `world` is what a launcher started, if one did."""
+def validate(experiment: Experiment, world: World | None) -> "type[Engine]":
+    """Return the engine that trains an experiment; raise ExperimentError where that is impossible.
+
+    `world` is what a launcher started, if one did.
+    """
     division = experiment.division
     if division.folds is not None:
         raise ExperimentError(
             f"division.folds = {division.folds}: training makes one model; use `tenfold crossval` or "
             "tenfold.cross_validate to train one for each fold"
         )
-    if experiment.machine.engine == "virtual":
-        require_no_launcher('machine.engine = "virtual"', world)
-        from tenfold.cluster.cluster import cluster_of
-
-        cluster_of(experiment)
-        if not trains_on_cpu(experiment):
-            validate_fused(experiment)
-    elif world is not None and is_launched(experiment, world):
-        _validate_ranks(experiment, world)
+    engine = choose(experiment, world)
+    if (reason := engine.supports(experiment, world)) is not None:
+        raise ExperimentError(reason)
+    if world is not None and is_launched(experiment, world):
         experiment = experiment.replace(workers=world.size)
-    else:
-        _validate_one_machine(experiment)
     validate_mixing(experiment)
     training = experiment.training
     if training.optimizer_options or training.nesterov or training.needs_closure:
         try_options(training)
+    return engine
 
 
 def require_no_launcher(what: str, world: World | None) -> None:
@@ -222,89 +252,22 @@ def _validate_fp16(experiment: Experiment, *, asynchronous: bool) -> None:
         )
 
 
-def validate_fused(experiment: Experiment) -> None:
-    """Raise ExperimentError for what replicas that step together on one device cannot do."""
-    training, division = experiment.training, experiment.division
-    if training.precision == "fp16":
-        raise ExperimentError('training.precision = "fp16" is not supported for replicas on one device; use "bf16"')
-    if training.ema is not None:
-        raise ExperimentError(
-            f"training.ema = {training.ema:g} is not supported for replicas that step together on one device; leave it "
-            'unset, or set division.fold_mode to "fold-by-fold"'
-        )
-    if training.accumulate > 1:
-        raise ExperimentError(
-            f"training.accumulate = {training.accumulate}: replicas on one device fit into memory already; set it "
-            'to 1, or division.fold_mode to "fold-by-fold"'
-        )
-    if training.activation_checkpointing:
-        raise ExperimentError(
-            "training.activation_checkpointing is not supported for replicas that step together on one device; leave "
-            'it unset, or set division.fold_mode to "fold-by-fold"'
-        )
-    if division.workers > 1 and make_strategy(division).asynchronous:
-        raise ExperimentError(
-            f'division.strategy = "{division.strategy}" has no rounds, but replicas on one device step '
-            "together; use a strategy with rounds, such as allreduce"
-        )
+def require_no_ranks(engine: str, world: World | None) -> str | None:
+    """Return why an engine that starts its own workers cannot be used by a launcher's ranks; None without these."""
+    if world is None or world.size == 1:
+        return None
+    return (
+        f'machine.engine = "{engine}" starts its own workers, but {world.launcher} has started {world.size} ranks; use '
+        f"auto, or start the program without {world.launcher}"
+    )
 
 
-def _validate_one_machine(experiment: Experiment) -> None:
-    machine, workers = experiment.machine, experiment.division.workers
-    if machine.engine == "launched" or machine.transport in NETWORK_TRANSPORTS:
-        field = "engine" if machine.engine == "launched" else "transport"
-        raise ExperimentError(
-            f'machine.{field} = "{getattr(machine, field)}" requires a launcher; start the program with torchrun, '
-            "mpirun or srun, or use auto"
-        )
-    if machine.engine == "serial" and workers > 1:
-        raise ExperimentError(
-            f'machine.engine = "serial" runs one worker, but division.workers = {workers}; use auto or processes'
-        )
-    if steps_together(experiment):
-        validate_fused(experiment)
-    elif workers > 1 and not trains_on_cpu(experiment):
-        raise ExperimentError(
-            f'machine.engine = "{machine.engine}" runs several workers on CPU only, but machine.device = '
-            f'"{machine.device}"; use auto, with which all step together on one GPU, or start one rank per GPU with '
-            "torchrun"
-        )
-
-
-def _validate_ranks(experiment: Experiment, world: World) -> None:
-    """Raise ExperimentError for what the ranks of this launcher cannot do."""
-    workers, machine = experiment.division.workers, experiment.machine
-    continues = machine.on_failure == "continue"
-    if continues and world.launcher != "torchrun" and world.size > 1:
-        raise ExperimentError(
-            'machine.on_failure = "continue" requires torchrun, which restarts the remaining ranks; '
-            f'{world.launcher} does not: set it to "end"'
-        )
-    if continues and experiment.division.shards == "fractions":
-        raise ExperimentError(
-            'machine.on_failure = "continue" divides the data again among the remaining ranks, but division.shards = '
-            f'"fractions" sets the share of each of {workers}; use iid, or set machine.on_failure = "end"'
-        )
-    if workers not in (1, world.size) and not (continues and world.restarts):
-        raise ExperimentError(
-            f"division.workers = {workers} in the experiment, but {world.launcher} has started {world.size} ranks, "
-            f"each of which is a worker; start {workers} ranks, or leave workers unset"
-        )
-    if machine.engine in ("serial", "processes"):
-        raise ExperimentError(
-            f'machine.engine = "{machine.engine}" starts its own workers, but {world.launcher} has started '
-            f"{world.size} ranks; use auto, or start the program without {world.launcher}"
-        )
-    if make_strategy(experiment.division).asynchronous:
-        raise ExperimentError(
-            f'division.strategy = "{experiment.division.strategy}" needs memory that all workers share, which ranks '
-            f"do not have; start it without {world.launcher}, or use a strategy with rounds such as butterfly"
-        )
-    if experiment.division.overlap and world.size > 1:
-        raise ExperimentError(
-            "division.overlap = true needs memory that all workers share, which ranks do not have; start it without "
-            f"{world.launcher}, or leave overlap unset"
-        )
+def require_launcher_for_transport(experiment: Experiment) -> str | None:
+    """Return why a transport between hosts cannot be used without a launcher; None for the others."""
+    transport = experiment.machine.transport
+    if transport in ("auto", "shared-memory"):
+        return None
+    return f'machine.transport = "{transport}" {NEEDS_LAUNCHER}'
 
 
 def _exact(strategy: Strategy, n: int) -> bool:

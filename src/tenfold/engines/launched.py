@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import torch
@@ -14,6 +14,7 @@ import torch
 from tenfold.common.trust import remember_named
 from tenfold.data import FetchProgress
 from tenfold.engines.base import Engine
+from tenfold.engines.choose import NEEDS_LAUNCHER, Notify, is_launched
 from tenfold.engines.prepare import assign_cores, check_new_run, check_same_data, describe, load
 from tenfold.engines.rank import (
     EndedByLauncher,
@@ -29,11 +30,11 @@ from tenfold.engines.rank import (
 from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
 from tenfold.errors import ExperimentError, StoreError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment
-from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
 from tenfold.machine import cores
 from tenfold.machine import cores as affinity
 from tenfold.machine.liveness import keeping_freed_memory
+from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Stopwatch, Store, Warned
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.storage.claim import LostWorker, lost_in
@@ -123,7 +124,52 @@ class Launched(Engine):
 
     name = "launched"
 
-    def __init__(self, world: World, transport: str = "auto", stall_after: float | None = None) -> None:
+    @classmethod
+    def supports(cls, experiment: Experiment, world: World | None) -> str | None:
+        """Return why the ranks of this launcher cannot train the experiment."""
+        if world is None:
+            return f'machine.engine = "launched" {NEEDS_LAUNCHER}'
+        division, continues = experiment.division, experiment.machine.on_failure == "continue"
+        if continues and world.launcher != "torchrun" and world.size > 1:
+            return (
+                'machine.on_failure = "continue" requires torchrun, which restarts the remaining ranks; '
+                f'{world.launcher} does not: set it to "end"'
+            )
+        if continues and division.shards == "fractions":
+            return (
+                'machine.on_failure = "continue" divides the data again among the remaining ranks, but '
+                f'division.shards = "fractions" sets the share of each of {division.workers}; use iid, or set '
+                'machine.on_failure = "end"'
+            )
+        if division.workers not in (1, world.size) and not (continues and world.restarts):
+            return (
+                f"division.workers = {division.workers} in the experiment, but {world.launcher} has started "
+                f"{world.size} ranks, each of which is a worker; start {division.workers} ranks, or leave workers unset"
+            )
+        if make_strategy(division).asynchronous:
+            return (
+                f'division.strategy = "{division.strategy}" needs memory that all workers share, which ranks do not '
+                f"have; start it without {world.launcher}, or use a strategy with rounds such as butterfly"
+            )
+        if division.overlap and world.size > 1:
+            return (
+                "division.overlap = true needs memory that all workers share, which ranks do not have; start it "
+                f"without {world.launcher}, or leave overlap unset"
+            )
+        return None
+
+    @classmethod
+    def is_usual(cls, experiment: Experiment, world: World | None) -> bool:
+        """Return whether a launcher started the workers."""
+        return is_launched(experiment, world)
+
+    @classmethod
+    def create(cls, experiment: Experiment, world: World | None, _notify: Notify) -> Self:
+        """Return the engine of this rank."""
+        assert world is not None, "supports() has asked for a launcher"
+        return cls(world, experiment.machine.transport, experiment.machine.stall_after)
+
+    def __init__(self, world: World, transport: Any = "auto", stall_after: float | None = None) -> None:
         self.world = world
         self._transport = transport
         self._stall_after = stall_after
@@ -208,7 +254,6 @@ class Launched(Engine):
         fetching: FetchProgress | None = None,
     ) -> RecordedRun:
         """Train with all ranks; after a restart by the launcher, continue the run that they had begun."""
-        experiment = with_defaults(experiment.replace(workers=self.world.size))
         with self.session():
             task = self.prepare(experiment, fetching)
             check_new_run(task)
@@ -228,7 +273,6 @@ class Launched(Engine):
         self, experiment: Experiment, store: Store, record: dict[str, Any], listen: Emit, *, force: bool = False
     ) -> RecordedRun:
         """Continue a run with all ranks; each has found the run's record."""
-        experiment = with_defaults(experiment.replace(workers=self.world.size))
         with self.session():
             task = self.prepare(experiment)
             if not self.records:

@@ -13,13 +13,20 @@ from torch import Tensor
 
 from tenfold.data import Part, batch_sizes, order
 from tenfold.engines.base import Engine
-from tenfold.engines.choose import validate_fused
+from tenfold.engines.choose import (
+    is_launched,
+    require_launcher_for_transport,
+    require_no_ranks,
+    steps_together,
+)
 from tenfold.engines.recording import Outcome
 from tenfold.engines.stacked_rounds import StackedRounds
 from tenfold.errors import ExperimentError, ModelError, StoreError
+from tenfold.experiment import Experiment
+from tenfold.launch.detect import World
 from tenfold.machine import cores, devices
 from tenfold.machine.liveness import keeping_freed_memory, memory_use, peak_memory
-from tenfold.mixing.builders import rate_scale, warmup_epochs
+from tenfold.mixing.builders import make_strategy, rate_scale, warmup_epochs
 from tenfold.runs import Emit, Metric, Note, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import choose_loss, choose_metrics
@@ -300,7 +307,8 @@ def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, 
             "give tensors or arrays, and set data.loader_workers = 0 and data.loader = auto"
         )
     training, machine = task.experiment.training, task.experiment.machine
-    validate_fused(task.experiment)
+    if (reason := cannot_step_together(task.experiment)) is not None:
+        raise ExperimentError(reason)
     network = make_network(task).to(devices.resolve(machine.device))
     rates = plan_rates(training, network, steps_per_epoch=task.steps_per_epoch, rate_scale=scale, warmup=warmup)
     loss = choose_loss(training, task.splits.classes)
@@ -489,9 +497,48 @@ class FusedEngine(Engine):
 
     name = "fused"
 
+    @classmethod
+    def supports(cls, experiment: Experiment, world: World | None) -> str | None:
+        """Return why replicas that step together on one device cannot train the experiment."""
+        unsupported = require_no_ranks(cls.name, world) or require_launcher_for_transport(experiment)
+        return unsupported or cannot_step_together(experiment)
+
+    @classmethod
+    def is_usual(cls, experiment: Experiment, world: World | None) -> bool:
+        """Return whether there are several workers on a GPU, which no launcher started."""
+        return steps_together(experiment) and not is_launched(experiment, world)
+
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
         """Train to the end."""
         return train_replicas(task, stopwatch, emit, resumption)
+
+
+def cannot_step_together(experiment: Experiment) -> str | None:
+    """Return what replicas that step together on one device cannot do, in a sentence; None if they can do all of it."""
+    training, division = experiment.training, experiment.division
+    if training.precision == "fp16":
+        return 'training.precision = "fp16" is not supported for replicas on one device; use "bf16"'
+    if training.ema is not None:
+        return (
+            f"training.ema = {training.ema:g} is not supported for replicas that step together on one device; leave it "
+            'unset, or set division.fold_mode to "fold-by-fold"'
+        )
+    if training.accumulate > 1:
+        return (
+            f"training.accumulate = {training.accumulate}: replicas on one device fit into memory already; set it "
+            'to 1, or division.fold_mode to "fold-by-fold"'
+        )
+    if training.activation_checkpointing:
+        return (
+            "training.activation_checkpointing is not supported for replicas that step together on one device; leave "
+            'it unset, or set division.fold_mode to "fold-by-fold"'
+        )
+    if division.workers > 1 and make_strategy(division).asynchronous:
+        return (
+            f'division.strategy = "{division.strategy}" has no rounds, but replicas on one device step '
+            "together; use a strategy with rounds, such as allreduce"
+        )
+    return None
 
 
 def train_replicas(task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:

@@ -24,7 +24,6 @@ from tenfold.data.columns import Columns
 from tenfold.engines.choose import steps_together
 from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
-from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.machine import cores, devices, facts
 from tenfold.machine.cores import NOT_PINNED, CoreMap, cpu_count_of, plan
@@ -34,13 +33,6 @@ from tenfold.training import base_rate
 from tenfold.training.measures import check_labels, check_target
 from tenfold.training.schedules import check_own_schedule
 from tenfold.workers.task import Task, make_network
-
-
-def resolve_defaults(experiment: Experiment) -> Experiment:
-    """Return the experiment with values for unset fields, and a device for "auto"; `workers` must be final."""
-    if experiment.machine.device == "auto":
-        experiment = experiment.replace(device=str(devices.resolve("auto")))
-    return with_defaults(experiment)
 
 
 def check_new_run(task: Task) -> None:

@@ -8,9 +8,17 @@ from numpy.typing import NDArray
 
 from tenfold.data import FetchProgress
 from tenfold.engines.base import Engine
+from tenfold.engines.choose import (
+    is_launched,
+    require_launcher_for_transport,
+    require_no_ranks,
+    steps_together,
+    trains_on_cpu,
+)
 from tenfold.engines.recording import Outcome
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.experiment import Experiment
+from tenfold.launch.detect import World
 from tenfold.machine import limits
 from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Event, Stopwatch, Warned
@@ -34,6 +42,24 @@ class Processes(Engine):
     name = "processes"
     can_continue = True
     """Whether the other workers can continue when one is lost."""
+
+    @classmethod
+    def supports(cls, experiment: Experiment, world: World | None) -> str | None:
+        """Return why processes of this machine cannot train the experiment."""
+        machine = experiment.machine
+        if experiment.division.workers > 1 and not trains_on_cpu(experiment):
+            return (
+                f'machine.engine = "{machine.engine}" runs several workers on CPU only, but machine.device = '
+                f'"{machine.device}"; use auto, with which all step together on one GPU, or start one rank per GPU '
+                "with torchrun"
+            )
+        return require_no_ranks(cls.name, world) or require_launcher_for_transport(experiment)
+
+    @classmethod
+    def is_usual(cls, experiment: Experiment, world: World | None) -> bool:
+        """Return whether there are several workers on the CPU, which no launcher started."""
+        several = experiment.division.workers > 1 and not is_launched(experiment, world)
+        return several and not steps_together(experiment)
 
     def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
         """Load the data, while the server that workers are forked from imports torch."""

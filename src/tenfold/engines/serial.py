@@ -3,7 +3,10 @@
 import torch
 
 from tenfold.engines.base import Engine
+from tenfold.engines.choose import is_launched, require_launcher_for_transport, require_no_ranks
 from tenfold.engines.recording import Outcome
+from tenfold.experiment import Experiment
+from tenfold.launch.detect import World
 from tenfold.machine import cores, devices
 from tenfold.machine.cores import pinned
 from tenfold.machine.liveness import WorkerProgress, keeping_freed_memory
@@ -23,6 +26,18 @@ class Serial(Engine):
     """Trains one replica in this process."""
 
     name = "serial"
+
+    @classmethod
+    def supports(cls, experiment: Experiment, world: World | None) -> str | None:
+        """Return why one process cannot train the experiment."""
+        if (workers := experiment.division.workers) > 1:
+            return f'machine.engine = "serial" runs one worker, but division.workers = {workers}; use auto or processes'
+        return require_no_ranks(cls.name, world) or require_launcher_for_transport(experiment)
+
+    @classmethod
+    def is_usual(cls, experiment: Experiment, world: World | None) -> bool:
+        """Return whether there is one worker, which no launcher started."""
+        return experiment.division.workers == 1 and not is_launched(experiment, world)
 
     def __init__(self, progress: WorkerProgress | None = None) -> None:
         """Publish progress to `progress`, for the process that watches this one, if one does."""

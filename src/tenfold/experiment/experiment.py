@@ -132,6 +132,11 @@ class Experiment(Section):
             "schedule": (self.training.schedule,),
             "loss": (self.training.loss,),
             "metrics": self.training.metrics,
+            "strategy": (self.division.strategy,),
+            "outer": (self.division.outer,),
+            "compression": (self.division.compression,),
+            "engine": (self.machine.engine,),
+            "transport": (self.machine.transport,),
         }
 
     @property

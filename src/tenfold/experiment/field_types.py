@@ -62,27 +62,15 @@ class Fields(TypedDict, total=False):
     log_every: int
     save_predictions: bool
     workers: int
-    strategy: Literal[
-        "allreduce",
-        "butterfly",
-        "ring",
-        "hopping-ring",
-        "gossip",
-        "hierarchical",
-        "parameter-server",
-        "none",
-        "downpour",
-        "easgd",
-        "ad-psgd",
-    ]
+    strategy: Any
     strategy_options: Table
     sync_every: int | Literal["epoch"] | None
     local_after: int
     overlap: bool
     average: Literal["auto", "weights", "gradients"]
-    outer: Literal["none", "bmuf", "slowmo", "diloco"]
+    outer: Any
     outer_options: Table
-    compression: Literal["none", "bf16", "int8", "topk", "1bit"]
+    compression: Any
     compression_options: Table
     lr_scaling: Literal["auto", "none", "linear", "sqrt"]
     optimizer_state: Literal["auto", "local", "average", "reset"]
@@ -97,8 +85,8 @@ class Fields(TypedDict, total=False):
     threads: int | None
     pin: str
     oversubscribe: bool
-    engine: Literal["auto", "serial", "processes", "fused", "launched", "virtual"]
-    transport: Literal["auto", "shared-memory", "torch", "mpi"]
+    engine: Any
+    transport: Any
     on_failure: Literal["end", "continue"]
     replacements: int
     stall_after: float | None
@@ -161,29 +149,15 @@ class Grid(TypedDict, total=False):
     log_every: OneOrSeveral[int]
     save_predictions: OneOrSeveral[bool]
     workers: OneOrSeveral[int]
-    strategy: OneOrSeveral[
-        Literal[
-            "allreduce",
-            "butterfly",
-            "ring",
-            "hopping-ring",
-            "gossip",
-            "hierarchical",
-            "parameter-server",
-            "none",
-            "downpour",
-            "easgd",
-            "ad-psgd",
-        ]
-    ]
+    strategy: Any
     strategy_options: OneOrSeveral[Table]
     sync_every: OneOrSeveral[int | Literal["epoch"] | None]
     local_after: OneOrSeveral[int]
     overlap: OneOrSeveral[bool]
     average: OneOrSeveral[Literal["auto", "weights", "gradients"]]
-    outer: OneOrSeveral[Literal["none", "bmuf", "slowmo", "diloco"]]
+    outer: Any
     outer_options: OneOrSeveral[Table]
-    compression: OneOrSeveral[Literal["none", "bf16", "int8", "topk", "1bit"]]
+    compression: Any
     compression_options: OneOrSeveral[Table]
     lr_scaling: OneOrSeveral[Literal["auto", "none", "linear", "sqrt"]]
     optimizer_state: OneOrSeveral[Literal["auto", "local", "average", "reset"]]
@@ -198,8 +172,8 @@ class Grid(TypedDict, total=False):
     threads: OneOrSeveral[int | None]
     pin: OneOrSeveral[str]
     oversubscribe: OneOrSeveral[bool]
-    engine: OneOrSeveral[Literal["auto", "serial", "processes", "fused", "launched", "virtual"]]
-    transport: OneOrSeveral[Literal["auto", "shared-memory", "torch", "mpi"]]
+    engine: Any
+    transport: Any
     on_failure: OneOrSeveral[Literal["end", "continue"]]
     replacements: OneOrSeveral[int]
     stall_after: OneOrSeveral[float | None]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tenfold.common.catalog import STRATEGIES, nearest
 from tenfold.common.part_names import PARTS
 from tenfold.experiment.section_fields import USUAL_BATCH, Data, Division, Machine, Model, Section, Training
-from tenfold.experiment.values import plain
+from tenfold.experiment.values import member_of, plain
 
 if TYPE_CHECKING:
     from tenfold.experiment.experiment import Experiment
@@ -129,7 +129,7 @@ def with_defaults(experiment: "Experiment") -> "Experiment":
     if division.optimizer_state == "auto":
         by_weights = changes.get("average", division.average) == "weights" and division.workers > 1
         simple = training.optimizer_traits.averages_state and by_weights and division.outer == "none"
-        averages = simple and not STRATEGIES[division.strategy].asynchronous
+        averages = simple and not member_of(STRATEGIES, division.strategy).asynchronous
         changes["optimizer_state"] = "average" if averages else "local"
     return experiment.replace(**changes) if changes else experiment
 
@@ -144,4 +144,4 @@ def _averages_gradients(experiment: "Experiment") -> bool:
     rounds_unset = division.sync_every is None and division.local_after == 0 and not division.overlap
     silent = rounds_unset and division.optimizer_state == "auto"
     simple = division.outer == "none" and division.compression == "none" and not training.needs_closure
-    return division.workers > 1 and silent and simple and STRATEGIES[division.strategy].always_exact
+    return division.workers > 1 and silent and simple and bool(member_of(STRATEGIES, division.strategy).always_exact)

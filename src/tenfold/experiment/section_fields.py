@@ -6,6 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from tenfold.common.catalog import (
     COMPRESSIONS,
+    ENGINES,
     FOLD_KINDS,
     FOLD_MODES,
     LOSSES,
@@ -69,7 +70,7 @@ class Model(Section):
     """The network that every replica trains."""
 
     name: Annotated[NameOrObject, known_as("model", MODELS)] = "lenet5"
-    """A built-in model (lenet5, cnn, mlp, recommender), "package.module:callable", a network, or a
+    """A built-in model (lenet5, cnn, mlp), that of an installed package, "package.module:callable", a network, or a
     callable that returns one."""
     hidden: Annotated[tuple[Count, ...] | None, AsTuple] = None
     """Widths of the mlp's hidden layers, such as [128, 64]. Default: [128]."""
@@ -87,8 +88,8 @@ class Data(Section):
     """The data set, and how it is split into train, validation and test."""
 
     name: Annotated[NameOrObject, known_as("data set", SOURCES)] = "mnist"
-    """A built-in data set (digits, mnist, fashion-mnist, tweets, speech), a file (.csv, .parquet, .npy, .npz), a folder
-    of images by class, "package.module:callable", or the data themselves."""
+    """A built-in data set (digits, mnist, fashion-mnist), that of an installed package, a file (.csv, .parquet, .npy,
+    .npz), a folder of images by class, "package.module:callable", or the data themselves."""
     test_fraction: Fraction | None = None
     """Share of all samples kept for testing. Default: the data set's own test part, or 0.2 if it has none."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -121,7 +122,7 @@ class Data(Section):
     loader_workers is above 0. dataloader: samples are always read one by one through torch's DataLoader; with
     loader_workers = 0, in the training process."""
     options: Options = {}
-    """Keyword arguments of your own callable, or options of the data set: tweets and speech have some."""
+    """Keyword arguments of your own callable, or options of the data set, if it has some."""
 
     @field_validator("collate")
     @classmethod
@@ -259,8 +260,8 @@ class Division(Section):
 
     workers: Count = 1
     """Replicas that train in parallel, each on its own shard."""
-    strategy: Annotated[str, OneOf(STRATEGIES)] = "allreduce"
-    """Who averages with whom in a round."""
+    strategy: Annotated[NameOrObject, known_as("strategy", STRATEGIES), named_or_imported(STRATEGIES)] = "allreduce"
+    """Who averages with whom in a round: a name, "package.module:Strategy", or a `tenfold.mixing.Strategy`."""
     strategy_options: Options = {}
     """Keyword arguments of the strategy, such as {sides = 1} for ring."""
     sync_every: StepsOrEpoch = None
@@ -278,12 +279,15 @@ class Division(Section):
     """What a round averages: gradients, at every step, or weights, every `sync_every` steps. auto: gradients where all
     replicas average exactly and none of these is set: sync_every, local_after, overlap, outer, compression,
     optimizer_state."""
-    outer: Annotated[str, OneOf(OUTER)] = "none"
-    """Optimizer that turns the average of a round into an outer step; none takes the average as it is."""
+    outer: Annotated[NameOrObject, known_as("outer optimizer", OUTER), named_or_imported(OUTER)] = "none"
+    """Optimizer that turns the average of a round into an outer step; none takes the average as it is. A name,
+    "package.module:OuterOptimizer", or a class."""
     outer_options: Options = {}
     """Keyword arguments of the outer optimizer."""
-    compression: Annotated[str, OneOf(COMPRESSIONS)] = "none"
-    """How messages between workers are compressed."""
+    compression: Annotated[NameOrObject, known_as("compression", COMPRESSIONS), named_or_imported(COMPRESSIONS)] = (
+        "none"
+    )
+    """How messages between workers are compressed: a name, "package.module:Compressor", or a class."""
     compression_options: Options = {}
     """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
     lr_scaling: Annotated[str, OneOf(LR_SCALINGS)] = "auto"
@@ -349,11 +353,19 @@ class Machine(Section):
     """Cores for the workers: none, compact, scatter, or a list such as "0,1,2,4"."""
     oversubscribe: bool = False
     """Allow more threads than there are cores."""
-    engine: Literal["auto", "serial", "processes", "fused", "launched", "virtual"] = "auto"
-    """What hosts the replicas. auto: serial for one worker; for more, processes on cpu and fused (all replicas step
-    together on one device) on a GPU; launched under torchrun or mpirun."""
-    transport: Annotated[str, OneOf(NETWORK_TRANSPORTS, "auto", "shared-memory")] = "auto"
-    """How tensors move between workers. auto: in shared memory; under a launcher also by torch.distributed or MPI."""
+    engine: Annotated[
+        NameOrObject, known_as("engine", ENGINES, "auto"), named_or_imported(["auto", *ENGINES.built_in])
+    ] = "auto"
+    """What hosts the replicas: a name, "package.module:Engine", or a subclass of `tenfold.engines.Engine`. auto: serial
+    for one worker; for more, processes on cpu and fused (all replicas step together on one device) on a GPU; launched
+    under torchrun or mpirun."""
+    transport: Annotated[
+        NameOrObject,
+        known_as("transport", NETWORK_TRANSPORTS, "auto", "shared-memory"),
+        named_or_imported(["auto", "shared-memory", *NETWORK_TRANSPORTS.built_in]),
+    ] = "auto"
+    """How tensors move between workers: a name, "package.module:Network", or a subclass of `tenfold.transport.Network`.
+    auto: in shared memory; under a launcher also by torch.distributed or MPI."""
     on_failure: Literal["end", "continue"] = "end"
     """When a worker is lost: end the run, which can be resumed, or continue with the others. A worker process is then
     replaced by another one; under torchrun, the ranks that are restarted continue from the last completed epoch."""
@@ -367,7 +379,8 @@ class Machine(Section):
     fused: Literal["auto", "vmap", "loop"] = "auto"
     """How replicas on one device step: in the same operations, one by one, or whichever a short probe finds faster."""
     cluster: Annotated[Text | Options | None, AsTable] = None
-    """Hardware of a virtual cluster: a TOML file, a table, dsmp-c1, dsmp-c2, or "here" for this machine.
+    """Hardware of a virtual cluster: a TOML file, a table, one that an installed package
+    names, or "here" for this machine.
 
     Default: nodes of one worker each, any two of them connected by `link`."""
     link: Annotated[Text | Options | None, AsTable] = None

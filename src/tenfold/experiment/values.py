@@ -28,7 +28,9 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from tenfold.common.catalog import Registry, suggest
 from tenfold.common.files import names_data_file
+from tenfold.common.imports import resolve
 from tenfold.common.trust import RecordedPath
+from tenfold.errors import ExperimentError
 
 LARGEST = 2**63
 EPOCH = "epoch"
@@ -45,10 +47,15 @@ class OneOf:
     """Marks a field that holds the name of a member of a family, or another: `Annotated[str, OneOf(STRATEGIES)]`."""
 
     def __init__(self, family: Registry[Any], *others: str) -> None:
-        self.names = [*others, *family]
+        self._family, self._others = family, others
+
+    @property
+    def names(self) -> list[str]:
+        """All names that the field takes."""
+        return [*self._others, *self._family]
 
     def _check(self, name: object) -> object:
-        if isinstance(name, str) and name in self.names:
+        if isinstance(name, str) and (name in self._others or name in self._family):
             return name
         hint = suggest(name, self.names) if isinstance(name, str) else f"known: {', '.join(self.names)}"
         raise PydanticCustomError("unknown_name", "{hint}", {"hint": hint})
@@ -216,8 +223,10 @@ WANTED = {
     "model": "an nn.Module, or a callable that returns one",
     "optimizer": "a class such as torch.optim.NAdam, or a function of the parameters that returns an optimizer",
     "schedule": "a function of the progress from 0 to 1, or of the optimizer that returns a scheduler",
+    "loss": "f(outputs, targets)",
+    "metric": "f(outputs, targets)",
 }
-"""What an object in the place of a name should be, by kind; for the others, a function of outputs and targets."""
+"""The callable that an object in the place of a name should be, by kind; other kinds need not be callable."""
 
 ALIASES = {
     "loss": {
@@ -237,11 +246,10 @@ def check_name(
 ) -> str | PythonObject | UnrecordedObject:
     """Raise an error for a name that is neither built in nor an import path, and for an object that is not callable."""
     if isinstance(name, PythonObject):
-        if kind != "data set" and not callable(name.value):
+        wanted = WANTED.get(kind)
+        if wanted is not None and not callable(name.value):
             article = "an" if kind == "optimizer" else "a"
-            raise ValueError(
-                f"{article} {kind} is a name or {WANTED.get(kind, 'f(outputs, targets)')}, not a {name.name}"
-            )
+            raise ValueError(f"{article} {kind} is a name or {wanted}, not a {name.name}")
     elif isinstance(name, str) and name not in known and ":" not in name:
         if kind == "data set" and names_data_file(name):
             return name
@@ -288,6 +296,15 @@ _Member = InstanceOf[RecordedPath] | Text | InstanceOf[PythonObject] | InstanceO
 NameOrObject = Annotated[_Member, BeforeValidator(_wrap), *_AS_TEXT]
 """A name, "package.module:callable", or the object itself."""
 NamesOrObjects = Annotated[tuple[Annotated[_Member, *_AS_TEXT], ...], TakesList(_wrap_many)]
+
+
+def member_of(family: Registry[Any], given: str | PythonObject | UnrecordedObject) -> Any:
+    """Return what a field was given: the family's member of this name, what an import path names, or the object."""
+    if isinstance(given, UnrecordedObject):
+        raise ExperimentError(f"the {family.kind} {given} was given as a Python object; pass it again")
+    if isinstance(given, PythonObject):
+        return given.value
+    return resolve(given, family.kind) if ":" in given else family[given]
 
 
 def label_of(value: str | PythonObject | UnrecordedObject) -> str:

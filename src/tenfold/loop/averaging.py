@@ -15,7 +15,7 @@ from tenfold.engines.choose import validate_mixing
 from tenfold.errors import ExperimentError, MachineError, ModelError, TrainingError
 from tenfold.experiment import Division, Experiment
 from tenfold.launch.detect import World, detect_world
-from tenfold.mixing import STRATEGIES
+from tenfold.mixing.builders import make_strategy
 from tenfold.training import FlatState, flat_size
 from tenfold.transport.meeting import join
 from tenfold.workers.channels import Channels, single_worker_channels
@@ -271,13 +271,13 @@ DEFAULTS = Division()
 def average(
     model: nn.Module,
     optimizer: Optimizer,
-    strategy: str = DEFAULTS.strategy,
+    strategy: Any = DEFAULTS.strategy,
     sync_every: int | None = None,
     *,
     average: str = DEFAULTS.average,
     local_after: int = DEFAULTS.local_after,
-    outer: str = DEFAULTS.outer,
-    compression: str = DEFAULTS.compression,
+    outer: Any = DEFAULTS.outer,
+    compression: Any = DEFAULTS.compression,
     optimizer_state: str = DEFAULTS.optimizer_state,
     strategy_options: dict[str, Any] | None = None,
     outer_options: dict[str, Any] | None = None,
@@ -376,7 +376,7 @@ def _check_kinds(model: object, optimizer: object) -> None:
 
 
 def _check(experiment: Experiment, model: nn.Module, optimizer: Optimizer) -> None:
-    if STRATEGIES[experiment.division.strategy].asynchronous:
+    if make_strategy(experiment.division).asynchronous:
         raise ExperimentError(
             f'strategy = "{experiment.division.strategy}" has no rounds, and needs `tenfold train`; '
             f"take one with rounds, such as butterfly or allreduce"

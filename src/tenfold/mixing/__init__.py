@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tenfold.common import catalog
 from tenfold.common.catalog import Registry
 from tenfold.mixing.collectives import COLLECTIVES
-from tenfold.mixing.round import Round, is_round_due
+from tenfold.mixing.round import Round, group_round, is_round_due
 from tenfold.mixing.strategies import AsynchronousStrategy, Strategy
 
 if TYPE_CHECKING:  # both need torch, which commands that only read runs do not import
@@ -24,5 +24,6 @@ __all__ = [
     "AsynchronousStrategy",
     "Round",
     "Strategy",
+    "group_round",
     "is_round_due",
 ]

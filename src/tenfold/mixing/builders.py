@@ -1,14 +1,15 @@
 """Builds strategies, outer optimizers and compressors from the [division] section of an experiment."""
 
+import inspect
 import math
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 from tenfold.common import catalog
 from tenfold.common.catalog import COMPRESSIONS, OUTER, STRATEGIES, Registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
+from tenfold.experiment.values import label_of, member_of
 from tenfold.mixing.compression import Compressor
 from tenfold.mixing.outer import OuterOptimizer
 from tenfold.mixing.strategies import Strategy
@@ -16,28 +17,37 @@ from tenfold.mixing.strategies import Strategy
 
 def make_strategy(division: Division) -> Strategy:
     """Return the strategy with its options."""
-    return _member("strategy", STRATEGIES[division.strategy], division.strategy_options)  # type: ignore[no-any-return]
+    member, options = member_of(STRATEGIES, division.strategy), division.strategy_options
+    if isinstance(member, Strategy):
+        if options:
+            raise ExperimentError(f"division.strategy_options: {label_of(division.strategy)} has its options already")
+        return member
+    return _member("strategy", member, Strategy, options)  # type: ignore[no-any-return]
 
 
 def make_outer(division: Division) -> OuterOptimizer:
     """Return the outer optimizer with its options."""
-    return _member("outer", OUTER[division.outer], division.outer_options)  # type: ignore[no-any-return]
+    return _member("outer", member_of(OUTER, division.outer), OuterOptimizer, division.outer_options)  # type: ignore[no-any-return]
 
 
 def make_compressor(division: Division, size: int) -> Compressor:
     """Return one sender's compressor for vectors of this size."""
-    options = division.compression_options
-    return _member("compression", COMPRESSIONS[division.compression], options, size)  # type: ignore[no-any-return]
+    member = member_of(COMPRESSIONS, division.compression)
+    return _member("compression", member, Compressor, division.compression_options, size)  # type: ignore[no-any-return]
 
 
-def _member(kind: str, member: Any, options: dict[str, Any], *args: Any) -> Any:
+def _member(kind: str, member: Any, base: type[Any], options: dict[str, Any], *args: Any) -> Any:
     """Return a member of a family with its options; raise ExperimentError for options that it does not have."""
-    known = [field.name for field in fields(member) if field.init and field.name != "size"]
+    if not (isinstance(member, type) and issubclass(member, base)):
+        raise ExperimentError(
+            f"division.{kind} should be a subclass of {base.__module__}.{base.__name__}, not {member!r}"
+        )
+    known = [name for name in inspect.signature(member).parameters if name != "size"]
     unknown = [name for name in options if name not in known]
     if unknown:
         raise ExperimentError(
             f"division.{kind}_options has no '{unknown[0]}'; "
-            f"the options of {member.name} are: {', '.join(known) or 'none'}"
+            f"the options of {getattr(member, 'name', member.__name__)} are: {', '.join(known) or 'none'}"
         )
     try:
         return member(*args, **options)

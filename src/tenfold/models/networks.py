@@ -29,7 +29,7 @@ class Vector(nn.Module):
 ACTIVATIONS: Registry[Callable[[], nn.Module]] = Registry(
     "activation",
     {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "gelu": nn.GELU},
-    ModelError,
+    error=ModelError,
 )
 
 

@@ -196,7 +196,7 @@ def recommend(
     from rich.table import Table
 
     from tenfold.api.open_run import open_run
-    from tenfold.papers.recommend import PeopleToFollow
+    from tenfold.papers.recommender import PeopleToFollow
 
     people = PeopleToFollow(open_run(run, runs=runs, trust=trust))
     if person is None:

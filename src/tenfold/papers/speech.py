@@ -1,6 +1,6 @@
-"""Sound as log-mel bands: the power of each frame in bands that are equally wide on the mel scale, as logarithms.
+"""Speech: sentences that flite says, as frames of log-mel bands with exact labels.
 
-mel(f) = 2595 log10(1 + f / 700)
+A band is equally wide on the mel scale, mel(f) = 2595 log10(1 + f / 700); its power is taken as a logarithm.
 """
 
 import random
@@ -13,14 +13,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenfold.data.sources import Source, cache
+from tenfold.data.sources import Source, SourceOptions, cache
 from tenfold.errors import DataError
+from tenfold.experiment.values import Count, NonNegative
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from tenfold.data.part import Splits
+
+
+class SpeechOptions(SourceOptions):
+    """The number of sentences, and the frames of a sample."""
+
+    utterances: Count = 120
+    """Sentences, about four seconds each."""
+    context: NonNegative = 5
+    """Frames on either side of the one that is labelled."""
 
 
 RATE = 16_000
@@ -128,7 +138,6 @@ def load_speech(options: Mapping[str, Any]) -> "Splits":
     import torch
 
     from tenfold.data.part import Splits, Tensors
-    from tenfold.data.sources import SpeechOptions
 
     chosen = SpeechOptions(**options)
     bands, states, utterance = _spoken(chosen.utterances)

@@ -14,7 +14,8 @@ from tenfold.cluster.cluster import HERE, Cluster, ClusterOrHere
 from tenfold.common.catalog import MODELS
 from tenfold.data import Splits, Tensors
 from tenfold.data.part import describe_shape
-from tenfold.engines.prepare import prepare, resolve_defaults
+from tenfold.engines.choose import resolve_defaults
+from tenfold.engines.prepare import prepare
 from tenfold.errors import MachineError, ModelError
 from tenfold.experiment import Division, Experiment
 from tenfold.experiment.values import PythonObject

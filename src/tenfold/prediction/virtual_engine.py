@@ -6,19 +6,22 @@ replicas step together, and the weights are the same up to rounding.
 It is here and not in `engines/` because it needs predictions, which are measured with the other engines.
 """
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tenfold.cluster.cluster import cluster_of
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.data import FetchProgress
-from tenfold.engines.one_device import train_replicas
+from tenfold.engines.choose import Notify, require_no_ranks, trains_on_cpu
+from tenfold.engines.one_device import cannot_step_together, train_replicas
 from tenfold.engines.processes import Processes
 from tenfold.engines.recording import Outcome
-from tenfold.errors import MachineError
+from tenfold.errors import ExperimentError, MachineError
 from tenfold.experiment import Experiment
+from tenfold.launch.detect import World
 from tenfold.machine import cores, devices, limits
 from tenfold.prediction.calibration import silent
 from tenfold.prediction.probes import ReportProgress
@@ -36,6 +39,27 @@ class Virtual(Processes):
 
     name = "virtual"
     can_continue = False  # a process that dies here is not a node that was lost there
+
+    @classmethod
+    def supports(cls, experiment: Experiment, world: World | None) -> str | None:
+        """Return why the experiment cannot be simulated."""
+        if (reason := require_no_ranks(cls.name, world)) is not None:
+            return reason
+        try:
+            cluster_of(experiment)
+        except ExperimentError as error:
+            return str(error)
+        return None if trains_on_cpu(experiment) else cannot_step_together(experiment)
+
+    @classmethod
+    def is_usual(cls, _experiment: Experiment, _world: World | None) -> bool:
+        """Return False: a simulation is asked for."""
+        return False
+
+    @classmethod
+    def create(cls, _experiment: Experiment, _world: World | None, notify: Notify) -> Self:
+        """Return the engine, which says what it has to measure before it can predict."""
+        return cls(notify)
 
     def __init__(self, report: ReportProgress = silent) -> None:
         """Report what has to be measured for a prediction to `report`."""

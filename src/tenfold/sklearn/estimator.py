@@ -17,12 +17,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from tenfold.api.train import engine_for, finished_run, warn
+from tenfold.api.train import finished_run, noting, warn
 from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.data.part import Tensors
-from tenfold.engines import RecordedRun, require_no_launcher
-from tenfold.engines.prepare import check_new_run, describe, prepare, resolve_defaults
+from tenfold.engines import RecordedRun, require_no_launcher, resolve
+from tenfold.engines.prepare import check_new_run, describe, prepare
 from tenfold.engines.processes import Processes
 from tenfold.engines.recording import train_recorded
 from tenfold.errors import ExperimentError
@@ -61,8 +61,8 @@ def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, call
         history(event)
         heard(event)
 
-    experiment = resolve_defaults(experiment)
-    engine = engine_for(experiment, stopwatch, listen)
+    resolved = resolve(experiment, noting(listen, stopwatch))
+    experiment, engine = resolved.experiment, resolved.engine
     if isinstance(engine, Processes):
         start_server_for(experiment.division.workers)
     task = prepare(experiment, splits=splits.to(devices.resolve(experiment.machine.device)))

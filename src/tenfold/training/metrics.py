@@ -250,15 +250,6 @@ accuracy = SumMetric(_count_correct, ratio("correct", "labeled"))
 """The share of labels that the network gets right."""
 
 
-def _count_right_phones(outputs: Tensor, targets: Tensor) -> Sums:
-    right = outputs.argmax(1) // 3 == targets // 3
-    return {"correct": right.sum(), "labeled": counted(right.numel())}
-
-
-phone_accuracy = SumMetric(_count_right_phones, ratio("correct", "labeled"))
-"""The share of frames of speech whose state, a third of a phone, belongs to the right phone."""
-
-
 def residuals(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return output - target for each target."""
     return aligned(outputs, targets).double() - targets.double()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from tenfold.common.catalog import LazyRegistry, Registry
+from tenfold.common.catalog import Registry
 from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
 from tenfold.data.part import tree_map
 from tenfold.errors import ExperimentError
@@ -316,7 +316,7 @@ WITHOUT_EFFECT = ("foreach", "fused", "capturable", "differentiable")
 USED_BEFORE = ("partner_lr", "output", "block")
 """Options of Muon that are in `network_options`."""
 
-RULES: Registry[type[Rule]] = LazyRegistry(
+RULES: Registry[type[Rule]] = Registry(
     "optimizer for replicas side by side",
     {name: traits.stacked_rule for name, traits in OPTIMIZER_TRAITS.items() if traits.stacked_rule},
 )

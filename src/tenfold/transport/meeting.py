@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from tenfold.common.catalog import NETWORK_TRANSPORTS
 from tenfold.errors import MachineError, WorkerLost
+from tenfold.experiment.values import member_of
 from tenfold.launch.detect import World, detect_world
 from tenfold.machine.liveness import LifeWatch
 from tenfold.machine.rank_guard import addresses_of_host, describe_stop, kill_if_stopped, start_guard
@@ -362,7 +363,7 @@ class JoinedRank:
 _joined: dict[str, JoinedRank] = {}
 
 
-def join(world: World, transport: str = "auto", stall_after: float | None = None) -> JoinedRank:
+def join(world: World, transport: Any = "auto", stall_after: float | None = None) -> JoinedRank:
     """Join the ranks that a launcher started, by this transport or the one that fits the launcher; once per process.
 
     Each rank waits 120 s for the others, with several hosts `stall_after` if it is set, at least 30 s: importing torch
@@ -375,7 +376,7 @@ def join(world: World, transport: str = "auto", stall_after: float | None = None
         seconds = max(stall_after or 0.0, SHORTEST_START_SECONDS) if shorter else START_SECONDS
         guard = start_guard(world, REPORT_STOP) if several_hosts else None
         try:
-            network: Network = NETWORK_TRANSPORTS[name].join(world, seconds)
+            network: Network = member_of(NETWORK_TRANSPORTS, name).join(world, seconds)
         finally:
             if guard is not None:
                 guard.note_meeting()

@@ -23,7 +23,7 @@ def test_a_network_without_anything_to_train_needs_none():
 
 
 def test_an_optimizer_that_the_table_lacks_has_the_defaults(monkeypatch):
-    monkeypatch.setitem(OPTIMIZERS._members, "new", "torch.optim:NAdam")
+    monkeypatch.setitem(OPTIMIZERS.built_in, "new", "torch.optim:NAdam")
     assert traits_of("new") == OptimizerTraits()
     assert not traits_of("new").takes_sparse
     assert traits_of(Training(optimizer=torch.optim.NAdam).optimizer).takes_sparse

@@ -11,8 +11,8 @@ from typing import Any
 from tenfold.cluster.cluster import HERE, Cluster, ClusterOrHere
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.data import Splits
-from tenfold.engines.choose import validate_mixing
-from tenfold.engines.prepare import assign_cores, resolve_defaults
+from tenfold.engines.choose import resolve_defaults, validate_mixing
+from tenfold.engines.prepare import assign_cores
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.section_fields import USUAL_BATCH

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tenfold.common.catalog import LazyRegistry, Registry
+from tenfold.common.catalog import Registry
 
-SCALING: Registry[Any] = LazyRegistry(
+SCALING: Registry[Any] = Registry(
     "plot",
     {
         "speedup": "tenfold.report.plots.scaling_plots:speedup_plot",

@@ -1,4 +1,4 @@
-"""Word error rate of spoken digits: frames of speech are decoded to words by Viterbi's algorithm.
+"""Metrics of speech: the word error rate of spoken digits, by Viterbi's algorithm, and the accuracy of phones.
 
 The grammar is that of the digit strings in the data "speech": a pause, "the number is", one digit or more, a pause.
 Every phone has three states, one for each third, in a chain in which a frame may stay, advance, or skip one state. A
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tenfold.errors import ModelError
 from tenfold.papers.speech import PHONES, THIRDS
+from tenfold.training.metrics import SumMetric, Sums, counted, ratio
 
 DIGITS = {
     "zero": "z ih r ow",
@@ -167,3 +168,12 @@ def _enter(before: list[list[int]], span: range, last: list[int], last_but_one: 
     """Let a word follow others: each from its last state or the one before it, with one state skipped at most."""
     before[span[0]] += [*last, *last_but_one]
     before[span[1]] += last
+
+
+def _count_right_phones(outputs: Tensor, targets: Tensor) -> Sums:
+    right = outputs.argmax(1) // THIRDS == targets // THIRDS
+    return {"correct": right.sum(), "labeled": counted(right.numel())}
+
+
+phone_accuracy = SumMetric(_count_right_phones, ratio("correct", "labeled"))
+"""The share of frames of speech whose state, a third of a phone, belongs to the right phone."""

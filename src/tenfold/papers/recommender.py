@@ -11,17 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tenfold.data import Tensors
-from tenfold.data.sources import TweetOptions
 from tenfold.engines.prepare import load
 from tenfold.errors import DataError, ExperimentError, ModelError, StoreError
 from tenfold.models.networks import between
-from tenfold.papers.tweets import NAME, Tweets, baseline_scores, features_of, find_tweets, read_tweets
+from tenfold.papers.tweet_features import PAIR_FEATURES, baseline_scores, features_of
+from tenfold.papers.tweets import NAME, TweetOptions, Tweets, find_tweets, read_tweets
 from tenfold.runs import Run
 from tenfold.training.evaluation import predict
 from tenfold.training.scorers import ranking_metric
-
-PAIR_FEATURES = 4
-"""Inputs for each candidate."""
 
 
 class Recommender(nn.Module):
