@@ -1,27 +1,22 @@
 """What the documentation says is so: its programs run, its commands and experiments are understood, its links lead
-somewhere, and the table of fields is that of the code. `python tests/test_docs.py` writes the table again."""
+somewhere, and the table of fields is that of the code."""
 
-import json
 import re
 import shlex
-import sys
 import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent / "support"))
-
 import pytest
 import typer.main
 from looped import looped
 
+from generate_fields import FIELDS_PAGE, fields_page
 from tenfold.cli import app
-from tenfold.experiment import FIELDS, SECTIONS, Experiment
+from tenfold.experiment import Experiment
 
 ROOT = Path(__file__).parents[1]
-FIELDS_PAGE = ROOT / "docs" / "fields.md"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(?P<kind>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -29,56 +24,10 @@ COMMAND = re.compile(r"^(?:\$ )?tenfold (?P<line>(?:\"[^\"\n]*\"|[^\n#>])+)", re
 NAMED = re.compile(r"`tenfold (?P<line>(?:\"[^`\"]*\"|[^`>])+)`")
 MACHINE_PATH = re.compile(r"(?<![\w.:/>*$}~])/(?!usr/share/datasets|dev/shm|proc/)\w+/\w")
 PLACEHOLDERS = {"FILE": "lenet.toml", "RUN": "1"}
-HEADER = """# Fields
-
-Every field of an experiment, made from the code by `python tests/test_docs.py`. How to write and change them:
-[experiment files](experiment-files.md).
-
-`cluster` and `link` belong to the engine `virtual`.
-"""
 
 
 def blocks(page: Path, kind: str) -> list[str]:
     return [match["text"] for match in BLOCK.finditer(page.read_text()) if match["kind"].strip() == kind]
-
-
-def fields_page() -> str:
-    lines = [HEADER]
-    schema = Experiment.model_json_schema()["$defs"]
-    for key, section in SECTIONS.items():
-        lines += [
-            f"## {key}",
-            "",
-            section.__doc__ or "",
-            "",
-            "| field | default | values | meaning |",
-            "|---|---|---|---|",
-        ]
-        short = {field: name for name, (owner, field) in FIELDS.items() if owner == key}
-        for field, info in section.model_fields.items():
-            about = schema[section.__name__]["properties"][field]
-            name = f"`{field}`" if short[field] == field else f"`{field}` (short: `{short[field]}`)"
-            default = "unset" if info.default is None else f"`{json.dumps(about.get('default', info.default))}`"
-            meaning = " ".join((info.description or "").split())
-            lines.append(f"| {name} | {default} | {values(about)} | {meaning} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def values(about: dict[str, Any]) -> str:
-    """Return in words what a field takes."""
-    if "anyOf" in about:
-        return " or ".join(dict.fromkeys(values(one) for one in about["anyOf"] if one.get("type") != "null"))
-    if "enum" in about:
-        return ", ".join(f"`{choice}`" for choice in about["enum"])
-    if "const" in about:
-        return f"`{about['const']}`"
-    if about.get("type") == "array":
-        return f"list of: {values(about['items'])}"
-    words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true`, `false`"}
-    bounds = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
-    told = [f"{sign} {about[key]:g}" for key, sign in bounds.items() if abs(about.get(key, 2**63)) < 2**63]
-    return " ".join([words.get(about.get("type", ""), "table"), ", ".join(told)]).strip()
 
 
 @cache
@@ -174,13 +123,4 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
 
 
 def test_the_table_of_fields_is_fresh() -> None:
-    assert FIELDS_PAGE.read_text() == fields_page(), "docs/fields.md is stale: run `python tests/test_docs.py`"
-
-
-if __name__ == "__main__":
-    FIELDS_PAGE.write_text(fields_page())
-    print(f"wrote {FIELDS_PAGE.relative_to(ROOT)}")
-    import write_field_types
-
-    write_field_types.write()
-    print(f"wrote {write_field_types.FILE}")
+    assert FIELDS_PAGE.read_text() == fields_page(), "docs/fields.md is stale: run `python tools/generate_fields.py`"

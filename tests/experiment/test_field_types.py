@@ -2,9 +2,9 @@
 
 import ast
 
-from write_field_types import FILE, written
+from generate_fields import FILE, written
 
 
 def test_the_generated_module_is_fresh():
     fresh, kept = (ast.dump(ast.parse(text)) for text in (written(), FILE.read_text()))
-    assert fresh == kept, "experiment/field_types.py is stale: run `python tests/test_docs.py`"
+    assert fresh == kept, "experiment/field_types.py is stale: run `python tools/generate_fields.py`"

@@ -222,12 +222,8 @@ def serve(
     access = check_access(host, token)
     store = Store(runs)
     bound = bind_socket(host, port)
-    try:
-        import uvicorn
+    import uvicorn
 
-    except ImportError as error:
-        bound.close()
-        raise MachineError(f"the board needs the package {error.name}; `pip install tenfold[board]` has it") from None
     board = Board(store, access)
     server = uvicorn.Server(
         uvicorn.Config(board.app(), log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off")

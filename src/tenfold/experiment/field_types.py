@@ -1,6 +1,6 @@
 """The types of an experiment's fields as keyword arguments, for editors and type checkers.
 
-Made from the fields by `python tests/test_docs.py`; do not change it by hand.
+Made from the fields by `python tools/generate_fields.py`; do not change it by hand.
 """
 
 from collections.abc import Mapping, Sequence

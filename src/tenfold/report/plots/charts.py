@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tenfold.common.files import check_output
+from tenfold.common.imports import optional_module
 from tenfold.errors import StoreError
 from tenfold.report.differences import MIXING_FIELDS, describe_settings
 from tenfold.report.formatting import joined, plural
@@ -359,19 +360,18 @@ STYLE: dict[Any, Any] = {
 
 def check_picture(path: Path) -> None:
     """Raise a StoreError if a picture cannot be written to a file of this name."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    if path.suffix[1:].lower() not in FigureCanvasAgg.get_supported_filetypes():
+    agg = optional_module("matplotlib.backends.backend_agg", "a saved plot", "plots")
+    if path.suffix[1:].lower() not in agg.FigureCanvasAgg.get_supported_filetypes():
         raise StoreError(f"{path} is not the name of a picture; it should end with .svg, .png or .pdf")
     check_output(path, "a plot", in_place=True)
 
 
 def save_figure(path: Path, size: tuple[float, float], paint: Callable[["Figure"], None]) -> None:
     """Write a figure of this size in inches, drawn by `paint`, to a file of the kind that its name says."""
+    check_picture(path)
     import matplotlib
     from matplotlib.figure import Figure
 
-    check_picture(path)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         paint(figure)

@@ -1,19 +1,20 @@
-"""Writes experiment/field_types.py: the keyword arguments of the public functions, from the fields of an experiment."""
+"""Writes what follows from the fields of an experiment: experiment/field_types.py and docs/fields.md."""
 
+import json
 import types
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from tenfold.experiment import FIELDS, SECTIONS
+from tenfold.experiment import FIELDS, SECTIONS, Experiment
 from tenfold.experiment import experiment as module
 from tenfold.experiment.values import AsTable, OneOf, PythonObject, TakesList
 
 FILE = Path(module.__file__).with_name("field_types.py")
 HEAD = '''"""The types of an experiment's fields as keyword arguments, for editors and type checkers.
 
-Made from the fields by `python tests/test_docs.py`; do not change it by hand.
+Made from the fields by `python tools/generate_fields.py`; do not change it by hand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,3 +87,58 @@ def write() -> None:
 
     FILE.write_text(written())
     subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(FILE)], check=True)
+
+
+FIELDS_PAGE = Path(__file__).parents[1] / "docs" / "fields.md"
+HEADER = """# Fields
+
+Every field of an experiment, made from the code by `python tools/generate_fields.py`. How to write and change them:
+[experiment files](experiment-files.md).
+
+`cluster` and `link` belong to the engine `virtual`.
+"""
+
+
+def fields_page() -> str:
+    lines = [HEADER]
+    schema = Experiment.model_json_schema()["$defs"]
+    for key, section in SECTIONS.items():
+        lines += [
+            f"## {key}",
+            "",
+            section.__doc__ or "",
+            "",
+            "| field | default | values | meaning |",
+            "|---|---|---|---|",
+        ]
+        short = {field: name for name, (owner, field) in FIELDS.items() if owner == key}
+        for field, info in section.model_fields.items():
+            about = schema[section.__name__]["properties"][field]
+            name = f"`{field}`" if short[field] == field else f"`{field}` (short: `{short[field]}`)"
+            default = "unset" if info.default is None else f"`{json.dumps(about.get('default', info.default))}`"
+            meaning = " ".join((info.description or "").split())
+            lines.append(f"| {name} | {default} | {values(about)} | {meaning} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def values(about: dict[str, Any]) -> str:
+    """Return in words what a field takes."""
+    if "anyOf" in about:
+        return " or ".join(dict.fromkeys(values(one) for one in about["anyOf"] if one.get("type") != "null"))
+    if "enum" in about:
+        return ", ".join(f"`{choice}`" for choice in about["enum"])
+    if "const" in about:
+        return f"`{about['const']}`"
+    if about.get("type") == "array":
+        return f"list of: {values(about['items'])}"
+    words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true`, `false`"}
+    bounds = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+    told = [f"{sign} {about[key]:g}" for key, sign in bounds.items() if abs(about.get(key, 2**63)) < 2**63]
+    return " ".join([words.get(about.get("type", ""), "table"), ", ".join(told)]).strip()
+
+
+if __name__ == "__main__":
+    write()
+    FIELDS_PAGE.write_text(fields_page())
+    print(f"wrote {FILE} and {FIELDS_PAGE}")
