@@ -73,7 +73,8 @@ class Lockstep:
         steps = slice(self._logged, step)
         self._logged = step
         weights = self._weights[steps]
-        sums = torch.where(weights > 0, self._losses[steps].cpu().double() * weights, 0.0).sum(0)
+        factors = weights.clamp(max=1) if getattr(self.fused.loss, "is_sum", False) else weights
+        sums = torch.where(weights > 0, self._losses[steps].cpu().double() * factors, 0.0).sum(0)
         return sums.tolist(), weights.sum(0).tolist()
 
     def starts_finite(self, row: int) -> bool:

@@ -57,6 +57,7 @@ class Fused:
                 layer.sparse = False  # type: ignore[assignment]  # gradients are rows of one dense matrix
         self.k = k
         self.training = training
+        self.loss = loss
         self.part = part
         self.stack = Stack(network, k, matrix)
         weights = self.stack.matrix[:, : self.stack.parameters]

@@ -220,7 +220,8 @@ class Worker:
         if not self._losses:
             return 0.0, 0
         losses = torch.stack(self._losses).tolist()
-        total = sum(loss * size for loss, size in zip(losses, self._sizes, strict=True))
+        weights = [1] * len(losses) if self.loss.is_sum else self._sizes
+        total = sum(loss * weight for loss, weight in zip(losses, weights, strict=True))
         samples = sum(self._sizes)
         self._losses, self._sizes = [], []
         odd = next((loss for loss in losses if not math.isfinite(loss)), None)
