@@ -41,7 +41,7 @@ from tenfold.runs.storage.claim import LostWorker, lost_in
 from tenfold.runs.store import RemoteStore
 from tenfold.training import flat_size
 from tenfold.training.flat import exchange_size
-from tenfold.training.randomness import keep_rng_state
+from tenfold.training.randomness import training_rng
 from tenfold.training.replica import set_matmul_precision
 from tenfold.transport.meeting import JoinedRank, join
 from tenfold.workers.channels import Channels
@@ -332,7 +332,7 @@ class Launched(Engine):
         try:
             with (
                 keeping_freed_memory(),
-                keep_rng_state(),
+                training_rng(),
                 set_matmul_precision(task.experiment.training.precision),
                 affinity.pinned(cpus) as trouble,
             ):
