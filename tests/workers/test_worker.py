@@ -1,13 +1,15 @@
 """What a worker notices of its model."""
 
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import tenfold
-from tenfold.errors import ModelError, TrainingError
+from tenfold.errors import ExperimentError, ModelError, TrainingError
 
 
 class Replacing(nn.Module):
@@ -83,3 +85,65 @@ class Still(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x)  # type: ignore[no-any-return]
+
+
+def hooked() -> nn.Module:
+    """A network whose hooks change what it computes."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    network.register_forward_hook(lambda module, inputs, outputs: outputs * 0.5)
+    network[1].register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))
+    network.register_full_backward_pre_hook(lambda module, gradients: (gradients[0] * 3,))
+    return network
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("serial", 1), ("processes", 2), ("fused", 2)])
+def test_hooks_of_an_instance_survive_the_copy(tmp_path: Path, engine: str, workers: int) -> None:
+    found = [
+        tenfold.train(
+            model=model,
+            data="digits",
+            limit=100,
+            epochs=1,
+            engine=engine,
+            workers=workers,
+            threads=1,
+            oversubscribe=True,
+            runs=tmp_path,
+        ).weights
+        for model in (hooked, hooked(), lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    ]
+    assert torch.equal(found[0]["1.weight"], found[1]["1.weight"])
+    assert not torch.equal(found[0]["1.weight"], found[2]["1.weight"])
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+@pytest.mark.parametrize(("engine", "workers"), [("serial", 1), ("processes", 2), ("fused", 2)])
+def test_hooks_of_parameters_are_not_lost_without_a_word(
+    tmp_path: Path, engine: str, workers: int, register: str
+) -> None:
+    def make() -> nn.Module:
+        network = hooked()
+        getattr(network[1].weight, register)(lambda gradient: None)
+        return network
+
+    fields: dict[str, Any] = {"data": "digits", "limit": 100, "epochs": 1, "engine": engine, "workers": workers}
+    fields |= {"threads": 1, "oversubscribe": True, "runs": tmp_path}
+    with pytest.raises(ModelError, match="hooks"):
+        tenfold.train(model=make(), **fields)
+    with pytest.raises(ModelError, match="hooks"):
+        tenfold.cross_validate(model=make(), folds=2, **fields | {"engine": "auto"})
+    if engine == "fused":
+        with pytest.raises(ExperimentError, match="hooks"):
+            tenfold.train(model=make, **fields)
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", torch.optim.LBFGS])
+def test_line_searches_of_several_workers_are_warned_about(tmp_path: Path, optimizer: Any) -> None:
+    fields: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 40, "epochs": 1, "threads": 1}
+    fields |= {"optimizer": optimizer, "oversubscribe": True, "runs": tmp_path}
+    with pytest.warns(UserWarning, match="workers = 1"):
+        tenfold.train(**fields, workers=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tenfold.train(**fields, workers=1)
