@@ -545,6 +545,43 @@ def test_trainings_in_threads_are_those_of_one_thread() -> None:
     assert together == [train(**fields).metrics] * 3
 
 
+class Jittered(Dataset[tuple[Tensor, int]]):
+    """Adds noise of all generators to its samples."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        noise = random.random() + np.random.rand() + torch.rand(64)
+        return noise + index % 3, index % 3
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dropout": 0.3},
+        {"dropout": 0.3, "engine": "fused"},
+        {"model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Dropout(0.5)), "hidden": None},
+        {"data": Jittered()},
+    ],
+    ids=["dropout", "fused", "own model", "augmented"],
+)
+def test_random_layers_draw_in_threads_what_they_draw_alone(fields: dict[str, Any]) -> None:
+    fields = SMALL | {"epochs": 2, "batch_size": 5} | fields
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+
+    def weights(seed: int) -> dict[str, Tensor]:
+        return train(**fields, seed=seed).weights
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(weights, [1, 2, 3, 1]))
+    assert torch.equal(torch.get_rng_state(), before)
+    for seed, found in zip([1, 2, 3, 1], together, strict=True):
+        alone = weights(seed)
+        assert all(torch.equal(found[name], alone[name]) for name in alone)
+
+
 class TestFailure:
     def test_a_diverging_loss_is_a_sentence_and_a_failed_run(self) -> None:
         with pytest.raises(

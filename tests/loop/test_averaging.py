@@ -377,7 +377,6 @@ class TestRefusals:
 
         from tenfold.experiment import Division
         from tenfold.loop.averaging import loop_worker
-        from tenfold.training import flat_size
 
         def life(rank: int, links: Any) -> None:
             model = network(0)
@@ -385,7 +384,7 @@ class TestRefusals:
                 pass
 
         with pytest.raises(ExperimentError, match="rank 1 averages another model than rank 0, or with other settings"):
-            together(2, flat_size(network()), life)
+            together(2, network(), life)
 
 
 def test_the_defaults_are_those_of_an_experiment() -> None:

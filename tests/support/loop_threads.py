@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tenfold.experiment import Division
 from tenfold.loop.averaging import LoopWorker, loop_worker
 from tenfold.training import flat_size
+from tenfold.training.flat import exchange_size
 from tenfold.transport import Segment, SharedMemoryTransport
 from tenfold.workers.channels import Channels
 
@@ -47,9 +48,9 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
     optimizer.step()
 
 
-def together(size: int, numel: int, life: Callable[[int, Channels], T]) -> list[T]:
+def together(size: int, model: nn.Module, life: Callable[[int, Channels], T]) -> list[T]:
     """Return what each rank's life gives; the first error ends all."""
-    shared = [Segment.create(size, numel) for _ in range(2)]
+    shared = [Segment.create(size, numel) for numel in (flat_size(model), exchange_size(model))]
     results: dict[int, T] = {}
     errors: list[tuple[int, BaseException]] = []
 
@@ -98,4 +99,4 @@ def train(
             loop(rank, models[rank], made, worker)
         return models[rank]
 
-    return together(size, flat_size(models[0]), life)
+    return together(size, models[0], life)

@@ -14,6 +14,7 @@ from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Event, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import flat_size
+from tenfold.training.flat import exchange_size
 from tenfold.transport.segment import StopReason as Stop
 from tenfold.workers.channels import Channels, SharedChannels
 from tenfold.workers.coordinator import Supervisor
@@ -47,14 +48,14 @@ class Threads:
         stopwatch = Stopwatch()
         self.supervisor = Supervisor(task, stopwatch, self.events.append, resumption.manifest if resumption else None)
         locks = [threading.Lock() for _ in range(task.workers + 1)]
-        numel = flat_size(make_network(task))
+        network = make_network(task)
         self._shared = SharedChannels(
             task.workers,
-            numel,
+            flat_size(network),
             locks,
             strategy=make_strategy(task.division),
-            gradients=True,
-            published_numel=task.experiment.vectors_per_round * numel,
+            gradient_numel=exchange_size(network),
+            published_numel=task.experiment.vectors_per_round * exchange_size(network),
         )
         self.channels: list[Channels] = [self._shared.open(rank) for rank in range(task.workers)]
         self.workers = [

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.training import Replica
+from tenfold.training import Replica, choose_loss
 
 BATCHES = 12
 
@@ -185,6 +186,74 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(average):
     for losses, weights in found[1:]:
         assert losses == pytest.approx(found[0][0])
         torch.testing.assert_close(weights, found[0][1])
+
+
+def masked_mean(outputs, targets):
+    labeled = targets != -100
+    return functional.cross_entropy(outputs[labeled], targets[labeled], reduction="sum") / labeled.sum()
+
+
+def mean_of_squares(outputs, targets):
+    return (outputs.sum(1) - targets).square().mean()
+
+
+def after_a_step(accumulate, loss, y, precision="fp32"):
+    torch.manual_seed(0)
+    training = Training(optimizer="sgd", momentum=0, accumulate=accumulate, loss=loss, precision=precision)
+    one = Replica(nn.Linear(4, 3), training, choose_loss(training, 3), steps_per_epoch=1)
+    x = torch.randn(len(y), 4, generator=torch.Generator().manual_seed(5))
+    return float(one.step(x, y)), one.flat.vector.clone()
+
+
+LABELS = torch.tensor([0, 1, -100, -100, -100, 2, 1, 0, -100, 1])
+
+
+@pytest.mark.parametrize(
+    ("loss", "y"),
+    [
+        (nn.CrossEntropyLoss(reduction="sum"), LABELS.clamp(min=0)),
+        (nn.MSELoss(reduction="sum"), torch.randn(10, 3)),
+        (nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.0, 5.0])), LABELS.clamp(min=0)),
+        (nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.0, 5.0]), label_smoothing=0.1), LABELS),
+        (nn.NLLLoss(ignore_index=1), LABELS.clamp(min=0)),
+        ("cross-entropy", LABELS),
+        (nn.CrossEntropyLoss(), torch.softmax(torch.randn(10, 3), 1)),
+        (nn.KLDivLoss(reduction="batchmean"), torch.softmax(torch.randn(10, 3), 1)),
+        (mean_of_squares, torch.randn(10)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("accumulate", [2, 3, 4, 10])
+def test_pieces_have_the_gradient_of_the_loss_of_the_batch(loss, y, accumulate):
+    expected, found = after_a_step(1, loss, y), after_a_step(accumulate, loss, y)
+    assert found[0] == pytest.approx(expected[0], rel=1e-5)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "y"),
+    [
+        (masked_mean, LABELS),
+        (lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="sum"), LABELS.clamp(min=0)),
+        (lambda outputs, targets: outputs.std() + 0 * targets.sum(), LABELS),
+    ],
+    ids=["masked", "sum", "of the whole batch"],
+)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_loss_of_ones_own_that_pieces_do_not_add_up_to_is_refused(loss, y, precision):
+    with pytest.raises(ExperimentError, match="accumulate"):
+        after_a_step(3, loss, y, precision)
+
+
+def test_a_loss_that_the_network_computes_from_a_piece_is_refused():
+    class Own(nn.Linear):
+        def forward(self, x):
+            return {"logits": super().forward(x), "loss": super().forward(x).square().mean()}
+
+    training = Training(optimizer="sgd", accumulate=2, loss="network")
+    one = Replica(Own(4, 3), training, choose_loss(training, 3), steps_per_epoch=1)
+    with pytest.raises(ExperimentError, match="accumulate"):
+        one.step(torch.randn(6, 4), torch.zeros(6, dtype=torch.long))
 
 
 def test_the_moving_average_follows_the_weights():

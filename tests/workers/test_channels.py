@@ -39,7 +39,7 @@ def test_locks_are_no_semaphores() -> None:
 
 
 def test_there_is_room_for_the_versions_of_many_workers() -> None:
-    channels = SharedChannels(200, 8, strategy=make_strategy(Division(strategy="ad-psgd")), gradients=False)
+    channels = SharedChannels(200, 8, strategy=make_strategy(Division(strategy="ad-psgd")))
     memory = channels.open(0).exchange_memory
     assert memory is not None
     memory.versions[200] += 1  # of the centre, the last

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import psutil
 import torch
+from torch import nn
 
 from tenfold.common.trust import remember_named
 from tenfold.data import FetchProgress
@@ -40,7 +41,8 @@ from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.storage.claim import LostWorker, lost_in
 from tenfold.runs.store import RemoteStore
 from tenfold.training import flat_size
-from tenfold.training.randomness import keep_rng_state
+from tenfold.training.flat import exchange_size
+from tenfold.training.randomness import training_rng
 from tenfold.training.replica import set_matmul_precision
 from tenfold.transport.meeting import JoinedRank, join
 from tenfold.workers.channels import Channels
@@ -374,14 +376,14 @@ class Launched(Engine):
         try:
             with (
                 keeping_freed_memory(),
-                keep_rng_state(),
+                training_rng(),
                 set_matmul_precision(task.experiment.training.precision),
                 affinity.pinned(cpus) as trouble,
             ):
                 if trouble:
                     post.emit(Warned(at=stopwatch.now(), text=trouble, worker=self.world.rank, concerns_worker=True))
                 network = make_network(task).to(task.experiment.machine.device)
-                channels = self._channels(task, flat_size(network))
+                channels = self._channels(task, network)
                 stalls = watch_progress(self.world, self.joined.network, task.experiment.machine.stall_after)
                 with channels.gradient_transport, channels.transport, self.session(), stalls as progress:
 
@@ -400,10 +402,10 @@ class Launched(Engine):
         finally:
             torch.set_num_threads(before)
 
-    def _channels(self, task: Task, numel: int) -> Channels:
+    def _channels(self, task: Task, network: nn.Module) -> Channels:
         division, machine = task.experiment.division, task.experiment.machine
         device, share = torch.device(machine.device), self._transport in ("auto", "shared-memory")
-        transport = self.joined.transport(numel, device=device, share_memory=share)
-        gradient_numel = numel if division.needs_gradient_buffer else 1
+        transport = self.joined.transport(flat_size(network), device=device, share_memory=share)
+        gradient_numel = exchange_size(network) if division.needs_gradient_buffer else 1
         gradient_transport = self.joined.transport(gradient_numel, device=device, share_memory=share)
         return Channels(transport, gradient_transport)

@@ -32,7 +32,7 @@ from tenfold.runs.checkpoint import Resumption
 from tenfold.training import choose_loss, choose_metrics
 from tenfold.training.evaluation import EvaluatedShare, evaluate_share
 from tenfold.training.graphs import describe_slow_steps
-from tenfold.training.randomness import keep_rng_state, seed_everything
+from tenfold.training.randomness import random_turn, seed_everything, training_rng
 from tenfold.training.replica import plan_rates, set_matmul_precision
 from tenfold.training.stacked_replicas import Fused, Shape, resident
 from tenfold.workers.coordinator import Supervisor
@@ -80,7 +80,8 @@ class Lockstep:
         steps = slice(self._logged, step)
         self._logged = step
         weights = self._weights[steps]
-        sums = torch.where(weights > 0, self._losses[steps].cpu().double() * weights, 0.0).sum(0)
+        factors = weights.clamp(max=1) if getattr(self.fused.loss, "is_sum", False) else weights
+        sums = torch.where(weights > 0, self._losses[steps].cpu().double() * factors, 0.0).sum(0)
         return sums.tolist(), weights.sum(0).tolist()
 
     def starts_finite(self, row: int) -> bool:
@@ -190,7 +191,8 @@ class FusedTraining(ABC):
         return self.epoch == 0 and not self.lockstep.starts_finite(row)
 
     def _prepare(self, emits: Sequence[Emit]) -> None:
-        not_captured = self.fused.prepare(self.lockstep.shapes(self.epochs - self.epoch))
+        with random_turn():
+            not_captured = self.fused.prepare(self.lockstep.shapes(self.epochs - self.epoch))
         if self.fused.failure:
             raise ModelError(f"the model failed on its first batch: {self.fused.failure}")
         for emit in emits:
@@ -202,10 +204,11 @@ class FusedTraining(ABC):
     def _train_epoch(self) -> None:
         time, first = self.time, self.first_step
         time.epoch = self.epoch
-        _seed_replicas(self.fused, self.seeds())
+        with random_turn():
+            _seed_replicas(self.fused, self.seeds())
         orders = self.orders()
         time.skip()
-        for step in self.lockstep.epoch(orders):
+        for step in _in_turns(self.lockstep.epoch(orders)):
             self.after_step(step)
             self.last_step = first + step
             if self.last_step == 1 and self.check_metrics():
@@ -255,16 +258,17 @@ class FusedTraining(ABC):
         if part is None:
             return None
         training, classes = task.experiment.training, task.splits.classes
-        return evaluate_share(
-            self.fused.stack.network_at(row),
-            part,
-            torch.arange(len(part)),
-            choose_loss(training, classes),
-            choose_metrics(training, classes),
-            precision=training.precision,
-            keep=keep,
-            name=name,
-        )
+        with random_turn():
+            return evaluate_share(
+                self.fused.stack.network_at(row),
+                part,
+                torch.arange(len(part)),
+                choose_loss(training, classes),
+                choose_metrics(training, classes),
+                precision=training.precision,
+                keep=keep,
+                name=name,
+            )
 
     def evaluated_while_training(self, task: Task, row: int) -> EvaluatedShare | None:
         """Return what the evaluation part says of one replica; None without such a part."""
@@ -332,10 +336,20 @@ def on_device(task: Task) -> Iterator[None]:
     before = torch.get_num_threads()
     cores.set_threads(task.experiment.machine.threads or cores.budget())
     try:
-        with keeping_freed_memory(), keep_rng_state(), set_matmul_precision(task.experiment.training.precision):
+        with keeping_freed_memory(), training_rng(), set_matmul_precision(task.experiment.training.precision):
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def _in_turns(steps: Iterator[int]) -> Iterator[int]:
+    """Yield the number of each step, which is taken while no other training draws random numbers."""
+    while True:
+        with random_turn():
+            step = next(steps, None)
+        if step is None:
+            return
+        yield step
 
 
 def _seed_replicas(fused: Fused, seeds: Sequence[Seed]) -> None:

@@ -24,7 +24,7 @@ from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Event, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import flat_size
-from tenfold.training.flat import state_shapes
+from tenfold.training.flat import exchange_size, state_shapes
 from tenfold.transport import clean_up_orphans
 from tenfold.transport.segment import StopReason
 from tenfold.workers.channels import SharedChannels
@@ -170,13 +170,12 @@ def _pass_on(events: list[Event], emit: Emit, warned: set[str]) -> None:
 
 def _make_channels(task: Task) -> SharedChannels:
     division, network = task.experiment.division, make_network(task)
-    numel = flat_size(network)
     return SharedChannels(
         task.workers,
-        numel,
+        flat_size(network),
         strategy=make_strategy(division),
-        gradients=division.needs_gradient_buffer,
-        published_numel=task.experiment.vectors_per_round * numel,
+        gradient_numel=exchange_size(network) if division.needs_gradient_buffer else 0,
+        published_numel=task.experiment.vectors_per_round * exchange_size(network),
         shapes=state_shapes(network),
     )
 

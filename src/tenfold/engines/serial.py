@@ -14,7 +14,7 @@ from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import flat_size
-from tenfold.training.randomness import keep_rng_state
+from tenfold.training.randomness import training_rng
 from tenfold.training.replica import set_matmul_precision
 from tenfold.workers.channels import single_worker_channels
 from tenfold.workers.coordinator import Supervisor
@@ -51,7 +51,7 @@ class Serial(Engine):
             precision = task.experiment.training.precision
             with (
                 keeping_freed_memory(),
-                keep_rng_state(),
+                training_rng(),
                 set_matmul_precision(precision),
                 pinned(task.cores.cpus(0)) as trouble,
             ):

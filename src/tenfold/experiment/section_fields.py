@@ -174,7 +174,8 @@ class Training(Section):
     """Largest norm of a step's gradient. Default: not clipped."""
     accumulate: Count = 1
     """Pieces in which the gradient of a batch is computed, one after another, to save memory; `batch_size` is that of
-    the whole step. Layers that look at a whole batch, such as batch normalization, see one piece."""
+    the whole step. Layers that look at a whole batch, such as batch normalization, see one piece; a loss of your own
+    has to be a mean over samples."""
     activation_checkpointing: Annotated[bool | tuple[Text, ...], AsNames] = False
     """Save memory by computing the activations of blocks again in the backward pass: true for the members of
     nn.Sequential and nn.ModuleList that consist of several layers, or the names of modules, such as ["encoder.*"]."""

@@ -17,6 +17,7 @@ from tenfold.experiment import Division, Experiment
 from tenfold.launch.detect import World, detect_world
 from tenfold.mixing.builders import make_strategy
 from tenfold.training import FlatState, flat_size
+from tenfold.training.flat import exchange_size
 from tenfold.transport.meeting import join
 from tenfold.workers.channels import Channels, single_worker_channels
 from tenfold.workers.rounds import ReplicaRounds, average_tensors
@@ -32,12 +33,9 @@ class LoopReplica:
         self.flat = FlatState(model, vector)
         self.optimizer = optimizer
         self.rate = self.own_rate
-        own = {id(parameter) for parameter in model.parameters()}
-        self.learning: list[nn.Parameter] = [
-            parameter
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if id(parameter) in own and parameter.requires_grad
+        optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        self.learning: list[nn.Parameter] = [  # in the model's order: groups made from sets differ between ranks
+            parameter for parameter in model.parameters() if id(parameter) in optimized and parameter.requires_grad
         ]
 
     @property
@@ -85,11 +83,11 @@ def here() -> World:
 
 
 @contextmanager
-def joined(numel: int, device: torch.device, *, gradients: bool) -> Iterator[tuple[Channels, ReportError]]:
+def joined(numel: int, device: torch.device, *, gradient_numel: int) -> Iterator[tuple[Channels, ReportError]]:
     """Yield the channels of this process, for a state of `numel` numbers, and a function that reports an error here.
 
-    `gradients` says that gradients or an optimizer's state will be sent, too. An error that only says that the waiting
-    was ended becomes the one that another rank reported.
+    `gradient_numel` is how many numbers a round of gradients or of an optimizer's state exchanges, 0 where there are
+    none. An error that only says that the waiting was ended becomes the one that another rank reported.
     """
     world = here()
     if world.size == 1:
@@ -97,7 +95,7 @@ def joined(numel: int, device: torch.device, *, gradients: bool) -> Iterator[tup
         return
     others = join(world)
     transport = others.transport(numel, device=device)
-    gradient_transport = others.transport(numel if gradients else 1, device=device)
+    gradient_transport = others.transport(max(1, gradient_numel), device=device)
 
     def report(error: BaseException) -> None:
         if not isinstance(error, TrainingError):  # such an error comes from another rank
@@ -247,7 +245,8 @@ class LoopWorker:
         """Return the weight of each rank; raise an error if the ranks have different settings."""
         if not 0 < samples < float("inf"):
             raise ExperimentError(f"samples is {samples}; it should be above 0")
-        content = f"{division.model_dump_json()} {self._replica.flat.vector.numel()}"
+        shapes = [tuple(parameter.shape) for parameter in self._replica.learning]
+        content = f"{division.model_dump_json()} {self._replica.flat.vector.numel()} {shapes}"
         digest = int.from_bytes(hashlib.blake2b(content.encode(), digest_size=6).digest(), "big")
         gathered = self._channels.transport.gather([float(digest), samples])
         odd = [rank for rank, (other, _) in enumerate(gathered) if other != gathered[0][0]]
@@ -342,8 +341,9 @@ class AveragingBlock(AbstractContextManager[LoopWorker], ContextDecorator):
 @contextmanager
 def _averaged(model: nn.Module, optimizer: Optimizer, division: Division, samples: float) -> Iterator[LoopWorker]:
     device = next(model.parameters()).device
+    gradient_numel = exchange_size(model) if division.needs_gradient_buffer else 0
     with (
-        joined(flat_size(model), device, gradients=division.needs_gradient_buffer) as (channels, tell),
+        joined(flat_size(model), device, gradient_numel=gradient_numel) as (channels, tell),
         loop_worker(model, optimizer, division, channels, samples) as worker,
     ):
         try:

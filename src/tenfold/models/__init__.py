@@ -18,7 +18,7 @@ from tenfold.errors import ModelError
 from tenfold.experiment import Model
 from tenfold.experiment.values import PythonObject, UnrecordedObject
 
-__all__ = ["build", "parameter_count"]
+__all__ = ["build", "find_tensor_hook", "parameter_count"]
 
 
 def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
@@ -83,6 +83,11 @@ def _copied(network: nn.Module) -> nn.Module:
             "a scripted network cannot be copied for each replica; give a function that returns it: "
             "model=lambda: torch.jit.script(Network())"
         )
+    if name := find_tensor_hook(network):
+        raise ModelError(
+            f"the parameter {name} of the network {type(network).__name__} has hooks of its own, which a copy does not "
+            "have; give a function that makes the network and registers them, or register hooks of modules"
+        )
     try:
         return copy.deepcopy(network)
     except Exception as error:  # whatever the network's own parts raise
@@ -90,6 +95,13 @@ def _copied(network: nn.Module) -> nn.Module:
             f"the network {type(network).__name__} cannot be copied for each replica ({type(error).__name__}: "
             f"{error}); give a callable that returns a fresh one, such as its class or a function"
         ) from error
+
+
+def find_tensor_hook(network: nn.Module) -> str:
+    """Return the name of a parameter with hooks of its own, such as those of `register_hook`; "" if there is none."""
+    kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    named = network.named_parameters()
+    return next((name for name, parameter in named if any(getattr(parameter, kind, None) for kind in kinds)), "")
 
 
 def parameter_count(network: nn.Module) -> int:

@@ -61,11 +61,21 @@ class BatchNormStatistics:
 
 
 ALIGNMENT = 16  # floats in a cache line: every tensor begins on one, as its own allocation would
+DIGEST_SIZE = 8
+"""Numbers by which replicas compare what they exchange."""
 
 
 def flat_size(network: nn.Module) -> int:
     """Return how many numbers the vector of this network has."""
     return sum(padded_size(tensor.numel()) for tensor in _floating(network))
+
+
+def exchange_size(network: nn.Module) -> int:
+    """Return how many numbers replicas exchange in a round of gradients, or of one vector of the optimizer's state.
+
+    There is one for each weight and each parameter, and a digest.
+    """
+    return flat_size(network) + padded_size(DIGEST_SIZE + sum(1 for _ in network.parameters()))
 
 
 def state_shapes(network: nn.Module) -> tuple[tuple[int, ...], ...]:

@@ -1,7 +1,7 @@
 """Losses and metrics, by name or as the user's own functions of (outputs, targets)."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from tenfold.common import catalog
 from tenfold.common.catalog import Registry
 from tenfold.common.imports import definition_of, resolve
 from tenfold.common.metric_table import LOSS, METRICS, beyond_share, main_metric, metric_traits
-from tenfold.data.part import NO_LABEL, main_output, tree_leaves
+from tenfold.data.part import NO_LABEL, main_output, tree_concatenate, tree_leaves, tree_map
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
 from tenfold.experiment.values import PythonObject, UnrecordedObject, label_of
@@ -33,7 +33,11 @@ from tenfold.training.network_call import Outputs, describe_outputs
 from tenfold.training.scorers import ranking_metric
 
 Measure = Callable[[Any, Any], Any]
+Divisor = Callable[[Any], Tensor | float]
+"""Returns what a loss divides the sum over the elements of a batch by, given the targets."""
 SUM_TOLERANCE = 1e-3
+GRADIENT_TOLERANCE = 1e-3
+"""Of the largest number: two gradients that differ by more are not equal up to rounding."""
 OutputKind = Literal["classes", "logit", "probability", "numbers"]
 """What a network's outputs are: a logit for each class, a logit or the probability of each label, or plain numbers."""
 LOSSES_OF_LOGITS = ("bce", "BCEWithLogitsLoss", "binary_cross_entropy_with_logits")
@@ -62,6 +66,10 @@ class AlignedMeasure:
         """Makes what the function takes from outputs and targets, where these come in another form."""
         self.summed: SumMetric | None = function if isinstance(function, SumMetric) else None
         """The same as sums over samples; None if it cannot be computed from these."""
+        self.divisor: Divisor | None = None
+        """Of a loss: what it divides the sum over the elements of a batch by; None if that is not known."""
+        self.is_sum = False
+        """Whether it is a loss of torch that adds up the samples of a batch; it is reported per sample."""
         self.is_loss = False
 
     def __call__(self, outputs: Any, targets: Any) -> Any:
@@ -261,6 +269,62 @@ def loss_as_sums(loss: Any) -> SumMetric | None:
     return mean_of(found) if found is not None else None
 
 
+def loss_divisor(loss: Any) -> Divisor | None:
+    """Return what a loss of torch or a built-in one divides by; None for any other, such as the user's own."""
+    if loss is functional.cross_entropy or loss is functional.nll_loss:
+        loss = torch.nn.CrossEntropyLoss() if loss is functional.cross_entropy else torch.nn.NLLLoss()
+    if loss_as_sums(loss) is None or loss is loss_of_network:
+        return None
+    if getattr(loss, "reduction", "mean") == "sum":
+        return lambda _: 1.0
+    of_labels = type(loss) in (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)
+
+    def divisor(targets: Any) -> Tensor | float:
+        if not of_labels or not isinstance(targets, Tensor) or targets.is_floating_point():
+            return float(len(tree_leaves(targets)[0]))  # samples have equally many elements
+        labeled = targets != loss.ignore_index
+        weights: Tensor = labeled if loss.weight is None else loss.weight[targets[labeled]]
+        return weights.sum()
+
+    return divisor
+
+
+def shares_of_pieces(divisor: Divisor | None, pieces: Sequence[Any]) -> list[float]:
+    """Return by which weights the losses of pieces add up to that of a batch, given their targets.
+
+    Where the loss is not known, or nothing has a label, they are the shares of the samples.
+    """
+    divisors = [float(divisor(targets)) for targets in pieces] if divisor is not None else []
+    if divisor is not None and (whole := float(divisor(tree_concatenate(pieces)))):
+        return [one / whole for one in divisors]
+    samples = [len(tree_leaves(targets)[0]) for targets in pieces]
+    return [count / sum(samples) for count in samples]
+
+
+def is_mean_of_pieces(loss: Measure, pieces: Sequence[tuple[Any, Any]]) -> bool:
+    """Return whether the loss of two pieces, outputs and targets, is the mean of theirs, weighted by their samples.
+
+    The gradients are compared, which differ even where the losses happen to be equal.
+    """
+
+    def gradient(outputs: Any, targets: Any) -> Tensor:
+        followed = tree_map(lambda one: one.detach().requires_grad_(one.is_floating_point()), outputs)
+        leaves = [leaf for leaf in tree_leaves(followed) if leaf.requires_grad]
+        found = torch.autograd.grad(loss(followed, targets), leaves, materialize_grads=True)
+        return torch.cat([one.reshape(len(one), -1).float() for one in found], 1)
+
+    if any(not leaf.ndim for outputs, _ in pieces for leaf in tree_leaves(outputs)):
+        return False  # a number that the network computed from its piece, such as a loss
+    outputs, targets = (tree_concatenate(some) for some in zip(*pieces, strict=True))
+    shares = shares_of_pieces(None, [piece for _, piece in pieces])
+    whole = gradient(outputs, targets)
+    joined = torch.cat([gradient(*piece) * share for piece, share in zip(pieces, shares, strict=True)])
+    rounding = max(torch.finfo(leaf.dtype).eps for leaf in tree_leaves(outputs) if leaf.is_floating_point())
+    largest = torch.maximum(whole.abs().max(), joined.abs().max())
+    differ = (whole - joined).abs().max() > max(GRADIENT_TOLERANCE, 4 * rounding) * largest
+    return not bool(differ)  # NaN is reported elsewhere
+
+
 def _sums_of_classes(loss: Any) -> SumMetric:
     """Return cross-entropy as sums: of the losses of all labels, and of the labels' weights, by which it is divided."""
     elements = _without_reduction(loss)
@@ -287,12 +351,11 @@ def _without_reduction(loss: Any) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _reduced(mean: SumMetric, reduction: str) -> SumMetric:
-    """Return a loss with what its `reduction` makes of its elements; where that is "none", they are averaged."""
-    if reduction == "sum":
-        return SumMetric(mean.sums, lambda sums: sums["sum"].divided_by(1))
-    if reduction == "batchmean":
-        return SumMetric(mean.sums, ratio("sum", "samples"))
-    return mean
+    """Return a loss with what its `reduction` makes of its elements; where that is "none", they are averaged.
+
+    A sum grows with the part, and is reported per sample.
+    """
+    return SumMetric(mean.sums, ratio("sum", "samples")) if reduction in ("sum", "batchmean") else mean
 
 
 def choose_loss(training: Training, classes: int | None) -> "AlignedMeasure":
@@ -414,13 +477,14 @@ def _find(name: str | PythonObject | UnrecordedObject, family: Registry[Measure]
         raise ExperimentError(f"the {family.kind} {name} is a {type(value).__name__}; it must be f(outputs, targets)")
     built_in = isinstance(name, str) and ":" not in name
     needs_tensor = (built_in or type(value).__module__.startswith("torch.")) and value is not loss_of_network
-    summed = loss_as_sums(value) if family is LOSSES else None
+    summed, divisor = (loss_as_sums(value), loss_divisor(value)) if family is LOSSES else (None, None)
+    is_sum = divisor is not None and getattr(value, "reduction", "") == "sum"
     if family is LOSSES and type(value) in _ONE_OUTPUT_FOR_EACH_TARGET:  # not a subclass, which may do otherwise
         value = _shaped(value)
     found = AlignedMeasure(value, f"the {family.kind} {label_of(name)}", needs_tensor=needs_tensor)
     found.own = not built_in
     if family is LOSSES:
-        found.is_loss, found.summed = True, summed
+        found.is_loss, found.summed, found.divisor, found.is_sum = True, summed, divisor, is_sum
     return found
 
 

@@ -1,8 +1,10 @@
-"""How much an optimizer keeps between steps."""
+"""What an optimizer keeps between steps."""
 
+import copy
 import inspect
 import math
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -36,6 +38,31 @@ def count_state_vectors(training: Training, network: nn.Module) -> int:
         return ASSUMED
     kept = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor))
     return math.ceil(sum(tensor.numel() for tensor in kept if tensor.ndim) / sum(p.numel() for p in parameters))
+
+
+def make_missing_states(
+    optimizer: torch.optim.Optimizer, missing: Collection[nn.Parameter]
+) -> dict[nn.Parameter, dict[str, Any]]:
+    """Return the states of parameters that have not been trained yet: those that a step makes from zeros.
+
+    They are empty where the optimizer keeps nothing.
+    """
+    trial = copy.copy(optimizer)
+    trial.state = defaultdict(dict)
+    trial.param_groups = []
+    stand_ins: dict[nn.Parameter, nn.Parameter] = {}
+    for group in optimizer.param_groups:
+        zeros = [nn.Parameter(torch.zeros_like(parameter)) for parameter in group["params"]]
+        stand_ins |= zip(group["params"], zeros, strict=True)
+        trial.param_groups.append(group | {"params": zeros})
+    for parameter in missing:
+        stand_ins[parameter].grad = torch.zeros_like(parameter)
+    trial.step()
+    states = {parameter: dict(trial.state.get(stand_ins[parameter], {})) for parameter in missing}
+    tensors = [value for state in states.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+        raise ValueError("a gradient of zero makes it NaN or infinite")
+    return states
 
 
 # The optimizer of an experiment: a built-in one or the user's own, its options, and its learning rate.

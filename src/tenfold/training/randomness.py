@@ -1,10 +1,11 @@
 """All random generators that a training step may use, seeded together."""
 
 import random
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -24,19 +25,101 @@ def seed_everything(*numbers: int) -> None:
 
 @contextmanager
 def keep_rng_state() -> Iterator[None]:
-    """Restore the state of all random generators after this block."""
-    devices = None if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    forked = torch.random.fork_rng(devices)
+    """Restore the state of all random generators after this block, in which no other thread uses them."""
     with RANDOM_LOCK:
-        python, numpy = random.getstate(), np.random.get_state()
-        forked.__enter__()
+        before = _Generators.read()
+        try:
+            yield
+        finally:
+            before.restore()
+
+
+@contextmanager
+def training_rng() -> Iterator[None]:
+    """Let a training of this thread draw its own random numbers while the block lasts, and restore the others' then.
+
+    A process has one set of random generators. Trainings in several threads take turns with them: what may draw, such
+    as a step with dropout, is inside a block of `random_turn`.
+    """
+    outer, turn = getattr(_of_thread, "turn", None), _Turn()
+    _of_thread.turn = turn
     try:
+        with turn:
+            pass
         yield
     finally:
+        _of_thread.turn = outer
+        turn.end()
+
+
+def random_turn(needed: bool = True) -> AbstractContextManager[Any]:
+    """Return the block in which the training of this thread draws random numbers; other trainings wait meanwhile.
+
+    It does nothing outside of `training_rng`, and where it is not needed because nothing is drawn.
+    """
+    turn: _Turn | None = getattr(_of_thread, "turn", None)
+    return turn if turn is not None and needed else nullcontext()
+
+
+_of_thread = threading.local()
+
+
+class _Turn:
+    """One training's use of the random generators: it finds them as it left them."""
+
+    holder: ClassVar["_Turn | None"] = None
+    """The training whose state the generators have; None where it is that of the program."""
+    outside: ClassVar["_Generators"]
+    """The program's own state, while a training has the generators."""
+
+    def __init__(self) -> None:
+        self._state: _Generators | None = None
+
+    def __enter__(self) -> None:
+        RANDOM_LOCK.acquire()
+        if _Turn.holder is self:
+            return
+        now = _Generators.read()
+        if _Turn.holder is None:
+            _Turn.outside = now
+        else:
+            _Turn.holder._state = now
+        if self._state is not None:
+            self._state.restore()
+        _Turn.holder = self
+
+    def __exit__(self, *_: object) -> None:
+        RANDOM_LOCK.release()
+
+    def end(self) -> None:
+        """Restore the program's own state, unless another training has the generators."""
         with RANDOM_LOCK:
-            forked.__exit__(None, None, None)
-            random.setstate(python)
-            np.random.set_state(numpy)
+            if _Turn.holder is self:
+                _Turn.outside.restore()
+                _Turn.holder = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Generators:
+    """A copy of the state of all random generators."""
+
+    torch: Tensor
+    cuda: list[Tensor]
+    numpy: Any
+    python: Any
+
+    @classmethod
+    def read(cls) -> Self:
+        has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        cuda = torch.cuda.get_rng_state_all() if has_cuda else []
+        return cls(torch.get_rng_state(), cuda, np.random.get_state(), random.getstate())
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.torch)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+        np.random.set_state(self.numpy)
+        random.setstate(self.python)
 
 
 @dataclass(frozen=True, slots=True)

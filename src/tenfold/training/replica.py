@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.data import Part
-from tenfold.data.part import select_rows, tree_leaves
+from tenfold.data.part import select_rows, tree_leaves, tree_map
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.machine.devices import start_libraries, supports_graphs, synchronize
 from tenfold.training.evaluation import TrainingAccuracy
 from tenfold.training.flat import FlatState
-from tenfold.training.measures import Measure
+from tenfold.training.measures import AlignedMeasure, Measure, is_mean_of_pieces, loss_divisor, shares_of_pieces
 from tenfold.training.network_call import autocast, call_network
 from tenfold.training.optimizers import base_rate, has_sparse_gradients, make_optimizer
 from tenfold.training.schedules import Rates, choose_schedule
@@ -60,6 +60,7 @@ class Replica:
         self.flat = FlatState(network, vector)
         self.training = training
         self.loss = loss
+        self._divisor = loss.divisor if isinstance(loss, AlignedMeasure) else loss_divisor(loss)
         self.rates = plan_rates(
             training, network, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale, warmup=warmup
         )
@@ -97,20 +98,20 @@ class Replica:
         """Wait until the device has completed its work, so that what follows is timed by itself."""
         synchronize(self.flat.vector.device)
 
-    def forward(self, x: Any, y: Any) -> Tensor:
-        """Return the loss of one batch, with what the backward pass needs."""
+    def forward(self, x: Any, y: Any) -> tuple[Any, Tensor]:
+        """Return the outputs and the loss of one batch, with what the backward pass needs."""
         with autocast(self.training.precision, self._device_type):
             outputs = call_network(self.network, x)
             if self.accuracy is not None:
                 self.accuracy.keep(outputs, y)
-            return self.loss(outputs, y)  # type: ignore[no-any-return]
+            return outputs, self.loss(outputs, y)
 
     def backward(self, x: Any, y: Any) -> Tensor:
         """Compute the gradient of one batch, in the parameters' `grad`, and return its loss."""
         self.optimizer.zero_grad(set_to_none=True)
         if self.training.accumulate > 1:
             return self._accumulate(x, y)
-        loss = self.forward(x, y)
+        _, loss = self.forward(x, y)
         self._scaled(loss).backward()  # type: ignore[no-untyped-call]
         if self._needs_dense:
             self.densify()
@@ -126,16 +127,39 @@ class Replica:
         return loss if self.scaler is None else self.scaler.scale(loss)
 
     def _accumulate(self, x: Any, y: Any) -> Tensor:
-        """Compute the gradient of one batch in pieces, each weighted by its samples."""
+        """Compute the gradient of one batch in pieces, whose losses are weighted so that they add up to the batch's."""
         rows = torch.arange(len(tree_leaves(y)[0]), device=tree_leaves(y)[0].device)
         total = torch.zeros((), device=rows.device)
-        for piece in torch.tensor_split(rows, min(self.training.accumulate, len(rows))):
-            loss = self.forward(select_rows(x, piece), select_rows(y, piece)) * (len(piece) / len(rows))
+        pieces = torch.tensor_split(rows, min(self.training.accumulate, len(rows)))
+        targets = [select_rows(y, piece) for piece in pieces]
+        before: tuple[Any, Any] | None = None
+        for piece, y_piece, share in zip(pieces, targets, shares_of_pieces(self._divisor, targets), strict=True):
+            if not share:  # nothing in it has a label
+                continue
+            outputs, loss = self.forward(select_rows(x, piece), y_piece)
+            if self._divisor is None:
+                self._check_pieces(before, (outputs, y_piece))
+                before = tree_map(Tensor.detach, outputs), y_piece
+            loss = loss * share
             self._scaled(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         if self._needs_dense:
             self.densify()
         return total
+
+    def _check_pieces(self, before: tuple[Any, Any] | None, piece: tuple[Any, Any]) -> None:
+        """Raise ExperimentError if the loss of a piece and the one before it is not the mean of theirs."""
+        if before is None:
+            return
+        with autocast(self.training.precision, self._device_type):
+            if is_mean_of_pieces(self.loss, [before, piece]):
+                return
+        name = getattr(self.loss, "name", "the loss")
+        raise ExperimentError(
+            f"training.accumulate = {self.training.accumulate}: {name} of a batch is not the mean of the losses of its "
+            "pieces, weighted by their samples, so that the pieces would have another gradient; give one of torch's "
+            "losses or a mean over samples, or set accumulate to 1 and save memory by activation_checkpointing"
+        )
 
     def clip(self) -> None:
         """Clip the norm of the gradient, if the experiment limits it."""

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from tenfold.common.imports import user_frames
 from tenfold.data import Part, SubsetPart, Tensors
 from tenfold.data.part import tree_map
+from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.machine.devices import supports_graphs, synchronize
+from tenfold.models import find_tensor_hook
 from tenfold.training.measures import Measure, describe_failure
 from tenfold.training.optimizers import make_optimizer
 from tenfold.training.schedules import Rates
@@ -51,12 +53,18 @@ class Fused:
         gradients_only: bool = False,
     ) -> None:
         make_optimizer(training, network, rates.base)  # raises an error if the options are wrong
+        if name := find_tensor_hook(network):
+            raise ExperimentError(
+                f"the parameter {name} has hooks of its own, which replicas that step together on one device do not "
+                'call; set machine.engine to "serial" or "processes", or register hooks of modules'
+            )
         network.train()
         for layer in network.modules():
             if getattr(layer, "sparse", False) is True:
                 layer.sparse = False  # type: ignore[assignment]  # gradients are rows of one dense matrix
         self.k = k
         self.training = training
+        self.loss = loss
         self.part = part
         self.stack = Stack(network, k, matrix)
         weights = self.stack.matrix[:, : self.stack.parameters]

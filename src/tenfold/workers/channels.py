@@ -67,7 +67,7 @@ class Channels:
     transport: Transport
     """Its buffer is the replica's whole state: weights and buffers."""
     gradient_transport: Transport
-    """For gradients, or the optimizer's state; its buffer has the size of the parameters."""
+    """For gradients, or the optimizer's state; the size of its buffer is `exchange_size` of the network."""
     exchange_memory: ExchangeMemory | None = None
     """What asynchronous strategies share; None where workers average in rounds."""
     published: PublishedVectors | None = None
@@ -131,22 +131,22 @@ class SharedChannels:
         locks: Sequence[AbstractContextManager[Any]] | None = None,
         *,
         strategy: Strategy,
-        gradients: bool,
+        gradient_numel: int = 0,
         published_numel: int = 0,
         shapes: tuple[tuple[int, ...], ...] | None = None,
     ) -> None:
         """Create the memory; `locks`, one for each worker and one for the centre, are for workers that are threads.
 
-        `gradients` says whether gradients or the optimizer's state are averaged. `published_numel` is how many numbers
-        a worker publishes in an overlapped round, 0 where rounds do not overlap with steps. `shapes` are those of the
-        state that every replica has (default: not checked).
+        `gradient_numel` is how many numbers a round of gradients or of the optimizer's state exchanges, 0 where there
+        are none; `published_numel` how many a worker publishes in an overlapped round, 0 where rounds do not overlap
+        with steps. `shapes` are those of the state that every replica has (default: not checked).
         """
         self.workers = workers
         self._shapes = shapes
         self.locks = locks
         self._segments = {
             "states": Segment.create(workers, numel),
-            "gradients": Segment.create(workers, numel if gradients else 1),
+            "gradients": Segment.create(workers, max(1, gradient_numel)),
         }
         if strategy.asynchronous:
             self._segments["centre"] = create_centre(workers, numel if strategy.has_centre else 1)

@@ -10,6 +10,7 @@ import torch
 from tenfold.common.metric_table import LOSS, main_metric
 from tenfold.data import Part
 from tenfold.errors import RunTakenOver, StopTraining, StoreError, WorkerLost
+from tenfold.experiment.values import label_of
 from tenfold.runs import (
     CheckpointFailed,
     Emit,
@@ -92,8 +93,9 @@ class Supervisor:
         """Announce that training begins or continues, with what a display needs to know."""
         for note in self.task.splits.notes:
             self.emit(Note(at=self.stopwatch.now(), text=note))
-        if text := describe_equal_targets(self.task.splits.train.targets):
-            self.emit(Warned(at=self.stopwatch.now(), text=text))
+        for text in (describe_equal_targets(self.task.splits.train.targets), self._describe_line_searches()):
+            if text:
+                self.emit(Warned(at=self.stopwatch.now(), text=text))
         self.emit(
             Started(
                 at=self.stopwatch.now(),
@@ -104,6 +106,17 @@ class Supervisor:
                 train_samples=len(self.task.splits.train),
                 resumed=resumed,
             )
+        )
+
+    def _describe_line_searches(self) -> str:
+        """Return the warning for several workers with L-BFGS; "" for others."""
+        training = self.task.experiment.training
+        if self.task.workers == 1 or not training.needs_closure:
+            return ""
+        return (
+            f"{label_of(training.optimizer)} with {self.task.workers} workers: each searches along lines for its own "
+            "shard, and remembers curvatures from before the weights were averaged, so that the loss may end far above "
+            "that of one worker; set workers = 1, which uses all cores by threads, or another optimizer"
         )
 
     def lose(self, error: WorkerLost, members: Sequence[int]) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.common.imports import user_frames
-from tenfold.data import DatasetPart, Part
-from tenfold.data.part import find_main_output
+from tenfold.data import DatasetPart, Part, batches, order
+from tenfold.data.part import NO_LABEL, find_main_output
 from tenfold.errors import ModelError, TrainingError
 from tenfold.training import Replica, all_targets, base_rate, choose_loss, choose_metrics, predict
 from tenfold.training.evaluation import check_fits, make_measure_error, required_bytes
@@ -63,6 +63,12 @@ def make_divergence_error(
     task: Task, loss: float, step: int, worker: int, *, from_the_start: bool = False
 ) -> TrainingError:
     """Return the error for a loss that is NaN or infinite; the learning rate cannot cause it in the first step."""
+    if (unlabeled := _find_unlabeled_batch(task, step, worker)) is not None:
+        return TrainingError(
+            f"the loss became {loss:g} in step {unlabeled} (worker {worker}): no sample of its batch has a label that "
+            f"the loss counts (labels of {NO_LABEL} do not), so that there is nothing to average; leave out samples "
+            "without labels, or use larger batches"
+        )
     if from_the_start:
         return TrainingError(
             f"the loss is {loss:g} already in the first step (worker {worker}), before any weight has changed; look "
@@ -74,6 +80,22 @@ def make_divergence_error(
         f"the loss became {loss:g} before step {step} (worker {worker}); "
         f"try a learning rate below {rate:g}, a warm-up, or clip{unchecked}"
     )
+
+
+def _find_unlabeled_batch(task: Task, step: int, worker: int) -> int | None:
+    """Return the step of a worker's batch without labels, among the last steps; None if there is none."""
+    training, train = task.experiment.training, task.splits.train
+    divisor = choose_loss(training, task.splits.classes).divisor
+    if divisor is None:
+        return None
+    epoch, last = divmod(step - 1, task.steps_per_epoch)
+    own = batches(order(task.shards[worker], training.seed, epoch, worker), training.samples_per_step)
+    first = max(0, last + 1 - 2 * training.log_every)  # what was logged before was finite
+    read = train.with_workers(0) if isinstance(train, DatasetPart) else train
+    for place, (_, targets) in enumerate(read.batches(own[first : last + 1])):
+        if not float(divisor(targets)):
+            return epoch * task.steps_per_epoch + first + place + 1
+    return None
 
 
 def check_outputs(task: Task, network: nn.Module) -> str:

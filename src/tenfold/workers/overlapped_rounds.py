@@ -47,7 +47,8 @@ class OverlappedRounds(ReplicaRounds):
         self._momenta = self._find_momenta()
         own = flat.vector.clone() if self._reference_means else flat.vector
         flat.batch_norm.variances_to_moments()
-        self._publish(round_, [flat.vector, *(state[owner][name] for owner, name in self._momenta)])
+        momenta = [state[owner][name] for owner, name in self._momenta]
+        self._publish(round_, [flat.vector, *momenta, self._digest(self._momenta)])
         flat.vector.copy_(own)
         self._count_bytes(round_, flat.vector.nbytes)
 
@@ -61,7 +62,9 @@ class OverlappedRounds(ReplicaRounds):
         flat, state = self.replica.flat, self.replica.optimizer.state
         momenta = [state[owner][name] for owner, name in self._momenta]
         sizes = [flat.vector.numel(), *(momentum.numel() for momentum in momenta)]
-        added, *others = torch.split(self.channels.published.collect(), sizes)
+        collected = self.channels.published.collect()
+        self._check_digest(collected[sum(sizes) :])  # older checkpoints have none
+        added, *others = torch.split(collected[: sum(sizes)], sizes)
         flat.batch_norm.variances_to_moments(self._reference_means)
         flat.vector.add_(added)
         flat.batch_norm.moments_to_variances(self._reference_means, replicas_are_equal=False)
@@ -75,16 +78,7 @@ class OverlappedRounds(ReplicaRounds):
         self._begun = False
 
     def _find_momenta(self) -> list[tuple[nn.Parameter, str]]:
-        if self.division.optimizer_state != "average":
-            return []
-        state = self.replica.optimizer.state
-        return [
-            (owner, name)
-            for owner in self.replica.learning
-            if owner in state
-            for name, value in state[owner].items()
-            if isinstance(value, Tensor) and value.ndim
-        ]
+        return super()._find_momenta() if self.division.optimizer_state == "average" else []
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs, including what was published in a round that has not ended."""

@@ -1,21 +1,27 @@
 """What a round does to a replica: averaging, compression, the outer optimizer, and the optimizer's state."""
 
 import copy
+import hashlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
 from tenfold.mixing import Round, Strategy, is_round_due
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 from tenfold.training import FlatState, Replica
+from tenfold.training.flat import DIGEST_SIZE
 from tenfold.training.muon import SMALL, Muon, Shape
-from tenfold.training.optimizers import make_optimizer
+from tenfold.training.optimizers import make_missing_states, make_optimizer
 from tenfold.transport import SharedMemoryTransport
 from tenfold.workers.channels import Channels, MakeRound
 from tenfold.workers.task import Task, make_network
+
+DIGEST_TOLERANCE = 0.05
+"""Rounding moves the mean of equal digests by less; another digest on one of some hundred workers moves it by more."""
 
 
 class AveragedReplica(Protocol):
@@ -71,6 +77,9 @@ class ReplicaRounds:
         made = replica.optimizer.state if division.optimizer_state == "reset" else {}
         self._first_state = {owner: copy.deepcopy(state) for owner, state in made.items()}
         """What the optimizer is reset to: usually nothing, but some create their state in the constructor."""
+        self._stateless: set[nn.Parameter] = set()
+        """Parameters of which the optimizer keeps nothing."""
+        self._digested: tuple[list[tuple[int, str]], Tensor] | None = None
 
     @property
     def upcoming(self) -> Round:
@@ -123,19 +132,27 @@ class ReplicaRounds:
     def average_gradients(self, samples: Sequence[float]) -> None:
         """Replace the replica's gradients by the average of all, weighted by the samples they were computed on.
 
-        A replica without samples takes part with a gradient of zero.
+        A replica without samples, or without a gradient for some parameter, takes part with zeros. A parameter that no
+        replica has a gradient for keeps none, so that the optimizer leaves it alone, as it would with one worker.
         """
         make_round = self.begin()
         learning = self.replica.learning
-        for parameter in learning:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
         if make_round(self.channels.gradient_transport.size).is_idle:
             self.channels.run_round(self.channels.gradient_transport, make_round, samples)
             return
+        unused = [parameter for parameter in learning if parameter.grad is None]
+        used = torch.tensor(
+            [float(parameter.grad is not None) for parameter in learning], device=self.parameters.device
+        )
+        for parameter in unused:
+            parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
         nbytes = self._compress_gradients(gradients)
-        self._count_bytes(average_tensors(self.channels, make_round, gradients, samples), nbytes)
+        self._count_bytes(average_tensors(self.channels, make_round, [*gradients, used], samples), nbytes)
+        if unused:  # only then is a device waited for
+            for parameter, share in zip(learning, used.tolist(), strict=True):
+                if not share:
+                    parameter.grad = None
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs: rounds so far, outer momentum, and what compression has not sent yet."""
@@ -173,11 +190,59 @@ class ReplicaRounds:
             optimizer.state.clear()
             optimizer.state.update({owner: copy.deepcopy(first) for owner, first in self._first_state.items()})
             return
-        states = [optimizer.state[parameter] for parameter in self.replica.learning if parameter in optimizer.state]
-        for key in dict.fromkeys(key for state in states for key in state):
-            tensors = [state[key] for state in states if isinstance(state.get(key), Tensor) and state[key].ndim]
-            if tensors:
-                average_tensors(self.channels, make_round, tensors, self.samples)
+        momenta = self._find_momenta()
+        digest = self._digest(momenta)
+        for name in dict.fromkeys(name for _, name in momenta):
+            tensors = [optimizer.state[owner][name] for owner, other in momenta if other == name]
+            compared = digest.clone()
+            average_tensors(self.channels, make_round, [*tensors, compared], self.samples)
+            self._check_digest(compared - digest)
+
+    def _find_momenta(self) -> list[tuple[nn.Parameter, str]]:
+        """Return the vectors of the optimizer's state that are averaged: of which parameters, and under which names.
+
+        Replicas may have trained different layers. A parameter that this one has not trained gets the state that a
+        gradient of zero makes, so that all exchange the same vectors in the same order.
+        """
+        optimizer, learning = self.replica.optimizer, self.replica.learning
+        missing = [one for one in learning if not optimizer.state.get(one) and one not in self._stateless]
+        if missing:
+            try:
+                made = make_missing_states(optimizer, missing)
+            except Exception as error:  # a user's own optimizer may raise anything
+                raise ExperimentError(
+                    f"the state of {type(optimizer).__name__} cannot be averaged: this worker has not trained all "
+                    f"parameters, and a gradient of zero makes no state for the others ({error}); set "
+                    'division.optimizer_state = "local"'
+                ) from error
+            optimizer.state.update({owner: state for owner, state in made.items() if state})
+            self._stateless.update(owner for owner, state in made.items() if not state)
+        return [
+            (owner, name)
+            for owner in learning
+            for name, value in optimizer.state.get(owner, {}).items()
+            if isinstance(value, Tensor) and value.ndim
+        ]
+
+    def _digest(self, momenta: list[tuple[nn.Parameter, str]]) -> Tensor:
+        """Return numbers that are equal on all workers whose momenta have the same names and shapes, in one order."""
+        if self._digested is None or self._digested[0] != [(id(owner), name) for owner, name in momenta]:
+            places = {parameter: place for place, parameter in enumerate(self.replica.learning)}
+            state = self.replica.optimizer.state
+            content = str([(places[owner], name, tuple(state[owner][name].shape)) for owner, name in momenta])
+            numbers = list(hashlib.blake2b(content.encode(), digest_size=DIGEST_SIZE).digest())
+            digest = torch.tensor(numbers, dtype=torch.float32, device=self.parameters.device)
+            self._digested = [(id(owner), name) for owner, name in momenta], digest
+        return self._digested[1]
+
+    @staticmethod
+    def _check_digest(difference: Tensor) -> None:
+        """Raise ExperimentError if the mean of all digests is not this worker's own."""
+        if not bool((difference.abs() < DIGEST_TOLERANCE).all()):
+            raise ExperimentError(
+                "the workers' optimizers keep different states, which cannot be averaged: the names or shapes of what "
+                'they keep differ; set division.optimizer_state = "local"'
+            )
 
     def _compress_gradients(self, gradients: list[Tensor]) -> int:
         if self.compressor.name == "none":

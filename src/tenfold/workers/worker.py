@@ -13,14 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tenfold.data import Part, batches, order
+from tenfold.common.catalog import MODELS
+from tenfold.data import DatasetPart, Part, batches, order
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.machine.liveness import WorkerProgress, memory_use, peak_memory
 from tenfold.mixing.builders import rate_scale, warmup_epochs
 from tenfold.runs import Emit, Metric, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
 from tenfold.training import choose_loss, choose_metrics
 from tenfold.training.evaluation import EvaluatedShare, evaluate_share, make_training_accuracy
-from tenfold.training.randomness import seed_everything
+from tenfold.training.measures import AlignedMeasure
+from tenfold.training.randomness import random_turn, seed_everything
 from tenfold.training.replica import make_replica
 from tenfold.transport.segment import MembersChanged
 from tenfold.workers.channels import Channels
@@ -79,6 +81,8 @@ class Worker:
         samples = [float(len(shard)) for shard in task.shards]
         self.trainer = make_trainer(task.division, self.replica, channels, samples)
         self.time = Timekeeper(stopwatch, emit, self.number)
+        self._may_draw = _may_draw(task, network, self.loss)
+        """Whether steps and evaluations may draw random numbers."""
         self.epoch = 0
         self._steps_before_joining = 0
         """Steps of the epoch that were taken before this worker replaced a lost one."""
@@ -93,7 +97,8 @@ class Worker:
         training = self.task.experiment.training
         stopped = False
         with self.progress.allow_more_time():
-            self._warn(self.replica.prepare(self._sizes_to_come()))
+            with random_turn(self._may_draw):
+                self._warn(self.replica.prepare(self._sizes_to_come()))
             if self.number == 0:
                 self._warn(self.replica.rates.problem(self.task.steps_per_epoch))
         if not self._has_just_joined:
@@ -136,7 +141,8 @@ class Worker:
         """Train until the epoch ends or the target is reached; return the loss, the samples and the last step."""
         task, training, time = self.task, self.task.experiment.training, self.time
         time.epoch = self.epoch
-        seed_everything(training.seed, self.epoch, self.number)
+        with random_turn():
+            seed_everything(training.seed, self.epoch, self.number)
         self.replica.network.train()
         samples_in_order = order(task.shards[self.number], training.seed, self.epoch, self.number)
         done, self._steps_before_joining = self._steps_before_joining, 0
@@ -148,7 +154,8 @@ class Worker:
         for step in range(max(1, done), task.steps_per_epoch + 1):
             before = self.channels.waited_and_communicated()
             if step > done:
-                self._train_batch(stream, step)
+                with random_turn(self._may_draw):
+                    self._train_batch(stream, step)
             evaluates = step in task.evaluation_steps
             logs = task.logs_after(step) or evaluates
             self._count_step_time(*before, wait_for_device=logs)
@@ -220,7 +227,8 @@ class Worker:
         if not self._losses:
             return 0.0, 0
         losses = torch.stack(self._losses).tolist()
-        total = sum(loss * size for loss, size in zip(losses, self._sizes, strict=True))
+        weights = [1] * len(losses) if self.loss.is_sum else self._sizes
+        total = sum(loss * weight for loss, weight in zip(losses, weights, strict=True))
         samples = sum(self._sizes)
         self._losses, self._sizes = [], []
         odd = next((loss for loss in losses if not math.isfinite(loss)), None)
@@ -296,17 +304,18 @@ class Worker:
         if part is None:
             return None
         transport = self.channels.transport
-        return evaluate_share(
-            self.replica.network,
-            part,
-            self.task.share(part, transport.rank, transport.size),
-            self.loss,
-            self.metrics,
-            precision=self.task.experiment.training.precision,
-            mark=self.progress.mark,
-            keep=keep,
-            name=name,
-        )
+        with random_turn(self._may_draw):
+            return evaluate_share(
+                self.replica.network,
+                part,
+                self.task.share(part, transport.rank, transport.size),
+                self.loss,
+                self.metrics,
+                precision=self.task.experiment.training.precision,
+                mark=self.progress.mark,
+                keep=keep,
+                name=name,
+            )
 
     def _save(self) -> None:
         folder, problem = self.task.checkpoints, ""
@@ -366,3 +375,12 @@ class Worker:
             weights=weights if self.channels.transport.rank == 0 else None,
             memory=peak_memory(),
         )
+
+
+def _may_draw(task: Task, network: nn.Module, loss: AlignedMeasure) -> bool:
+    """Return whether training may draw random numbers: not where all parts are built in, without dropout."""
+    model, optimizer = task.experiment.model.name, task.experiment.training.optimizer
+    built_in = isinstance(model, str) and model in MODELS and isinstance(optimizer, str) and ":" not in optimizer
+    if not built_in or loss.own or isinstance(task.splits.train, DatasetPart):
+        return True
+    return any(isinstance(layer, nn.modules.dropout._DropoutNd) for layer in network.modules())

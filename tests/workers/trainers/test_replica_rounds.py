@@ -7,11 +7,13 @@ import pytest
 import torch
 from engine_models import LAWFUL, SMALL
 from threaded import State, Threads, make_task
-from torch import Tensor
+from torch import Tensor, nn
 
+from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
 from tenfold.mixing import STRATEGIES
 from tenfold.workers.rounds import ReplicaRounds
+from tenfold.workers.task import make_network
 
 SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
 UNEQUAL: dict[str, Any] = {"shards": "fractions", "fractions": [0.6, 0.3, 0.1]}
@@ -199,6 +201,98 @@ class MakesStateAtFirst(torch.optim.Optimizer):
             for parameter in group["params"]:
                 total = self.state[parameter]["sum"].add_(parameter.grad**2)
                 parameter.sub_(group["lr"] * parameter.grad / total.sqrt())
+
+
+class Heads(nn.Module):
+    """A head for each of two domains; a sample's first feature says which it belongs to. Nobody uses a third head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(3, 4)
+        self.first, self.second, self.unused = nn.Linear(4, 2), nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.trunk(x)
+        parts = [
+            head(hidden[x[:, 0] == sign])
+            for sign, head in ((-1, self.first), (1, self.second))
+            if bool((x[:, 0] == sign).any())
+        ]
+        return torch.cat(parts)
+
+
+def two_domains(samples: int = 40) -> dict[str, tuple[Tensor, Tensor]]:
+    """The first half of the samples belongs to one domain, the second half to the other."""
+    x = torch.randn(samples, 3, generator=torch.Generator().manual_seed(3))
+    x[:, 0] = torch.where(torch.arange(samples) < samples // 2, -1, 1)
+    y = torch.arange(samples) % 2
+    return {"train": (x, y), "test": (x, y)}
+
+
+DOMAINS: dict[str, Any] = {"model": Heads, "data": two_domains(), "shards": "contiguous", "workers": 2, "epochs": 1}
+DOMAINS |= {"schedule": "constant", "lr_scaling": "none", "batch_size": 10}
+
+
+class Whimsical(torch.optim.SGD):
+    """Keeps more for layers that it has changed."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None and bool(parameter.grad.any()):
+                self.state[parameter]["changed"] = torch.ones_like(parameter)
+
+
+class TestUnlikeLayers:
+    """Workers that train different layers."""
+
+    def states(self, optimizer_state: str, **fields: Any) -> list[dict[str, dict[str, Tensor]]]:
+        threads = Threads(make_task(**DOMAINS | {"optimizer_state": optimizer_state} | fields)).train()
+        return [
+            {
+                name: {
+                    key: value
+                    for key, value in worker.replica.optimizer.state.get(parameter, {}).items()
+                    if isinstance(value, Tensor) and value.ndim
+                }
+                for name, parameter in worker.replica.network.named_parameters()
+            }
+            for worker in threads.workers
+        ]
+
+    @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop", "muon"])
+    def test_momenta_are_averaged_layer_by_layer(self, optimizer: str) -> None:
+        """A worker that has not trained a layer takes part with zeros."""
+        fields: dict[str, Any] = {"optimizer": optimizer, "sync_every": 2, "weight_decay": 0.01}
+        alone, together = self.states("local", **fields), self.states("average", **fields)
+        assert not alone[0]["second.weight"]
+        for name in alone[0]:
+            for key in {*alone[0][name], *alone[1][name]}:
+                mean = sum(one[name].get(key, torch.zeros(1)) for one in alone) / 2
+                for one in together:
+                    torch.testing.assert_close(one[name][key], mean, rtol=1e-5, atol=1e-7)
+
+    @pytest.mark.parametrize("optimizer", ["sgd", "muon"])
+    def test_so_they_are_in_overlapped_rounds(self, optimizer: str) -> None:
+        first, second = self.states("average", optimizer=optimizer, overlap=True, sync_every=1)
+        for one in (first, second):
+            assert one["first.weight"]["momentum_buffer"].any()
+            assert one["second.weight"]["momentum_buffer"].any()
+            assert not one["unused.weight"]["momentum_buffer"].any()
+
+    def test_states_that_differ_are_an_error(self) -> None:
+        with pytest.raises(ExperimentError, match="local"):
+            self.states("average", optimizer=Whimsical, optimizer_options={"momentum": 0.9}, lr=0.1, sync_every=2)
+
+    def test_a_layer_that_nobody_uses_is_left_alone(self) -> None:
+        """One worker would not decay its weights either."""
+        fields = DOMAINS | {"optimizer": "adamw", "weight_decay": 0.1, "average": "gradients", "sync_every": 1}
+        threads = Threads(make_task(**fields)).train()
+        before = make_network(threads.task).state_dict()
+        moved = {name for name, tensor in threads.weights.items() if not torch.equal(tensor, before[name])}
+        assert moved == {name for name in before if not name.startswith("unused")}
+        first, second = (worker.replica.flat.vector for worker in threads.workers)
+        assert torch.equal(first, second)
 
 
 class TestOptimizerState:
