@@ -15,10 +15,12 @@ from tenfold.engines.choose import validate_mixing
 from tenfold.errors import ExperimentError, MachineError, ModelError, TrainingError
 from tenfold.experiment import Division, Experiment
 from tenfold.launch.detect import World, detect_world
+from tenfold.loop.sharding import describe_shards
 from tenfold.mixing import STRATEGIES
 from tenfold.training import FlatState, flat_size
 from tenfold.transport.meeting import join
 from tenfold.workers.channels import Channels, single_worker_channels
+from tenfold.workers.rank_agreement import describe_software, describe_sources, describe_tensors, require_same
 from tenfold.workers.rounds import ReplicaRounds, average_tensors
 
 
@@ -85,17 +87,21 @@ def here() -> World:
 
 
 @contextmanager
-def joined(numel: int, device: torch.device, *, gradients: bool) -> Iterator[tuple[Channels, ReportError]]:
+def joined(
+    numel: int, device: torch.device, *, gradients: bool, describe: Callable[[], dict[str, str]]
+) -> Iterator[tuple[Channels, ReportError]]:
     """Yield the channels of this process, for a state of `numel` numbers, and a function that reports an error here.
 
-    `gradients` says that gradients or an optimizer's state will be sent, too. An error that only says that the waiting
-    was ended becomes the one that another rank reported.
+    `gradients` says that gradients or an optimizer's state will be sent, too. Raises ExperimentError if `describe`
+    does not return the same on all ranks. An error that only says that the waiting was ended becomes the one that
+    another rank reported.
     """
     world = here()
     if world.size == 1:
         yield single_worker_channels(numel, device), lambda _: None
         return
     others = join(world)
+    require_same(others.network, describe(), "give tenfold.average the same model and arguments on every rank")
     transport = others.transport(numel, device=device)
     gradient_transport = others.transport(numel if gradients else 1, device=device)
 
@@ -294,6 +300,9 @@ def average(
       skips does not count;
     - ranks may take different numbers of steps: who has left joins the rounds of those who are still busy.
 
+    Before that, ranks compare the model's parameters and code, these arguments, their versions and the shards made so
+    far; a difference is an error on all of them.
+
     The fields are those of an experiment's division, with the same defaults. `samples` is this rank's weight in a mean,
     equal for all by default. Yields a `LoopWorker` with `rank`, `size` and `steps`; within a block of its `mean()` the
     model is the mean of all ranks, to evaluate or to save it.
@@ -342,8 +351,12 @@ class AveragingBlock(AbstractContextManager[LoopWorker], ContextDecorator):
 @contextmanager
 def _averaged(model: nn.Module, optimizer: Optimizer, division: Division, samples: float) -> Iterator[LoopWorker]:
     device = next(model.parameters()).device
+    describe = partial(_describe, model, optimizer, division)
     with (
-        joined(flat_size(model), device, gradients=division.needs_gradient_buffer) as (channels, tell),
+        joined(flat_size(model), device, gradients=division.needs_gradient_buffer, describe=describe) as (
+            channels,
+            tell,
+        ),
         loop_worker(model, optimizer, division, channels, samples) as worker,
     ):
         try:
@@ -367,6 +380,26 @@ def loop_worker(
             worker.end()
         finally:
             replica.flat.release()
+
+
+def _describe(model: nn.Module, optimizer: Optimizer, division: Division) -> dict[str, str]:
+    """Return what has to be the same on all ranks; where each takes the same step, the optimizer's settings, too."""
+    settings = {field: f"{value}" for field, value in division.model_dump(mode="json").items()}
+    described = {
+        **settings,
+        **describe_software(),
+        **describe_tensors(model),
+        **describe_sources(model.modules()),
+        "optimizer": type(optimizer).__name__,
+        "optimizer's parameters": f"{[len(group['params']) for group in optimizer.param_groups]}",
+        **describe_shards(),
+    }
+    if division.average == "gradients":
+        plain = {
+            name: value for name, value in optimizer.defaults.items() if isinstance(value, int | float | str | tuple)
+        }
+        described |= {f"optimizer's {name}": f"{value}" for name, value in plain.items()}
+    return described
 
 
 def _check_kinds(model: object, optimizer: object) -> None:

@@ -21,6 +21,8 @@ class Epochs:
 
 
 _SEEN: WeakKeyDictionary[Any, Epochs] = WeakKeyDictionary()
+_DIVIDED: set[tuple[int, int]] = set()
+"""The number of samples and the seed of everything that was divided here."""
 
 
 def shard(data: DataLoader[Any] | Dataset[Any], seed: int = 0, **options: Any) -> DataLoader[Any]:
@@ -45,7 +47,14 @@ def shard(data: DataLoader[Any] | Dataset[Any], seed: int = 0, **options: Any) -
     else:
         raise DataError(f"shard takes a DataLoader or a map-style Dataset, and got an object of {type(data).__name__}")
     world = here()
-    return divided(loader, world.rank, world.size, seed, _epochs_of(loader.dataset, data))
+    loader = divided(loader, world.rank, world.size, seed, _epochs_of(loader.dataset, data))
+    _DIVIDED.add((len(cast(Sized, loader.dataset)), seed))
+    return loader
+
+
+def describe_shards() -> dict[str, str]:
+    """Return what shards depend on, of all that were made so far: only where it is the same do they not overlap."""
+    return {"shards": ", ".join(f"{samples} samples with seed {seed}" for samples, seed in sorted(_DIVIDED)) or "none"}
 
 
 def divided(
