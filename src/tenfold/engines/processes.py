@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from tenfold.data import FetchProgress
 from tenfold.engines.base import Engine
+from tenfold.engines.choose import trains_on_cpu
 from tenfold.engines.recording import Outcome
 from tenfold.errors import WorkerLost, name_workers
 from tenfold.experiment import Experiment
@@ -24,7 +25,7 @@ from tenfold.workers.coordinator import Supervisor
 from tenfold.workers.elastic import Replacement
 from tenfold.workers.fork_server import check_may_start, start_server
 from tenfold.workers.pool import WorkerPool
-from tenfold.workers.process import TaskSnapshot, WorkerSetup, run_workers
+from tenfold.workers.process import TaskSnapshot, WorkerSetup, check_room, run_workers
 from tenfold.workers.task import Finished, Message, Task, make_network
 
 
@@ -41,6 +42,8 @@ class Processes(Engine):
         start_server()
         task = super().prepare(experiment, fetching)
         limits.check_open_files(len(self._ranks_by_process(task)))  # before anything is recorded
+        if trains_on_cpu(experiment):
+            check_room(task.splits)
         return task
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
