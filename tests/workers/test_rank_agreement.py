@@ -113,6 +113,18 @@ def test_the_code_of_a_class_and_of_its_bases_is_compared(tmp_path: Path, monkey
     assert [name for name in before if before[name] != after[name]] == ["source code of based"]
 
 
+def test_functions_that_a_model_imports_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "helping.py").write_text("import json\ndef swish(x): return x * x.sigmoid()\n")
+    (tmp_path / "helped.py").write_text("from torch import nn\nfrom helping import swish\nclass Net(nn.Module): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from helped import Net
+
+    before = describe_sources([Net()])
+    (tmp_path / "helping.py").write_text("def swish(x): return x\n")
+    assert set(before) == {"source code of helped", "source code of helping"}
+    assert describe_sources([Net()]) != before
+
+
 def test_versions_are_compared() -> None:
     own = describe_software()
     assert "torch" in compared(own, own | {"version of torch": "1.0"})[0]

@@ -70,7 +70,8 @@ class WorkerConnection:
 
     def emit(self, event: Event) -> None:
         """Keep the event for the next batch."""
-        self._events.append(event)
+        with self._sending:
+            self._events.append(event)
         if len(self._events) >= EVENTS_TOGETHER or time.monotonic() - self._sent > SECONDS_BETWEEN:
             self.flush()
 

@@ -9,8 +9,10 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +25,8 @@ from tenfold.errors import ExperimentError, TrainingError
 from tenfold.transport import Network
 
 LONGEST_VALUE = 80
+INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of packages, of which only the files that define something of the model are compared."""
 MOST_NAMED = 8
 """Differences that a message lists."""
 
@@ -101,22 +105,36 @@ def describe_layers(network: nn.Module) -> dict[str, str]:
 def describe_sources(objects: Iterable[Any]) -> dict[str, str]:
     """Return a digest of each source file of the user's that defines one of these objects or its class.
 
-    Files are named by their modules: hosts may keep them in different folders.
+    Files of the user's that these import are included, too, except those that a script imports: that may depend on the
+    rank. Files are named by their modules: hosts may keep them in different folders.
     """
-    modules: dict[str, None] = {}
+    names: list[str] = []
     for value in objects:
         while isinstance(value, partial):
             value = value.func
         kinds = type.mro(value) if isinstance(value, type) else [value, *type(value).__mro__]
-        modules.update(dict.fromkeys(str(getattr(kind, "__module__", "")) for kind in kinds))
-    found = {}
-    for name in modules:
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is not None and is_users(file) and Path(file).is_file():
-            with open_regular(Path(file)) as opened:
-                content = hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
-            found[f"source code of {name}"] = content
+        names += [str(getattr(kind, "__module__", "")) for kind in kinds]
+    found: dict[str, str] = {}
+    while names:
+        name = names.pop()
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None)
+        if f"source code of {name}" in found or file is None or not is_users(file) or not Path(file).is_file():
+            continue
+        with open_regular(Path(file)) as opened:
+            content = hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+        found[f"source code of {name}"] = content
+        if name != "__main__" and not INSTALLED & set(Path(file).parts):
+            names += [_module_of(value) for value in list(vars(module).values())]
     return found
+
+
+def _module_of(value: Any) -> str:
+    """Return the name of a module, or of the module that defines an object."""
+    with suppress(Exception):  # whatever an object of the user's raises when it is looked at
+        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        return name if isinstance(name, str) else ""
+    return ""
 
 
 def _digest(value: Any) -> str:
