@@ -40,6 +40,7 @@ KINDS: dict[str, tuple[Fault, int]] = {
     "term": (process_faults.term, 2),
     "lock": (process_faults.lock, 1),
     "rank": (rank_faults.rank, 2),
+    "differ": (rank_faults.differ, 2),
     "cut": (network_faults.cut, 1),
     "disk": (storage_faults.disk, 2),
     "full": (storage_faults.full, 1),

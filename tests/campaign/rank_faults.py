@@ -1,4 +1,4 @@
-"""Ranks under torchrun or mpirun that are killed or stopped at a random moment, also before they have met."""
+"""Ranks under torchrun or mpirun that are killed or stopped at a random moment, or that do not train the same."""
 
 import contextlib
 import importlib.util
@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import psutil
 from attempt import LOSS_LIMIT, SOURCES, Attempt, Command, Fell, Said
@@ -41,6 +43,69 @@ def rank(attempt: Attempt) -> None:
             said = command.wait(LOSS_LIMIT)
     _check(said, number)
     attempt.finish()
+
+
+DIFFERENT = """
+import os
+import sys
+
+rank = next(os.environ[name] for name in {variables} if name in os.environ)
+own = {own}[int(rank)]
+os.chdir(own["folder"])
+os.execv(sys.argv[1], [*sys.argv[1:], *own["options"]])
+"""
+MODEL = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, shape, outputs):
+        super().__init__(nn.Linear(shape[0], {hidden}), nn.{activation}(), nn.Linear({hidden}, outputs))
+"""
+DIFFERENCES = {
+    "training.lr": {"options": ["--set=lr=0.02"]},
+    "training.seed": {"options": ["--set=seed=5"]},
+    "data.distribute": {"options": ["--set=distribute=scatter"]},
+    "training.epochs": {"options": ["--set=epochs=3"]},
+    "model's": {"hidden": 9},
+    "source code of nets": {"activation": "ReLU"},
+    "fingerprint of the data": {"labels": "ba"},
+    "samples for train": {"samples": 90},
+}
+"""What another rank has otherwise, by what the error must name."""
+
+
+def differ(attempt: Attempt) -> None:
+    """A rank has another experiment, other data or code; all end before the first step, and nothing is recorded."""
+    names = attempt.random.sample(sorted(DIFFERENCES), attempt.random.choice([0, 1, 1, 1, 2]))
+    odd = attempt.random.randrange(2)
+    own = [_write_host(attempt.folder / f"host{rank}", names if rank == odd else []) for rank in range(2)]
+    program = attempt.folder / "different.py"
+    program.write_text(DIFFERENT.format(variables=RANK_VARIABLES, own=own))
+    wrapper = [*launcher(attempt.random.choice(LAUNCHERS)), sys.executable, str(program)]
+    fields = ["epochs=2", "lr=0.01", "batch_size=8", "threads=1", "oversubscribe=true"]
+    command = ["train", "--data", "table.csv", "--model", "nets:Net", "--quiet", *(f"--set={one}" for one in fields)]
+    said = attempt.tenfold(*command, limit=LOSS_LIMIT, wrapper=wrapper)
+    _check(said, signal.SIGKILL)
+    recorded = [path for path in attempt.folder.glob("host*/runs/*") if path.is_dir()]
+    if not names:
+        if said.code or len(recorded) != 1:
+            raise Fell(f"ranks that are the same ended with {said.code}: {said.text[-2000:]}")
+    elif not said.code or recorded:
+        raise Fell(f"{names} differed on rank {odd}: exit code {said.code}, recorded {recorded}: {said.text[-2000:]}")
+    elif not any(name in " ".join(said.text.split()) for name in names):
+        raise Fell(f"{names} differed on rank {odd}, and is not named: {said.text[-2000:]}")
+
+
+def _write_host(folder: Path, names: list[str]) -> dict[str, Any]:
+    """Write the files of one host; return its folder and the options of its rank."""
+    own: dict[str, Any] = {"options": [], "hidden": 8, "activation": "Tanh", "labels": "ab", "samples": 80}
+    for name in names:
+        own |= DIFFERENCES[name]
+    folder.mkdir()
+    rows = [f"{number % 7},{number % 5},{own['labels'][number % 2]}" for number in range(own["samples"])]
+    (folder / "table.csv").write_text("\n".join(["a,b,label", *rows]))
+    (folder / "nets.py").write_text(MODEL.format(**own))
+    return {"folder": str(folder), "options": own["options"]}
 
 
 def _check(said: Said, number: signal.Signals) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from looped import looped
@@ -66,7 +67,19 @@ def test_open_files_are_checked_for_the_processes_that_folds_start(
 
 def test_too_few_open_files_leave_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "budget", lambda: 4)
-    monkeypatch.setattr(limits, "workers_within_limit", lambda most: 2)
+    monkeypatch.setattr(limits, "workers_within_limit", lambda *_: 2)
     with pytest.raises(MachineError, match="open files"):
         tenfold.cross_validate(model="mlp", data="digits", limit=40, folds=4, runs=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_that_the_data_need_count_before_anything_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shared memory has a file for each tensor; the folds' processes come after them."""
+    monkeypatch.setattr(cores, "budget", lambda: 2)
+    enough_at_first = psutil.Process().num_fds() + limits.SPARE + 2 * limits.PER_WORKER
+    monkeypatch.setattr(limits, "open_file_limit", lambda: enough_at_first)
+    with pytest.raises(MachineError, match="open files"):
+        tenfold.cross_validate(model="mlp", data="digits", limit=40, folds=2, epochs=1, runs=tmp_path)
     assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from engine_models import LAWFUL, same, train
 from failing_ranks import failing
 from forked import forked_python
 from launchers import mpirun
-from launching import launch, start_ranks, told, torchrun_experiments
+from launching import end_ranks, free_address, launch, start_rank, start_ranks, told, torchrun_experiments
 from launching import run as run_command
 
 import tenfold
@@ -137,6 +137,90 @@ class TestARankThatIsLost:
         assert "resumed" in stages
         whole = train(**once | {"model": "engine_models:Failing"} | {"model_options": {"number": -1}}, workers=2)
         assert same(run.weights, whole.weights)
+
+
+NET = """
+import numpy as np
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, shape, outputs):
+        super().__init__(nn.Linear(shape[0], {hidden}), nn.{activation}(), nn.Linear({hidden}, outputs))
+
+class Noisy:
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, number):
+        return torch.from_numpy(np.random.default_rng().normal(number, 1, 2)), number % 2
+
+def noisy():
+    return {{"train": Noisy(), "test": Noisy()}}
+"""
+
+
+def write_files(
+    folder: Path, *, samples: int = 60, labels: str = "ab", hidden: int = 8, activation: str = "Tanh"
+) -> None:
+    """Write a table and a model, as one host has them."""
+    folder.mkdir()
+    rows = [f"{number % 7},{number % 5},{labels[number % 2]}" for number in range(samples)]
+    (folder / "table.csv").write_text("\n".join(["a,b,label", *rows]))
+    (folder / "nets.py").write_text(NET.format(hidden=hidden, activation=activation))
+
+
+class TestRanksThatDiffer:
+    SETTINGS = ("epochs=1", "batch_size=8", "lr=0.01", "threads=1", "oversubscribe=true")
+
+    def codes(
+        self,
+        folder: Path,
+        options: dict[int, tuple[str, ...]],
+        files: dict[int, dict[str, Any]],
+        data: str = "table.csv",
+    ) -> list[Any]:
+        """Let two ranks train, with other options or files on some of them; return their exit codes."""
+        address = free_address()
+        ranks = []
+        for rank in range(2):
+            write_files(folder / f"{rank}", **files.get(rank, {}))
+            fields = [f"--set={setting}" for setting in (*self.SETTINGS, *options.get(rank, ()))]
+            command = ["train", "--data", data, "--model", "nets:Net", "--quiet", *fields]
+            ranks.append(start_rank(rank, 2, 2, address, folder / f"{rank}", command=command))
+        return end_ranks(ranks)
+
+    @pytest.mark.parametrize(
+        ("field", "options", "files"),
+        [
+            ("training.lr is 0.01 on rank 0, 0.02 on rank 1", {1: ("lr=0.02",)}, {}),
+            ("training.seed", {1: ("seed=7",)}, {}),
+            ("data.distribute", {1: ("distribute=scatter",)}, {}),
+            ("model's 0.weight is float32 [8, 2] on rank 0, float32 [9, 2] on rank 1", {}, {1: {"hidden": 9}}),
+            ("source code of nets", {}, {1: {"activation": "ReLU"}}),
+            ("samples for train", {}, {0: {"samples": 70}}),
+            ("fingerprint of the data", {}, {1: {"labels": "ba"}}),
+        ],
+        ids=lambda value: value.partition(" is")[0] if isinstance(value, str) else "",
+    )
+    def test_end_with_an_error_that_names_the_difference(
+        self, field: str, options: dict[int, tuple[str, ...]], files: dict[int, dict[str, Any]], tmp_path: Path
+    ) -> None:
+        assert self.codes(tmp_path, options, files) == [2, 2]
+        output = (tmp_path / "0" / "output-0").read_text()
+        assert field in " ".join(output.split()), output
+        assert not (tmp_path / "0" / "runs").exists() or not tenfold.list_runs(runs=tmp_path / "0" / "runs")
+
+    def test_train_if_they_only_compute_elsewhere(self, tmp_path: Path) -> None:
+        """Other data on a rank that gets rank 0's, another title, other threads."""
+        scatter = "distribute=scatter"
+        options = {0: (scatter,), 1: (scatter, "pin=none", "engine=launched", "name=other")}
+        assert self.codes(tmp_path, options, {1: {"labels": "ba"}}) == [0, 0]
+        (run,) = tenfold.list_runs(runs=tmp_path / "0" / "runs")
+        assert run.status == "finished"
+
+    def test_train_on_samples_that_are_drawn_anew_each_time(self, tmp_path: Path) -> None:
+        assert self.codes(tmp_path, {}, {}, data="nets:noisy") == [0, 0]
 
 
 def test_an_error_of_one_rank_is_told_by_rank_0(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Which workers are named when a process fails, and how many there may be."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import tenfold
 from tenfold.engines.processes import _named
@@ -23,3 +25,16 @@ def test_too_many_workers_for_the_open_files_leave_no_run(tmp_path: Path, monkey
     with pytest.raises(MachineError, match="2 workers need about"):
         tenfold.train(model="mlp", data="digits", limit=40, workers=2, runs=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("start", [tenfold.train, tenfold.cross_validate])
+def test_data_that_do_not_fit_into_memory_twice_leave_no_run(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "free_memory", lambda: 2_400_000)
+    options: dict[str, Any] = {"model": "mlp", "epochs": 1, "workers": 2, "threads": 1, "oversubscribe": True}
+    x, y = torch.zeros(1000, 800), torch.arange(1000) % 2
+    with pytest.raises(MachineError, match="needs 3 MB of memory, but only 2 MB are free"):
+        start(data=(x, y), runs=tmp_path, **options)
+    assert not list(tmp_path.iterdir())
+    assert start(data=(x[:400], y[:400]), runs=tmp_path, **options)

@@ -29,7 +29,9 @@ SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit
 
 def alone() -> Any:
     """A network of one rank."""
-    return SimpleNamespace(rank=0, size=1, gather=lambda said: [said], broadcast=lambda said=None: said)
+    one = SimpleNamespace(rank=0, size=1, gather=lambda said: [said], broadcast=lambda said=None: said)
+    one.all_gather = one.gather
+    return one
 
 
 def post(network: Network, folder: Path) -> RankConnection:

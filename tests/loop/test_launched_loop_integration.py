@@ -59,6 +59,17 @@ if ranks.rank == 1:
 with tenfold.average(model, optimizer):
     pass
 """
+DIFFERENT = """
+import os
+rank = int(os.environ["RANK"])
+{}
+try:
+    with tenfold.average(model, optimizer, **options):
+        pass
+except tenfold.TenfoldError as error:
+    print(error)
+    raise SystemExit(2)
+"""
 GROUP = "torch.distributed.init_process_group('gloo')\n"
 
 
@@ -112,6 +123,28 @@ def test_a_mistake_on_one_rank_ends_all(tmp_path: Path) -> None:
     well, printed = launch("none", BEGIN + FAILING, tmp_path)
     assert not well
     assert_named(printed)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ("model = nn.Linear(3, 2 + rank)", "weight is float32 [2, 3] on rank 0, float32 [3, 3] on rank 1"),
+        ("model = nn.Linear(3, 2) if rank else nn.Sequential(nn.Linear(3, 2))", "0.weight"),
+        ("options = dict(sync_every=1 + rank)", "sync_every is 1 on rank 0, 2 on rank 1"),
+        ("tenfold.shard(data, seed=rank)", "seed 1 on rank 1"),
+        ("options = dict(average='gradients'); optimizer.defaults['lr'] = rank", "lr is 0 on rank 0"),
+    ],
+)
+def test_ranks_that_differ_all_end_with_an_error_that_names_it(change: str, names: str, tmp_path: Path) -> None:
+    different = f"options = dict(sync_every=1)\n{change}\nif type(model) is not nn.Sequential or len(model) == 1:\n"
+    different += "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+    (tmp_path / "program.py").write_text(BEGIN + DIFFERENT.format(different))
+    address = free_address()
+    ranks = [start_program(run_on_rank, str(tmp_path), rank_environment(rank, 2, 2, address)) for rank in range(2)]
+    assert end_ranks(ranks) == [2, 2]
+    for rank in range(2):
+        assert names in (tmp_path / f"output-{rank}").read_text()
 
 
 @pytest.mark.timeout(120)

@@ -221,7 +221,7 @@ LABELS = torch.tensor([0, 1, -100, -100, -100, 2, 1, 0, -100, 1])
         (nn.KLDivLoss(reduction="batchmean"), torch.softmax(torch.randn(10, 3), 1)),
         (mean_of_squares, torch.randn(10)),
     ],
-    ids=str,
+    ids=range(9),
 )
 @pytest.mark.parametrize("accumulate", [2, 3, 4, 10])
 def test_pieces_have_the_gradient_of_the_loss_of_the_batch(loss, y, accumulate):

@@ -38,6 +38,7 @@ from tenfold.engines.processes import Processes
 from tenfold.engines.recording import record_work
 from tenfold.errors import DataError, ExperimentError, StopTraining, StoreError, TrainingError
 from tenfold.experiment import Experiment
+from tenfold.machine import limits
 from tenfold.runs import (
     Emit,
     EpochEnded,
@@ -55,7 +56,7 @@ from tenfold.runs import (
 )
 from tenfold.training.measures import require_direction
 from tenfold.workers.fork_server import start_server_for
-from tenfold.workers.process import SharedTensors, in_shared_memory
+from tenfold.workers.process import SharedTensors, check_room, in_shared_memory
 from tenfold.workers.task import Task
 
 
@@ -91,14 +92,18 @@ def start_processes_early(experiment: Experiment) -> None:
 
     Raise MachineError where worker processes cannot be started.
     """
+    if processes := _count_processes(experiment):
+        start_server_for(processes)
+
+
+def _count_processes(experiment: Experiment) -> int:
+    """Return how many worker processes there are at the same time."""
     if trains_folds_together(experiment):
-        return
-    by_fold = resolve_fold_mode(experiment) == "fold-by-fold"
-    if by_fold and not issubclass(choose(fold_experiment(experiment, "fold")), Processes):
-        return
-    start_server_for(
-        experiment.division.workers if by_fold else share_cores(experiment, _count_models(experiment)).at_once
-    )
+        return 0
+    if resolve_fold_mode(experiment) != "fold-by-fold":
+        return share_cores(experiment, _count_models(experiment)).at_once
+    by_processes = issubclass(choose(fold_experiment(experiment, "fold")), Processes)
+    return experiment.division.workers if by_processes else 0
 
 
 def _count_models(experiment: Experiment) -> int:
@@ -111,11 +116,16 @@ def _count_models(experiment: Experiment) -> int:
 @contextmanager
 def shared_data(task: Task) -> Iterator[Task]:
     """Give the task with its data in memory that all processes share, and its validation part joined to the training
-    part."""
+    part.
+
+    Raise MachineError, before anything is recorded, if the memory or the limit on open files does not suffice.
+    """
     task = replace(task, splits=_with_validation_joined(task.splits))
     if task.experiment.machine.device == "cpu":
+        check_room(task.splits)
         task = replace(task, splits=in_shared_memory(task.splits))
     try:
+        limits.check_open_files(_count_processes(task.experiment))
         yield task
     finally:
         for part in task.splits.parts.values():

@@ -1,5 +1,6 @@
 """A launch whose ranks were started again: its run, the workers that are missing, and the states that ranks load."""
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ import psutil
 import torch
 from torch import nn
 
+from tenfold.common.catalog import SOURCES
 from tenfold.common.trust import remember_named
 from tenfold.data import FetchProgress
 from tenfold.engines.base import Engine
 from tenfold.engines.choose import NEEDS_LAUNCHER, Notify, is_launched
-from tenfold.engines.prepare import assign_cores, check_new_run, check_same_data, describe, load
+from tenfold.engines.prepare import assign_cores, check_new_run, check_same_data, describe, load, module_digests
 from tenfold.engines.rank import (
     EndedByLauncher,
     Orders,
@@ -31,6 +33,7 @@ from tenfold.engines.rank import (
 from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
 from tenfold.errors import ExperimentError, StoreError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment
+from tenfold.experiment.values import PythonObject
 from tenfold.launch.detect import World
 from tenfold.machine import cores
 from tenfold.machine import cores as affinity
@@ -47,6 +50,15 @@ from tenfold.training.replica import set_matmul_precision
 from tenfold.transport.meeting import JoinedRank, join
 from tenfold.workers.channels import Channels
 from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.rank_agreement import (
+    describe_differences,
+    describe_layers,
+    describe_software,
+    describe_sources,
+    describe_tensors,
+    find_differences,
+    require_same,
+)
 from tenfold.workers.task import Decision, Message, Task, make_network
 from tenfold.workers.worker import Worker
 
@@ -119,6 +131,12 @@ def assign_states(visible: Sequence[Sequence[int]]) -> list[int]:
 
 REASON_SECONDS = 1.5
 """Seconds that a rank whose training was stopped waits for the reason."""
+
+
+SAME_EVERYWHERE = "start every rank with the same arguments, files and packages"
+SAME_DATA = 'give every rank the same data, or let rank 0 send them: data.distribute = "scatter"'
+PLACEMENT = tuple(f"machine.{field}" for field in ("device", "threads", "pin", "oversubscribe", "engine"))
+"""Where a rank computes: hosts may differ in it."""
 
 
 class Launched(Engine):
@@ -245,6 +263,52 @@ class Launched(Engine):
             splits = scatter(ranks.network, task).to(device)
         return Task(experiment, splits, threads, pinned)
 
+    def _compare_experiments(self, experiment: Experiment, what: str) -> None:
+        """Raise ExperimentError on every rank if ranks have different experiments or versions, before data are loaded.
+
+        Where a rank computes is its own affair, and so is the path of a data file: what it holds is compared later.
+        """
+        described = {"training": what} | describe_software()
+        for section, fields in experiment.model_dump(mode="json").items():
+            for field, value in fields.items() if isinstance(fields, dict) else ():
+                described[f"{section}.{field}"] = json.dumps(value, sort_keys=True)
+        for field in PLACEMENT:
+            del described[field]
+        name = experiment.data.name
+        if experiment.data.distribute == "scatter" or (
+            isinstance(name, str) and name not in SOURCES and ":" not in name
+        ):
+            del described["data.name"]
+        require_same(self.joined.network, described, SAME_EVERYWHERE)
+
+    def _compare_tasks(self, task: Task) -> None:
+        """Raise ExperimentError on every rank if ranks have different data, networks or code, before the first step."""
+        experiment, splits, network, ranks = task.experiment, task.splits, make_network(task), self.joined.network
+        scattered = experiment.data.distribute == "scatter"
+        named = [
+            value
+            for field, values in experiment.named_values.items()
+            if field != "data" or not scattered
+            for value in values
+        ]
+        described = {
+            **describe_tensors(network),
+            **describe_layers(network),
+            **describe_sources([*(one.value for one in named if isinstance(one, PythonObject)), *network.modules()]),
+            **{f"source code of {module}": digest for module, digest in module_digests(named).items()},
+            **{f"samples for {name}": f"{len(part)}" for name, part in splits.parts.items()},
+            "shape of a sample": f"{splits.shape}",
+            "outputs": f"{splits.outputs}",
+        }
+        require_same(ranks, described, SAME_EVERYWHERE)
+        if scattered:
+            return
+        fingerprint = splits.fingerprint()
+        differences = find_differences(ranks, {"fingerprint of the data": fingerprint})
+        # A dataset that draws from a generator of its own has other samples each time it is read.
+        if differences and all(ranks.all_gather(splits.fingerprint() == fingerprint)):
+            raise ExperimentError(f"{describe_differences(differences)}; {SAME_DATA}")
+
     def train(
         self,
         experiment: Experiment,
@@ -257,7 +321,9 @@ class Launched(Engine):
     ) -> RecordedRun:
         """Train with all ranks; after a restart by the launcher, continue the run that they had begun."""
         with self.session():
+            self._compare_experiments(experiment, "a new run")
             task = self.prepare(experiment, fetching)
+            self._compare_tasks(task)
             check_new_run(task)
             if not self.records:
                 remember_named(experiment.import_paths)
@@ -276,7 +342,9 @@ class Launched(Engine):
     ) -> RecordedRun:
         """Continue a run with all ranks; each has found the run's record."""
         with self.session():
+            self._compare_experiments(experiment, f"run {record['id']}")
             task = self.prepare(experiment)
+            self._compare_tasks(task)
             if not self.records:
                 return self._follow(task, experiment, Stopwatch())
             return self._continue(task, experiment, store, record, listen, force=force)

@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -212,7 +213,12 @@ def own_files(experiment: Experiment) -> dict[str, str]:
 
 def own_modules(experiment: Experiment) -> dict[str, str]:
     """Return a digest of each module of the user's that an experiment names, by its name there."""
-    modules = dict.fromkeys(path.partition(":")[0] for path in experiment.import_paths)
+    return module_digests(experiment.import_paths)
+
+
+def module_digests(named: Iterable[object]) -> dict[str, str]:
+    """Return a digest of the source file of each module that an import path names; other values are left out."""
+    modules = dict.fromkeys(path.partition(":")[0] for path in named if isinstance(path, str) and ":" in path)
     return {module: _digest(_source(module)) for module in modules}
 
 

@@ -32,7 +32,7 @@ from tenfold.workers.coordinator import Supervisor
 from tenfold.workers.elastic import Replacement
 from tenfold.workers.fork_server import check_may_start, start_server
 from tenfold.workers.pool import WorkerPool
-from tenfold.workers.process import TaskSnapshot, WorkerSetup, run_workers
+from tenfold.workers.process import TaskSnapshot, WorkerSetup, check_room, run_workers
 from tenfold.workers.task import Finished, Message, Task, make_network
 
 
@@ -67,6 +67,8 @@ class Processes(Engine):
         start_server()
         task = super().prepare(experiment, fetching)
         limits.check_open_files(len(self._ranks_by_process(task)))  # before anything is recorded
+        if trains_on_cpu(experiment):
+            check_room(task.splits)
         return task
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:

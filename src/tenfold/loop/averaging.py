@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tenfold.engines.choose import validate_mixing
-from tenfold.errors import ExperimentError, MachineError, ModelError, TrainingError
+from tenfold.errors import ExperimentError, ModelError, TrainingError
 from tenfold.experiment import Division, Experiment
-from tenfold.launch.detect import World, detect_world
+from tenfold.loop.sharding import describe_shards, here
 from tenfold.mixing.builders import make_strategy
 from tenfold.training import FlatState, flat_size
 from tenfold.training.flat import exchange_size
 from tenfold.transport.meeting import join
 from tenfold.workers.channels import Channels, single_worker_channels
+from tenfold.workers.rank_agreement import describe_software, describe_sources, describe_tensors, require_same
 from tenfold.workers.rounds import ReplicaRounds, average_tensors
 
 
@@ -60,40 +61,28 @@ class LoopReplica:
             self.optimizer.grad_scale = None  # type: ignore[attr-defined]
 
 
-ALONE = World(rank=0, size=1, local_rank=0, local_size=1, launcher="")
 REASON_SECONDS = 2.0
 """Seconds that a rank waits for the reason after its wait for others was ended."""
 
 ReportError = Callable[[BaseException], None]
 
 
-def here() -> World:
-    """Return this process's place among those that torchrun, mpirun or srun started."""
-    world = detect_world()
-    if world is not None:
-        return world
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        size = torch.distributed.get_world_size()
-        if size > 1:
-            raise MachineError(
-                f"torch.distributed has {size} ranks here, but they were started by no launcher that is known; "
-                f"start the program with torchrun, mpirun or srun"
-            )
-    return ALONE
-
-
 @contextmanager
-def joined(numel: int, device: torch.device, *, gradient_numel: int) -> Iterator[tuple[Channels, ReportError]]:
+def joined(
+    numel: int, device: torch.device, *, gradient_numel: int, describe: Callable[[], dict[str, str]]
+) -> Iterator[tuple[Channels, ReportError]]:
     """Yield the channels of this process, for a state of `numel` numbers, and a function that reports an error here.
 
     `gradient_numel` is how many numbers a round of gradients or of an optimizer's state exchanges, 0 where there are
-    none. An error that only says that the waiting was ended becomes the one that another rank reported.
+    none. Raises ExperimentError if `describe` does not return the same on all ranks. An error that only says that the
+    waiting was ended becomes the one that another rank reported.
     """
     world = here()
     if world.size == 1:
         yield single_worker_channels(numel, device), lambda _: None
         return
     others = join(world)
+    require_same(others.network, describe(), "give tenfold.average the same model and arguments on every rank")
     transport = others.transport(numel, device=device)
     gradient_transport = others.transport(max(1, gradient_numel), device=device)
 
@@ -293,6 +282,9 @@ def average(
       skips does not count;
     - ranks may take different numbers of steps: who has left joins the rounds of those who are still busy.
 
+    Before that, ranks compare the model's parameters and code, these arguments, their versions and the shards made so
+    far; a difference is an error on all of them.
+
     The fields are those of an experiment's division, with the same defaults. `samples` is this rank's weight in a mean,
     equal for all by default. Yields a `LoopWorker` with `rank`, `size` and `steps`; within a block of its `mean()` the
     model is the mean of all ranks, to evaluate or to save it.
@@ -341,9 +333,10 @@ class AveragingBlock(AbstractContextManager[LoopWorker], ContextDecorator):
 @contextmanager
 def _averaged(model: nn.Module, optimizer: Optimizer, division: Division, samples: float) -> Iterator[LoopWorker]:
     device = next(model.parameters()).device
+    describe = partial(_describe, model, optimizer, division)
     gradient_numel = exchange_size(model) if division.needs_gradient_buffer else 0
     with (
-        joined(flat_size(model), device, gradient_numel=gradient_numel) as (channels, tell),
+        joined(flat_size(model), device, gradient_numel=gradient_numel, describe=describe) as (channels, tell),
         loop_worker(model, optimizer, division, channels, samples) as worker,
     ):
         try:
@@ -367,6 +360,26 @@ def loop_worker(
             worker.end()
         finally:
             replica.flat.release()
+
+
+def _describe(model: nn.Module, optimizer: Optimizer, division: Division) -> dict[str, str]:
+    """Return what has to be the same on all ranks; where each takes the same step, the optimizer's settings, too."""
+    settings = {field: f"{value}" for field, value in division.model_dump(mode="json").items()}
+    described = {
+        **settings,
+        **describe_software(),
+        **describe_tensors(model),
+        **describe_sources(model.modules()),
+        "optimizer": type(optimizer).__name__,
+        "optimizer's parameters": f"{[len(group['params']) for group in optimizer.param_groups]}",
+        **describe_shards(),
+    }
+    if division.average == "gradients":
+        plain = {
+            name: value for name, value in optimizer.defaults.items() if isinstance(value, int | float | str | tuple)
+        }
+        described |= {f"optimizer's {name}": f"{value}" for name, value in plain.items()}
+    return described
 
 
 def _check_kinds(model: object, optimizer: object) -> None:

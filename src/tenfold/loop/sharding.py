@@ -10,8 +10,25 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
 from tenfold.data import batch_sizes, make_shards, order
-from tenfold.errors import DataError
-from tenfold.loop.averaging import here
+from tenfold.errors import DataError, MachineError
+from tenfold.launch.detect import World, detect_world
+
+ALONE = World(rank=0, size=1, local_rank=0, local_size=1, launcher="")
+
+
+def here() -> World:
+    """Return this process's place among those that torchrun, mpirun or srun started."""
+    world = detect_world()
+    if world is not None:
+        return world
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        size = torch.distributed.get_world_size()
+        if size > 1:
+            raise MachineError(
+                f"torch.distributed has {size} ranks here, but they were started by no launcher that is known; "
+                f"start the program with torchrun, mpirun or srun"
+            )
+    return ALONE
 
 
 class Epochs:
@@ -21,6 +38,8 @@ class Epochs:
 
 
 _SEEN: WeakKeyDictionary[Any, Epochs] = WeakKeyDictionary()
+_DIVIDED: set[tuple[int, int]] = set()
+"""The number of samples and the seed of everything that was divided here."""
 
 
 def shard(data: DataLoader[Any] | Dataset[Any], seed: int = 0, **options: Any) -> DataLoader[Any]:
@@ -45,7 +64,14 @@ def shard(data: DataLoader[Any] | Dataset[Any], seed: int = 0, **options: Any) -
     else:
         raise DataError(f"shard takes a DataLoader or a map-style Dataset, and got an object of {type(data).__name__}")
     world = here()
-    return divided(loader, world.rank, world.size, seed, _epochs_of(loader.dataset, data))
+    loader = divided(loader, world.rank, world.size, seed, _epochs_of(loader.dataset, data))
+    _DIVIDED.add((len(cast(Sized, loader.dataset)), seed))
+    return loader
+
+
+def describe_shards() -> dict[str, str]:
+    """Return what shards depend on, of all that were made so far: only where it is the same do they not overlap."""
+    return {"shards": ", ".join(f"{samples} samples with seed {seed}" for samples, seed in sorted(_DIVIDED)) or "none"}
 
 
 def divided(

@@ -15,6 +15,8 @@ PER_WORKER = 4
 """Files for each worker process: its connection, two ends of pipes that show its death, and a temporary one."""
 SPARE = 16
 """For shared memory, the store of runs and imports."""
+SPARE_ONCE_RECORDED = 4
+"""For files that are open for a moment, when shared memory and the store of runs are open already."""
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
@@ -68,6 +70,11 @@ def free_memory() -> int:
 
     available, left = int(psutil.virtual_memory().available), memory_left()
     return available if left is None else min(available, left)
+
+
+def format_bytes(nbytes: int) -> str:
+    """Return an amount of memory as a sentence shows it."""
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{max(1, round(nbytes / 1e6))} MB"
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
@@ -165,17 +172,17 @@ def open_file_limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def workers_within_limit(most: int) -> int:
+def workers_within_limit(most: int, spare: int = SPARE) -> int:
     """The number of workers that a limit on open files allows, beside the files that are open now."""
-    return max(0, (most - _open_files() - SPARE) // PER_WORKER)
+    return max(0, (most - _open_files() - spare) // PER_WORKER)
 
 
-def check_open_files(workers: int) -> None:
+def check_open_files(workers: int, spare: int = SPARE) -> None:
     """Raise MachineError for more worker processes than the limit on open files allows."""
     most = open_file_limit()
-    if most is not None and workers > workers_within_limit(most):
-        needed = _open_files() + SPARE + PER_WORKER * workers
-        allowed = workers_within_limit(most)
+    if most is not None and workers > workers_within_limit(most, spare):
+        needed = _open_files() + spare + PER_WORKER * workers
+        allowed = workers_within_limit(most, spare)
         fewer = f", or use {'at most ' * (allowed > 1)}{allowed} worker{'s' * (allowed > 1)}" if allowed else ""
         raise MachineError(
             f"{workers} worker{'s need' if workers > 1 else ' needs'} about {needed} open files, but the limit is "

@@ -23,6 +23,7 @@ from tenfold.errors import ExperimentError, MachineError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.machine import cores, devices, limits
+from tenfold.machine.limits import format_bytes
 from tenfold.prediction.calibration import silent
 from tenfold.prediction.probes import ReportProgress
 from tenfold.prediction.task_prediction import PredictedEvents, predict_task
@@ -107,10 +108,10 @@ def check_memory(task: Task) -> str:
     free = free_memory(devices.resolve(task.experiment.machine.device))
     if needed > free:
         raise MachineError(
-            f"{task.workers} replicas need about {_size(needed)} of memory, but {_size(free)} are free; "
+            f"{task.workers} replicas need about {format_bytes(needed)} of memory, but {format_bytes(free)} are free; "
             "use fewer workers or a smaller model, or predict the time only"
         )
-    return f"{task.workers} replicas need about {_size(needed)} of memory; {_size(free)} are free"
+    return f"{task.workers} replicas need about {format_bytes(needed)} of memory; {format_bytes(free)} are free"
 
 
 def _state_vectors(task: Task) -> int:
@@ -125,7 +126,3 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(left_on_gpu(device))
     return limits.free_memory()
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{max(1, round(nbytes / 1e6))} MB"

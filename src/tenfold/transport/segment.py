@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from tenfold.errors import MachineError, TrainingError, WorkerLost
+from tenfold.machine.limits import free_memory
 from tenfold.machine.liveness import is_alive
 from tenfold.transport.base import CHECK_SECONDS, SPINS, wait
 from tenfold.transport.shared_arrays import allocate
@@ -135,7 +136,7 @@ class Segment:
         nbytes = _first_buffer(size) + size * _row_bytes(numel, dtype)
         if directory is None and not hasattr(os, "memfd_create"):
             directory = Path(tempfile.gettempdir())
-        free = psutil.virtual_memory().available if directory is None else shutil.disk_usage(directory).free
+        free = free_memory() if directory is None else shutil.disk_usage(directory).free
         if nbytes > free:
             where = "memory" if directory is None else str(directory)
             raise MachineError(

@@ -82,10 +82,10 @@ def check_may_start() -> None:
         )
 
 
-def start_server_for(workers: int) -> None:
+def start_server_for(workers: int, spare_files: int = limits.SPARE) -> None:
     """Start the server for this many worker processes; raise MachineError if so many cannot be started."""
     check_may_start()
-    limits.check_open_files(workers)
+    limits.check_open_files(workers, spare_files)
     start_server()
 
 

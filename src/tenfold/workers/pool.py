@@ -17,7 +17,7 @@ import psutil
 
 from tenfold.common.imports import describe_error, user_frames
 from tenfold.errors import TenfoldError, UserCodeError, WorkerLost, name_workers
-from tenfold.machine.limits import MemoryHint
+from tenfold.machine.limits import SPARE_ONCE_RECORDED, MemoryHint
 from tenfold.machine.liveness import (
     BEGAN,
     FIELDS,
@@ -70,7 +70,8 @@ class WorkerConnection:
 
     def emit(self, event: Event) -> None:
         """Keep the event for the next batch."""
-        self._events.append(event)
+        with self._sending:
+            self._events.append(event)
         if len(self._events) >= EVENTS_TOGETHER or time.monotonic() - self._sent > SECONDS_BETWEEN:
             self.flush()
 
@@ -210,7 +211,7 @@ class WorkerPool:
         """
         from tenfold.transport.shared_arrays import SharedFloats  # not above: it imports torch
 
-        start_server_for(size)
+        start_server_for(size, SPARE_ONCE_RECORDED)
         started = context()
         self.ranks = ranks or [range(index, index + 1) for index in range(size)]
         self._floats = SharedFloats(size * FIELDS)

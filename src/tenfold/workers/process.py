@@ -15,8 +15,10 @@ from torch import Tensor
 from tenfold.common.part_names import PARTS
 from tenfold.data import Part, Splits, SubsetPart, Tensors
 from tenfold.data.part import Indices, tree_leaves, tree_map
-from tenfold.errors import ExperimentError
+from tenfold.errors import ExperimentError, MachineError
+from tenfold.machine import limits
 from tenfold.machine.cores import apply
+from tenfold.machine.limits import format_bytes
 from tenfold.machine.liveness import WorkerProgress, keep_freed_memory
 from tenfold.runs import Emit, Event, Printed, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
@@ -170,6 +172,18 @@ def bytes_to_share(splits: Splits) -> int:
         if isinstance(one, Tensors) and not isinstance(one, SharedTensors)
         for tensor in (*tree_leaves(one.x), one.y)
     )
+
+
+def check_room(splits: Splits) -> None:
+    """Raise MachineError if the copy that a snapshot puts into shared memory does not fit beside the data."""
+    needed = bytes_to_share(splits)
+    free = limits.free_memory() if needed else 0
+    if needed > free:
+        raise MachineError(
+            f"worker processes share a copy of the data, which needs {format_bytes(needed)} of memory, but only "
+            f"{format_bytes(free)} are free; use fewer samples (data.limit), one worker without folds, or a Dataset "
+            "that reads its samples from files"
+        )
 
 
 def in_shared_memory(splits: Splits) -> Splits:
