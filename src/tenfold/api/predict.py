@@ -92,7 +92,7 @@ def inputs_for(run: Run, x: Any) -> Any:
         )
     if not len(inputs):
         raise DataError("x is empty; it should hold at least one sample")
-    fills = features and scaling_in(run.weights) is not None  # the network replaces what is missing
+    fills = features and "mean" in scaling_in(run.weights)  # the network replaces what is missing
     check_finite(inputs.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf) if fills else inputs, "x")
     return inputs.reshape(len(inputs), *shape)
 
@@ -182,7 +182,9 @@ def evaluate(
     name, chosen = _choose(splits, part, own=data is None)
     _check_fit(run, splits)
     training, classes = experiment.training, run.facts["data"]["classes"]
-    measures = choose_loss(training, classes), choose_metrics(training, classes)
+    unit = run.facts["data"].get("loss_unit")
+    loss_of_run = choose_loss(training, classes, None if unit is None else torch.tensor(unit))
+    measures = loss_of_run, choose_metrics(training, classes)
     return Evaluation(
         metrics=evaluation.evaluate(run.model, chosen, *measures, precision=training.precision),
         part=name,
@@ -242,7 +244,7 @@ def _check_fit(run: Run, splits: Splits) -> None:
         raise DataError(
             f"the samples have the shape {splits.shape}; the model of run {run.id} takes samples of shape {shape}"
         )
-    if splits.has_missing and scaling_in(run.weights) is None:
+    if splits.has_missing and "mean" not in scaling_in(run.weights):
         raise DataError(f"inputs are missing, which the model of run {run.id} was not trained on; fill or remove them")
     if (splits.classes is None) != (expected["classes"] is None):
         kinds = ("numbers", "classes") if splits.classes is None else ("classes", "numbers")

@@ -99,6 +99,20 @@ def find_main_output(outputs: Any) -> Tensor | None:
     return tensors[0] if len(tensors) == 1 else None
 
 
+def change_main_output(function: Callable[[Tensor], Tensor], outputs: Any) -> Any:
+    """Return a network's outputs with its main one changed by a function; others stay as they are."""
+    if isinstance(outputs, Tensor):
+        return function(outputs)
+    leaves = tree_leaves(outputs) if isinstance(outputs, (tuple, list, dict)) else [outputs]
+    if not all(isinstance(one, Tensor) for one in leaves):
+        raise ModelError(
+            f"the network returns a {type(outputs).__name__}; to learn standardized targets it should return a tensor, "
+            "or a tuple or dict of tensors; set standardize = false"
+        )
+    main = find_main_output(outputs)
+    return outputs if main is None else tree_map(lambda one: function(main) if one is main else one, outputs)
+
+
 def main_output(outputs: Any, name: str) -> Tensor:
     """Return the main output for a built-in loss or metric; `name` names it in errors."""
     found = find_main_output(outputs)
@@ -309,7 +323,10 @@ class Splits:
     has_missing: bool = False
     """Whether inputs are missing (NaN); `scaling` fills them in."""
     scaling: dict[str, Tensor] | None = None
-    """The `mean` and `deviation` of the training inputs, by which networks standardize theirs."""
+    """The `mean` and `deviation` of the training inputs, by which networks standardize theirs, and `target_mean` and
+    `target_deviation`, by which they convert their outputs; each only where it is used."""
+    loss_unit: Tensor | None = None
+    """The deviation of the training targets, by which the loss divides outputs and targets; the same for all folds."""
     copy_seconds: float = 0.0
     """How long it took to copy them to a GPU; data that a loader reads are copied batch by batch instead."""
     numbers: dict[str, NDArray[np.int64]] = field(default_factory=dict)

@@ -31,7 +31,7 @@ from tenfold.machine.cores import NOT_PINNED, CoreMap, cpu_count_of, plan
 from tenfold.mixing.builders import rate_scale
 from tenfold.models import parameter_count
 from tenfold.training import base_rate
-from tenfold.training.measures import check_labels, check_target
+from tenfold.training.measures import check_labels, check_target, compares_numbers
 from tenfold.training.schedules import check_own_schedule
 from tenfold.workers.task import Task, make_network
 
@@ -93,11 +93,12 @@ def assign_cores(machine: Machine, workers: int, budget: int) -> tuple[int, Core
 
 def load(experiment: Experiment, device: torch.device | str, fetching: data.FetchProgress | None = None) -> data.Splits:
     """Load the data to a device."""
-    return _read_section(experiment.data, fetching).to(device)
+    return _read_section(experiment, fetching).to(device)
 
 
-def _read_section(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
+def _read_section(experiment: Experiment, fetching: data.FetchProgress | None) -> data.Splits:
     """Read the data that an experiment's section `data` describes."""
+    section: Any = experiment.data
     if isinstance(section.name, UnrecordedObject):
         raise DataError(f"the data {section.name} were given as Python objects; pass them again")
     return loading.load(
@@ -114,6 +115,7 @@ def _read_section(section: Any, fetching: data.FetchProgress | None) -> data.Spl
         columns=Columns(section.input_columns, section.target_column),
         collate=python_value(section.collate, "collate"),
         standardize=section.standardize,
+        standardize_targets=compares_numbers(experiment.training),
         progress=fetching,
     )
 
@@ -155,6 +157,7 @@ def describe(task: Task) -> dict[str, Any]:
             **({"notes": splits.notes, "features": splits.features} if splits.features else {}),
             **({"class_names": splits.class_names} if splits.features or splits.class_names else {}),
             "outputs": splits.outputs,
+            **({"loss_unit": splits.loss_unit.tolist()} if splits.loss_unit is not None else {}),
             "train": len(splits.train),
             "validation": len(splits.validation) if splits.validation else 0,
             "test": len(splits.test) if splits.test else 0,

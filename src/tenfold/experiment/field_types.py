@@ -30,7 +30,7 @@ class Fields(TypedDict, total=False):
     groups: Any
     target_column: str | None
     input_columns: Sequence[str] | None
-    standardize: bool
+    standardize: bool | None
     collate: Any
     distribute: Literal["each", "scatter"]
     loader_workers: int
@@ -129,7 +129,7 @@ class Grid(TypedDict, total=False):
     groups: Any
     target_column: OneOrSeveral[str | None]
     input_columns: OneOrSeveral[Sequence[str] | None]
-    standardize: OneOrSeveral[bool]
+    standardize: OneOrSeveral[bool | None]
     collate: Any
     distribute: OneOrSeveral[Literal["each", "scatter"]]
     loader_workers: OneOrSeveral[int]

@@ -106,9 +106,11 @@ class Data(Section):
     or class, if there is one."""
     input_columns: Annotated[tuple[Text, ...] | None, AsTuple] = None
     """The columns or keys that the network is given; several keys are its keyword arguments. Default: all others."""
-    standardize: bool = False
+    standardize: bool | None = None
     """Subtract the mean of each input and divide by its deviation, both of the training part, in a cross-validation of
-    each fold's. They are kept with the weights: a trained network takes inputs as they were given."""
+    each fold's; the same for the numbers that a regression learns, if the loss is mse, l1 or a similar one of torch.
+    Both are kept with the weights: a trained network takes inputs and predicts in the units of the data. Metrics are in
+    these units, too; the loss is that of standardized numbers. Default: for tables."""
     collate: NameOrObject | None = None
     """Makes a batch of a list of a Dataset's samples, such as samples of different length; a function or
     "package.module:callable". Default: samples are stacked."""

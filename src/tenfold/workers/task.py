@@ -11,6 +11,7 @@ from torch import nn
 
 from tenfold.common.catalog import MODELS
 from tenfold.data import Part, Splits, batch_sizes, make_shards
+from tenfold.data.part import change_main_output
 from tenfold.data.splitting import Shard
 from tenfold.experiment import Division, Experiment
 from tenfold.machine.cores import NOT_PINNED, CoreMap
@@ -18,7 +19,7 @@ from tenfold.mixing import is_round_due
 from tenfold.mixing.builders import make_strategy
 from tenfold.models import build
 from tenfold.models.activation_checkpointing import checkpoint_activations
-from tenfold.models.networks import scale_inputs
+from tenfold.models.networks import add_scaling
 from tenfold.runs import stored_predictions
 from tenfold.training import flat_size
 from tenfold.training.evaluation import EvaluatedShare, share_of
@@ -132,7 +133,7 @@ def make_network(task: Task) -> nn.Module:
     experiment, splits = task.experiment, task.splits
     network = build(experiment.model, splits.shape, splits.outputs, seed=experiment.training.seed)
     if splits.scaling is not None:
-        scale_inputs(network, splits.scaling)
+        add_scaling(network, splits.scaling, change_main_output)
     if experiment.model.name in MODELS and not experiment.training.needs_closure:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if experiment.training.activation_checkpointing:

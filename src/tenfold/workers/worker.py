@@ -61,7 +61,7 @@ class Worker:
         self.report = report
         self.progress = progress or WorkerProgress()
         training = task.experiment.training
-        self.loss = choose_loss(training, task.splits.classes)
+        self.loss = choose_loss(training, task.splits.classes, task.splits.loss_unit)
         self.metrics = choose_metrics(training, task.splits.classes)
         self.replica = make_replica(
             network,
