@@ -160,7 +160,7 @@ class TestEvaluating:
             (None, "validation", "the data have no validation part; they have train, test"),
             (None, "tset", "unknown part 'tset'; did you mean 'test'"),
             ((images[..., :4], np.arange(4)), None, r"the samples have the shape \(1, 8, 4\)"),
-            ((images, np.array([0, 1, 2, 12])), None, "the label 12; .* knows classes 0 to 9"),
+            ((images, np.array([0, 1, 2, 12])), None, "the label 12; .* 0 to 9"),
             ((images, np.ones(4, np.float32)), None, "the targets are numbers; .* trained to predict classes"),
         ):
             with pytest.raises(tenfold.TenfoldError, match=sentence):

@@ -143,7 +143,7 @@ def test_labels_are_read_as_a_column_where_that_is_possible():
             "'text' of a sample .* with input_columns",
         ),
         (Rows(lambda i: {"label": 1}), Columns(), "no column other than the target"),
-        (Rows(lambda i: A[i]), Columns(), r"should be a pair \(x, y\), a tuple \(a, b, ..., y\) or a dict"),
+        (Rows(lambda i: int(i)), Columns(), r"should be a pair \(x, y\), a tuple \(a, b, ..., y\) or a dict"),
     ],
 )
 def test_what_is_wrong_is_said(data, columns, message):

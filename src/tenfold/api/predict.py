@@ -26,7 +26,7 @@ from tenfold.data.part import (
     tree_leaves,
     tree_map,
 )
-from tenfold.data.user_datasets import as_tensor, check_finite, read_by_loader
+from tenfold.data.user_datasets import LabelRules, as_tensor, check_finite, read_by_loader
 from tenfold.engines.prepare import load, python_value
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
@@ -35,7 +35,7 @@ from tenfold.models.networks import scaling_in
 from tenfold.runs import Run
 from tenfold.runs.store import FOLD
 from tenfold.training import choose_loss, choose_metrics, evaluation
-from tenfold.training.measures import output_kind
+from tenfold.training.measures import output_kind, takes_any_labels
 
 
 def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
@@ -215,6 +215,7 @@ def _read_as_recorded(experiment: Experiment, facts: dict[str, Any], given: Any)
         columns=Columns(section.input_columns, section.target_column),
         collate=collate or python_value(section.collate, "collate"),
         known=known,
+        rules=LabelRules(facts["classes"], takes_any_labels(experiment.training)),
     )
 
 

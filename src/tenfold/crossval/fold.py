@@ -85,7 +85,8 @@ def make_fold_splits(task: Task) -> list[FoldSplit]:
     split.
     """
     experiment, splits = task.experiment, task.splits
-    division, targets = experiment.division, splits.train.targets
+    division = experiment.division
+    targets = splits.train.targets if division.fold_kind == "plain" else splits.train.read_targets()
     by_node = resolve_fold_mode(experiment) == "data-and-folds"
     sources = list(task.shards) if by_node else [np.arange(len(splits.train))]
     found = []

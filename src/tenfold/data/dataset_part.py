@@ -104,12 +104,18 @@ class DatasetPart(Part):
         *,
         targets: Tensor | None = None,
         label_range: Tensor | None = None,
+        read_labels: Callable[[Any], Tensor] | None = None,
+        check_labels: Callable[[Tensor], None] | None = None,
         device: torch.device | str = "cpu",
         collate: Collate | None = None,
     ) -> None:
         self.dataset = dataset
         self.label_range = label_range
         """The lowest and the highest label of each sample, where the labels of all positions are too many to keep."""
+        self.read_labels = read_labels
+        """Returns the labels of all samples of a dataset, which it reads; None where they are known, or no labels."""
+        self.check_labels = check_labels
+        """Raises a DataError for labels of a batch that are none of the classes; None where all labels are known."""
         self.collate = collate
         """How samples become a batch; None: as torch does it for pairs."""
         self.loader_workers = loader_workers
@@ -128,6 +134,12 @@ class DatasetPart(Part):
         """The labels, where they are known without reading the samples."""
         return self._targets
 
+    def read_targets(self) -> Tensor | None:
+        """Return the labels, read once from all samples if they are not known."""
+        if self._targets is None and self.read_labels is not None:
+            self._targets = self.read_labels(self.dataset)
+        return self._targets
+
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
         """Yield the collated samples that each item of `indices` names."""
         if self._loader is None:
@@ -135,6 +147,8 @@ class DatasetPart(Part):
         self._wanted.batches = indices
         self._passes = this_pass = self._passes + 1
         for x, y in self._loaded(self._loader):
+            if self.check_labels is not None and isinstance(y, Tensor):
+                self.check_labels(y)
             with self._copies.timing():
                 moved = self._moved(x), self._moved(y)
             yield as_inputs(moved[0]), tree_map(_as_target, moved[1])
@@ -145,7 +159,8 @@ class DatasetPart(Part):
         """View these samples of the dataset."""
         rows = as_indices(indices)
         targets = None if self._targets is None else self._targets.index_select(0, rows)
-        return self._with(dataset=Subset(self.dataset, rows.tolist()), targets=targets)
+        ranges = None if self.label_range is None else self.label_range.index_select(0, rows)
+        return self._with(dataset=Subset(self.dataset, rows.tolist()), targets=targets, label_range=ranges)
 
     def fingerprint(self) -> str:
         """Digest of the length, the known targets and a few samples spread over the dataset."""
@@ -174,6 +189,9 @@ class DatasetPart(Part):
             "dataset": self.dataset,
             "loader_workers": self.loader_workers,
             "targets": self._targets,
+            "label_range": self.label_range,
+            "read_labels": self.read_labels,
+            "check_labels": self.check_labels,
             "device": self.device,
             "collate": self.collate,
         }
@@ -278,13 +296,15 @@ def join_parts(first: Part, second: Part) -> Part:
     """Join two parts into one, the second after the first."""
     if isinstance(first, Tensors) and isinstance(second, Tensors):
         return Tensors(tree_concatenate([first.x, second.x]), torch.cat([first.y, second.y]))
-    known = [part.targets for part in (first, second) if part.targets is not None]
+    known = [targets for part in (first, second) if (targets := part.targets) is not None]
     one, other = _read_by_sample(first), _read_by_sample(second)
     both: ConcatDataset[Any] = ConcatDataset([one.dataset, other.dataset])
     return DatasetPart(
         both,
         one.loader_workers,
         targets=torch.cat(known) if len(known) == 2 else None,
+        read_labels=one.read_labels or other.read_labels,
+        check_labels=one.check_labels or other.check_labels,
         device=one.device,
         collate=one.collate or other.collate,
     )

@@ -16,6 +16,7 @@ from tenfold.data.part import Part, Splits, SubsetPart, Tensors
 from tenfold.data.sources import SOURCES, FetchProgress, contents
 from tenfold.data.splitting import split
 from tenfold.data.user_data import as_splits
+from tenfold.data.user_datasets import PLAIN_LABELS, LabelRules
 from tenfold.errors import DataError
 
 
@@ -35,6 +36,7 @@ def load(
     collate: Callable[..., Any] | None = None,
     standardize: bool | None = None,
     standardize_targets: bool = True,
+    rules: LabelRules = PLAIN_LABELS,
     progress: FetchProgress | None = None,
 ) -> Splits:
     """Load a data set and divide it into train, validation and test.
@@ -45,8 +47,12 @@ def load(
     indexed in place, which is faster. `standardize` (default: for tables) is for inputs and, unless
     `standardize_targets` is false, for the targets of a regression.
     """
+    whole = read(name_or_object, options, progress, columns=columns, collate=collate, rules=rules)
+    if rules.classes not in (None, whole.classes):
+        found = "numbers as targets" if whole.classes is None else f"{whole.classes} classes"
+        raise DataError(f"data.classes = {rules.classes}, but the data have {found}")
     parts = split(
-        read(name_or_object, options, progress, columns=columns, collate=collate),
+        whole,
         test_fraction=test_fraction,
         validation_fraction=validation_fraction,
         stratify=stratify,
@@ -76,6 +82,7 @@ def read(
     columns: Columns = NOT_NAMED,
     collate: Callable[..., Any] | None = None,
     known: KnownData | None = None,
+    rules: LabelRules = PLAIN_LABELS,
 ) -> Splits:
     """Read a data set in the parts that it comes in; a table like the `known` one, where that is given."""
     named = isinstance(name_or_object, str) and ":" not in name_or_object
@@ -83,7 +90,7 @@ def read(
         if columns != NOT_NAMED or collate is not None:
             raise DataError(f"data '{name_or_object}' is built in: it takes no target_column, input_columns or collate")
         return _built_in(name_or_object, options, progress)
-    return as_splits(name_or_object, options, columns=columns, collate=collate, known=known)
+    return as_splits(name_or_object, options, columns=columns, collate=collate, known=known, rules=rules)
 
 
 def _built_in(name: str, options: Mapping[str, Any] | None, progress: FetchProgress | None) -> Splits:

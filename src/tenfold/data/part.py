@@ -192,6 +192,10 @@ class Part(ABC):
     def targets(self) -> Tensor | None:
         """What is to be predicted, one row per sample (a 1-D int64 tensor for labels), or None where unknown."""
 
+    def read_targets(self) -> Tensor | None:
+        """Return the targets, read from the samples where labels are not known otherwise; None if there are none."""
+        return self.targets
+
     @abstractmethod
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
         """Yield one (x, y) for each item of `indices`, an item being the sample numbers of one batch."""
@@ -268,7 +272,13 @@ class SubsetPart(Part):
     @cached_property
     def targets(self) -> Tensor | None:
         """The targets of these samples."""
-        whole = self.part.targets
+        return self._of_these(self.part.targets)
+
+    def read_targets(self) -> Tensor | None:
+        """Return the targets of these samples, for which those of the other part are read where need be."""
+        return self._of_these(self.part.read_targets())
+
+    def _of_these(self, whole: Tensor | None) -> Tensor | None:
         return None if whole is None else whole.index_select(0, self.indices.to(whole.device))
 
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:

@@ -145,7 +145,7 @@ def _take_out(
     if whole.groups is not None:
         taken, rest = draw_groups(whole.groups, count, generator)
     else:
-        taken, rest = draw(size, count, whole.part.targets if stratify else None, generator)
+        taken, rest = draw(size, count, whole.part.read_targets() if stratify else None, generator)
     return whole.subset(rest), whole.subset(taken)
 
 
@@ -153,7 +153,7 @@ def _keep(one: Numbered, limit: int, stratify: bool, generator: np.random.Genera
     if len(one.part) <= limit:
         return one
     # What is kept is the rest of a draw, because every class keeps a sample in the rest.
-    _, kept = draw(len(one.part), len(one.part) - limit, one.part.targets if stratify else None, generator)
+    _, kept = draw(len(one.part), len(one.part) - limit, one.part.read_targets() if stratify else None, generator)
     return one.subset(kept)
 
 

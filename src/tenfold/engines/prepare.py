@@ -21,6 +21,8 @@ from tenfold.common.imports import resolve
 from tenfold.common.trust import locate
 from tenfold.data import loading
 from tenfold.data.columns import Columns
+from tenfold.data.part import labels_in
+from tenfold.data.user_datasets import LabelRules
 from tenfold.engines.choose import steps_together
 from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
@@ -31,7 +33,7 @@ from tenfold.machine.cores import NOT_PINNED, CoreMap, cpu_count_of, plan
 from tenfold.mixing.builders import rate_scale
 from tenfold.models import parameter_count
 from tenfold.training import base_rate
-from tenfold.training.measures import check_labels, check_target, compares_numbers
+from tenfold.training.measures import check_labels, check_target, compares_numbers, takes_any_labels
 from tenfold.training.schedules import check_own_schedule
 from tenfold.workers.task import Task, make_network
 
@@ -115,6 +117,7 @@ def _read_section(experiment: Experiment, fetching: data.FetchProgress | None) -
         columns=Columns(section.input_columns, section.target_column),
         collate=python_value(section.collate, "collate"),
         standardize=section.standardize,
+        rules=LabelRules(section.classes, takes_any_labels(experiment.training)),
         standardize_targets=compares_numbers(experiment.training),
         progress=fetching,
     )
@@ -196,9 +199,8 @@ def audit(task: Task) -> dict[str, Any]:
     train, classes = task.splits.train, task.splits.classes
     dealt = np.concatenate(task.shards)
     counts = None
-    targets = train.targets
-    if classes is not None and classes <= MOST_CLASSES_COUNTED and targets is not None and targets.dim() == 1:
-        labels = targets.cpu().numpy()
+    labels = labels_in(train.targets) if train.targets is not None else None
+    if classes is not None and classes <= MOST_CLASSES_COUNTED and labels is not None and labels.min() >= 0:
         counts = [np.bincount(labels[shard], minlength=classes).tolist() for shard in task.shards]
     return {
         "kind": task.experiment.division.shards,

@@ -30,6 +30,7 @@ class Fields(TypedDict, total=False):
     groups: Any
     target_column: str | None
     input_columns: Sequence[str] | None
+    classes: int | None
     standardize: bool | None
     collate: Any
     distribute: Literal["each", "scatter"]
@@ -129,6 +130,7 @@ class Grid(TypedDict, total=False):
     groups: Any
     target_column: OneOrSeveral[str | None]
     input_columns: OneOrSeveral[Sequence[str] | None]
+    classes: OneOrSeveral[int | None]
     standardize: OneOrSeveral[bool | None]
     collate: Any
     distribute: OneOrSeveral[Literal["each", "scatter"]]

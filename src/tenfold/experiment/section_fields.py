@@ -106,6 +106,9 @@ class Data(Section):
     or class, if there is one."""
     input_columns: Annotated[tuple[Text, ...] | None, AsTuple] = None
     """The columns or keys that the network is given; several keys are its keyword arguments. Default: all others."""
+    classes: Annotated[int, Field(ge=2)] | None = None
+    """The number of classes. Default: the largest label + 1, for which the samples of a Dataset are read one by one
+    unless it has an attribute `targets` or `classes`."""
     standardize: bool | None = None
     """Subtract the mean of each input and divide by its deviation, both of the training part, in a cross-validation of
     each fold's; the same for the numbers that a regression learns, if the loss is mse, l1 or a similar one of torch.

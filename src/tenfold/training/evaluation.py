@@ -567,7 +567,7 @@ def _with_pictures(made: Predictions, samples: Part) -> Predictions:
     """Return the predictions with the most confident mistakes as pictures."""
     if made.kind != "classes" or made.targets.ndim != 1 or made.outputs.ndim != 2:
         return made
-    wrong = np.flatnonzero(~made.right)
+    wrong = np.flatnonzero(~made.right & (made.targets >= 0))
     worst = wrong[np.argsort(-made.confidences[wrong], kind="stable")][:MOST_PICTURES]
     if not len(worst):
         return made

@@ -300,6 +300,11 @@ def compares_numbers(training: Training) -> bool:
     return training.loss is None or _loss_name(training) in LOSSES_OF_NUMBERS
 
 
+def takes_any_labels(training: Training) -> bool:
+    """Return whether the loss was given as an object or an import path, so that it may know labels below 0."""
+    return training.loss is not None and not (isinstance(training.loss, str) and ":" not in training.loss)
+
+
 def choose_loss(training: Training, classes: int | None, unit: Tensor | None = None) -> "AlignedMeasure":
     """Return the loss of the experiment; default: cross-entropy if there are classes, otherwise the squared error.
 

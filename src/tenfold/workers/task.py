@@ -65,8 +65,9 @@ class Task:
         """Return each replica's sample numbers."""
         division = self.experiment.division
         train = self.splits.train
+        targets = train.read_targets() if division.shards == "label-skew" else train.targets
         return make_shards(
-            train.targets if train.targets is not None else len(train),
+            targets if targets is not None else len(train),
             self.workers,
             division.shards,
             seed=self.experiment.data.split_seed,
