@@ -244,7 +244,7 @@ HOLED[7, 1] = float("nan")
         ({"test": (X, Y)}, "needs the key 'train'"),
         ({"train": 5}, "the train part is an object of type int; data should be"),
         (lambda: "mnist", "an object of type str cannot be used"),
-        (Endless(), "iterable-style Dataset, which cannot be divided"),
+        (Endless(), "a stream of labels.*set classes"),
         (NoLength(), "has no __len__"),
         (Unlabelled(), "the label of sample 5 of the train part should be a whole number"),
         (Negative(), "the train part, a Negative, has no valid length: __len__"),

@@ -48,6 +48,7 @@ VALUES = {
     "stratify": st.booleans(),
     "split_seed": whole,
     "limit": st.none() | counts,
+    "epoch_samples": st.none() | counts,
     "groups": st.none() | st.just("package.module:groups"),
     "target_column": st.none() | texts,
     "input_columns": st.none() | st.lists(texts, max_size=3).map(tuple),

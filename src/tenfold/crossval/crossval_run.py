@@ -33,6 +33,7 @@ from tenfold.crossval.fold import (
 from tenfold.crossval.fold_pool import share_cores
 from tenfold.crossval.modes import FOLD_MODES
 from tenfold.data import Splits, join_parts
+from tenfold.data.streams import refuse_stream
 from tenfold.engines import Outcome, choose, validate
 from tenfold.engines.choose import validate_fused
 from tenfold.engines.processes import Processes
@@ -114,6 +115,7 @@ def _count_models(experiment: Experiment) -> int:
 def shared_data(task: Task) -> Iterator[Task]:
     """Give the task with its data in memory that all processes share, and its validation part joined to the training
     part."""
+    refuse_stream(task.splits.train, "the folds of a cross-validation")
     task = replace(task, splits=_with_validation_joined(task.splits))
     if task.experiment.machine.device == "cpu":
         task = replace(task, splits=in_shared_memory(task.splits))

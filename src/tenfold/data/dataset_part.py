@@ -87,6 +87,8 @@ def is_plain_pair(sample: Any) -> bool:
     return isinstance(sample, (tuple, list)) and len(sample) == 2 and isinstance(sample[0], (Tensor, np.ndarray))
 
 
+CheckLabels = Callable[[Tensor], None]
+"""Raises a DataError for labels of a batch that are none of the classes."""
 _FINGERPRINT_SAMPLES = 16
 
 
@@ -105,7 +107,7 @@ class DatasetPart(Part):
         targets: Tensor | None = None,
         label_range: Tensor | None = None,
         read_labels: Callable[[Any], Tensor] | None = None,
-        check_labels: Callable[[Tensor], None] | None = None,
+        check_labels: CheckLabels | None = None,
         device: torch.device | str = "cpu",
         collate: Collate | None = None,
     ) -> None:
@@ -115,7 +117,7 @@ class DatasetPart(Part):
         self.read_labels = read_labels
         """Returns the labels of all samples of a dataset, which it reads; None where they are known, or no labels."""
         self.check_labels = check_labels
-        """Raises a DataError for labels of a batch that are none of the classes; None where all labels are known."""
+        """None where all labels are known."""
         self.collate = collate
         """How samples become a batch; None: as torch does it for pairs."""
         self.loader_workers = loader_workers
@@ -150,8 +152,8 @@ class DatasetPart(Part):
             if self.check_labels is not None and isinstance(y, Tensor):
                 self.check_labels(y)
             with self._copies.timing():
-                moved = self._moved(x), self._moved(y)
-            yield as_inputs(moved[0]), tree_map(_as_target, moved[1])
+                moved = as_batch(x, y, self.device)
+            yield moved
             if self.loader_workers and self._passes != this_pass:
                 raise RuntimeError("a newer pass over this part has begun, and its loader serves one at a time")
 
@@ -168,9 +170,9 @@ class DatasetPart(Part):
         with quiet_randomness():
             samples = {i: self.dataset[i] for i in range(0, count, max(1, count // _FINGERPRINT_SAMPLES))}
         for i, sample in samples.items():
-            if any(isinstance(one, Tensor) and one.layout != torch.strided for one in _leaves(sample)):
+            if any(isinstance(one, Tensor) and one.layout != torch.strided for one in leaves_of(sample)):
                 raise DataError(f"sample {i} of the dataset has a sparse tensor; convert it to a dense one")
-        return digest(count, self._targets, *_leaves(list(samples.values())))
+        return digest(count, self._targets, *leaves_of(list(samples.values())))
 
     def to(self, device: torch.device | str) -> "DatasetPart":
         """Read the same dataset, and move each batch to `device`."""
@@ -239,11 +241,6 @@ class DatasetPart(Part):
             pin_memory=self.device.type == "cuda",
             # Without a generator of its own the loader would draw from torch's global one and change the training.
             generator=torch.Generator().manual_seed(0),
-        )
-
-    def _moved(self, value: Any) -> Any:
-        return tree_map(
-            lambda leaf: leaf.to(self.device, non_blocking=True) if isinstance(leaf, Tensor) else leaf, value
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -337,15 +334,22 @@ def quiet_randomness() -> Iterator[None]:
             np.random.set_state(states[1])
 
 
-def _as_target(y: Any) -> Any:
-    return as_target(y) if isinstance(y, Tensor) else y
+def as_batch(x: Any, y: Any, device: torch.device) -> tuple[Any, Any]:
+    """Return a batch on a device, in the types that networks and losses take."""
+
+    def move(leaf: Any) -> Any:
+        return leaf.to(device, non_blocking=True) if isinstance(leaf, Tensor) else leaf
+
+    moved_x, moved_y = tree_map(move, x), tree_map(move, y)
+    return as_inputs(moved_x), tree_map(lambda leaf: as_target(leaf) if isinstance(leaf, Tensor) else leaf, moved_y)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def leaves_of(value: Any) -> Iterator[Any]:
+    """Yield all values in lists, tuples and dicts, arrays as tensors."""
     if isinstance(value, dict):
         value = list(value.items())
     if isinstance(value, (list, tuple)):
         for item in value:
-            yield from _leaves(item)
+            yield from leaves_of(item)
     else:
         yield torch.as_tensor(value) if isinstance(value, (np.ndarray, np.generic)) else value

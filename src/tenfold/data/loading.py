@@ -15,6 +15,7 @@ from tenfold.data.files import KnownData
 from tenfold.data.part import Part, Splits, SubsetPart, Tensors
 from tenfold.data.sources import SOURCES, FetchProgress, contents
 from tenfold.data.splitting import split
+from tenfold.data.streams import StreamPart, with_lengths
 from tenfold.data.user_data import as_splits
 from tenfold.data.user_datasets import PLAIN_LABELS, LabelRules
 from tenfold.errors import DataError
@@ -29,6 +30,7 @@ def load(
     stratify: bool = True,
     split_seed: int = 0,
     limit: int | None = None,
+    epoch_samples: int | None = None,
     groups: Any = None,
     loader_workers: int = 0,
     loader: Literal["auto", "dataloader"] = "auto",
@@ -45,14 +47,20 @@ def load(
     accepts; `options` are passed to a callable. See `split` for how the parts are cut and what `groups` means.
     With `loader_workers` above 0 or `loader="dataloader"`, samples are read through a DataLoader; else tensors are
     indexed in place, which is faster. `standardize` (default: for tables) is for inputs and, unless
-    `standardize_targets` is false, for the targets of a regression.
+    `standardize_targets` is false, for the targets of a regression. `epoch_samples` is the length of an epoch
+    of a stream.
     """
     whole = read(name_or_object, options, progress, columns=columns, collate=collate, rules=rules)
     if rules.classes not in (None, whole.classes):
         found = "numbers as targets" if whole.classes is None else f"{whole.classes} classes"
         raise DataError(f"data.classes = {rules.classes}, but the data have {found}")
+    if loader_workers and any(isinstance(part, StreamPart) for part in whole.parts.values()):
+        raise DataError(
+            f"data.loader_workers = {loader_workers}: a stream (iterable-style Dataset) is read where the training "
+            "runs; set it to 0"
+        )
     parts = split(
-        whole,
+        with_lengths(whole, epoch_samples, limit),
         test_fraction=test_fraction,
         validation_fraction=validation_fraction,
         stratify=stratify,

@@ -13,6 +13,7 @@ from tenfold.common.catalog import FOLD_KINDS, SHARD_KINDS
 from tenfold.common.part_names import PARTS
 from tenfold.data.dataset_part import join_parts
 from tenfold.data.part import Part, Splits, labels_in
+from tenfold.data.streams import StreamPart, check_stream_is_not_cut
 from tenfold.errors import DataError, ExperimentError
 
 Groups = NDArray[Any] | None
@@ -35,22 +36,35 @@ def split(
     Without `test_fraction` its own test part is used, or 0.2 of an undivided set; with it, train and test are pooled
     and divided again. `validation_fraction` is then taken out of train (pooled with an own validation part, if there
     is one). `limit` is the most samples of each part that are kept. With `groups`, one for each sample of the
-    training part, no group is in two parts.
+    training part, no group is in two parts. A training part that is a stream is not divided.
     """
+    if isinstance(splits.train, StreamPart):
+        check_stream_is_not_cut(
+            splits,
+            test_fraction=test_fraction,
+            validation_fraction=validation_fraction,
+            groups=splits.groups if groups is None else groups,
+        )
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     stratify = stratify and splits.classes is not None
     parts = {name: Numbered(part) for name, part in splits.parts.items()}
     groups = _checked_groups(groups, splits, test_fraction, validation_fraction)
     parts["train"] = replace(parts["train"], groups=groups)
     fractions = {"test": test_fraction, "validation": validation_fraction}
-    if test_fraction is None and splits.test is None:
+    if test_fraction is None and splits.test is None and not isinstance(splits.train, StreamPart):
         fractions["test"] = TEST_FRACTION
     for name, fraction in fractions.items():
         if fraction:
             whole = parts["train"].joined(parts.get(name))
             parts["train"], parts[name] = _take_out(whole, fraction, name, stratify, generator)
-    if limit is not None:
-        parts = {name: _keep(parts[name], limit, stratify, generator) for name in PARTS if name in parts}
+    if limit is not None:  # streams end there by themselves
+        parts = {
+            name: parts[name]
+            if isinstance(parts[name].part, StreamPart)
+            else _keep(parts[name], limit, stratify, generator)
+            for name in PARTS
+            if name in parts
+        }
     return replace(
         splits,
         **{name: one.part for name, one in parts.items()},  # type: ignore[arg-type]

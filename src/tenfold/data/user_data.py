@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from tenfold.common.catalog import suggest
 from tenfold.common.imports import resolve
@@ -16,6 +16,7 @@ from tenfold.data.columns import NOT_NAMED, Columns, columns_of, is_frame, is_se
 from tenfold.data.dataset_part import Collate, DatasetPart
 from tenfold.data.files import KnownData, read_file
 from tenfold.data.part import NO_LABEL, Part, Splits, Tensors, shape_of
+from tenfold.data.streams import StreamPart, is_stream
 from tenfold.data.tables import TableEncoder
 from tenfold.data.user_datasets import (
     PLAIN_LABELS,
@@ -28,14 +29,15 @@ from tenfold.data.user_datasets import (
     is_dataset,
     part_from_arrays,
     part_from_dataset,
+    part_from_stream,
 )
 from tenfold.errors import DataError
 from tenfold.experiment.experiment import fields_of_loader, is_loader
 
 FORMS = (
     "data should be a built-in name, a file or folder, a pair (x, y) of tensors or arrays (x may be a tuple or dict of "
-    "several), inputs x alone, a dict of columns, a DataFrame, a map-style Dataset, (train, test) or (train, "
-    "validation, test) of those, a dict with the keys train, validation and test, or a callable (also as 'package.module:callable') that "
+    "several), inputs x alone, a dict of columns, a DataFrame, a Dataset, (train, test) or (train, validation, test) "
+    "of those, a dict with the keys train, validation and test, or a callable (also as 'package.module:callable') that "
     "returns one of these"
 )
 _NAMES = {1: ("train",), 2: ("train", "test"), 3: PARTS}
@@ -54,7 +56,7 @@ def as_splits(
     """Turn the user's data into parts.
 
     Accepted are `(x, y)` of tensors or arrays, where x may be a tuple or dict of several inputs, x alone, a dict of
-    columns, a map-style Dataset, two or three of those as (train, test) or (train, validation, test) or in a dict, and a
+    columns, a Dataset, two or three of those as (train, test) or (train, validation, test) or in a dict, and a
     callable or "package.module:callable" that returns any of these when called with `options`. `columns` names the
     inputs and the target among the keys of dicts; `collate` makes a batch of a Dataset's samples. `known` describes the
     table or the images that a model was trained on, to read others like them; `rules` say what labels may be. Data
@@ -248,11 +250,8 @@ def _is_list_of_samples(value: Any) -> bool:
 
 def _part(value: Any, name: str, collate: Collate, rules: LabelRules) -> tuple[Part, int | None]:
     """Return a part, and how many classes it says that it has."""
-    if isinstance(value, IterableDataset):
-        raise DataError(
-            f"the {name} part is an iterable-style Dataset, which cannot be divided; "
-            f"give it __len__ and __getitem__ (a map-style Dataset)"
-        )
+    if is_stream(value):
+        return part_from_stream(value, name, collate, rules)
     if not is_one_part(value) and not is_array(value):
         raise DataError(f"the {name} part is {_kind(value)}; {FORMS}")
     if isinstance(value, TensorDataset) and collate.function is None:
@@ -279,7 +278,8 @@ def _described(
     """Check that the parts fit together, and return them with what a model must know of them."""
     samples = {part: first_sample(value) for part, value in parts.items()}
     shapes = {part: shape_of(x) for part, (x, _) in samples.items()}
-    varying = any(isinstance(part, DatasetPart) and part.collate and part.collate.function for part in parts.values())
+    read = [part for part in parts.values() if isinstance(part, DatasetPart | StreamPart)]
+    varying = any(part.collate and part.collate.function for part in read)
     widths = {part: y.numel() if y.is_floating_point() else None for part, (_, y) in samples.items()}
     for part in parts:
         if shapes[part] != shapes["train"] and not varying:

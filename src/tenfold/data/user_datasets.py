@@ -15,7 +15,6 @@ from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
     Dataset,
-    IterableDataset,
     RandomSampler,
     SequentialSampler,
     Subset,
@@ -26,6 +25,7 @@ from tenfold.common.imports import user_frames, warn_user
 from tenfold.data.columns import describe, split_sample
 from tenfold.data.dataset_part import STACKED, Collate, DatasetPart, as_arrays, is_plain_pair, quiet_randomness
 from tenfold.data.part import NO_LABEL, Part, Tensors, as_inputs, as_target, tree_leaves, tree_map
+from tenfold.data.streams import StreamPart, is_stream
 from tenfold.errors import DataError
 from tenfold.experiment.experiment import is_loader
 
@@ -196,8 +196,8 @@ _LABELS: dict[int, tuple[weakref.ref[Any], Collate, Tensor]] = {}
 
 
 def is_dataset(value: Any) -> bool:
-    """Return whether a value is a Dataset, or anything else with a length whose items are asked for by number."""
-    if isinstance(value, Dataset):
+    """Return whether a value is a Dataset or a stream, or has a length and items that are asked for by number."""
+    if isinstance(value, Dataset) or is_stream(value):
         return True
     container = isinstance(value, (str, bytes, tuple, list, dict, type)) or is_array(value)
     return not container and hasattr(value, "__len__") and hasattr(value, "__getitem__")
@@ -221,7 +221,9 @@ def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
     if not is_loader(data):
         return data, None
     dataset, collate, batches = (getattr(data, name, None) for name in ("dataset", "collate_fn", "batch_sampler"))
-    if dataset is None or isinstance(dataset, IterableDataset) or batches is None:
+    if dataset is not None and is_stream(dataset):
+        return dataset, None if collate is default_collate else collate
+    if dataset is None or batches is None:
         raise DataError("data is a DataLoader without a map-style Dataset or a batch size; give arrays (x, y)")
     sampler = batches.sampler if type(batches) is BatchSampler else batches
     whole = isinstance(sampler, SequentialSampler) or (
@@ -276,6 +278,36 @@ def part_from_dataset(
         return make(targets=read(dataset)), None
     check = partial(check_targets, part=part, rules=replace(rules, classes=classes))
     return make(read_labels=None if label.ndim else read, check_labels=check), classes
+
+
+def part_from_stream(dataset: Any, part: str, collate: Collate, rules: LabelRules) -> tuple[StreamPart, int | None]:
+    """Turn an iterable-style Dataset into a part, and return it with the number of classes."""
+    with quiet_randomness():
+        samples = iter(dataset)
+        if samples is dataset:
+            raise DataError(
+                f"the {part} part, a {type(dataset).__name__}, can be read only once: its __iter__ returns itself; let "
+                "it begin anew each time, such as by yielding the samples"
+            )
+        nothing = object()
+        sample = next(samples, nothing)
+        if sample is nothing:
+            raise DataError(
+                f"the {part} part, a {type(dataset).__name__}, is empty; it should hold at least one sample"
+            )
+        if isinstance(sample, Mapping) and collate.function is None:
+            collate = replace(collate, columns=collate.columns.choose(sample))
+        label = _first_target(sample, part, collate)
+    if label.is_floating_point():
+        return StreamPart(dataset, collate), None
+    classes = rules.classes or _count_listed_classes(dataset, collate.columns.target)
+    if classes is None:
+        raise DataError(
+            f"the {part} part is a stream of labels, whose number of classes is not known before all are read; set "
+            "classes = (their number)"
+        )
+    check = partial(check_targets, part=part, rules=replace(rules, classes=classes))
+    return StreamPart(dataset, collate, check_labels=check), classes
 
 
 def first_sample(part: Part) -> tuple[Any, Tensor]:

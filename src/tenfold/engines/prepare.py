@@ -22,6 +22,7 @@ from tenfold.common.trust import locate
 from tenfold.data import loading
 from tenfold.data.columns import Columns
 from tenfold.data.part import labels_in
+from tenfold.data.streams import StreamPart
 from tenfold.data.user_datasets import LabelRules
 from tenfold.engines.choose import steps_together
 from tenfold.errors import DataError, ExperimentError, StoreError
@@ -111,6 +112,7 @@ def _read_section(experiment: Experiment, fetching: data.FetchProgress | None) -
         stratify=section.stratify,
         split_seed=section.split_seed,
         limit=section.limit,
+        epoch_samples=section.epoch_samples,
         groups=_groups(section.groups),
         loader_workers=section.loader_workers,
         loader=section.loader,
@@ -206,7 +208,9 @@ def audit(task: Task) -> dict[str, Any]:
         "kind": task.experiment.division.shards,
         "samples": [len(shard) for shard in task.shards],
         "classes": counts,
-        "once": len(dealt) == len(train) and bool((np.bincount(dealt, minlength=len(train)) == 1).all()),
+        "once": None
+        if isinstance(train, StreamPart)
+        else len(dealt) == len(train) and bool((np.bincount(dealt, minlength=len(train)) == 1).all()),
     }
 
 

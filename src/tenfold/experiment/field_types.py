@@ -27,6 +27,7 @@ class Fields(TypedDict, total=False):
     stratify: bool
     split_seed: int
     limit: int | None
+    epoch_samples: int | None
     groups: Any
     target_column: str | None
     input_columns: Sequence[str] | None
@@ -127,6 +128,7 @@ class Grid(TypedDict, total=False):
     stratify: OneOrSeveral[bool]
     split_seed: OneOrSeveral[int]
     limit: OneOrSeveral[int | None]
+    epoch_samples: OneOrSeveral[int | None]
     groups: Any
     target_column: OneOrSeveral[str | None]
     input_columns: OneOrSeveral[Sequence[str] | None]

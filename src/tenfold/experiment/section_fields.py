@@ -99,6 +99,9 @@ class Data(Section):
     """Seed of the split; separate from `seed`, so that runs with different seeds use the same parts."""
     limit: Count | None = None
     """Use at most this many samples of each part, for a quick test."""
+    epoch_samples: Count | None = None
+    """Samples of an epoch, of all workers together, where the training part is a stream (an iterable-style Dataset).
+    Default: its length, if it has one."""
     groups: Annotated[NameOrObject | None, TakesList(lambda groups: groups)] = None
     """The group of each training sample, as an array or "package.module:callable"; no group is in two parts."""
     target_column: Text | None = None

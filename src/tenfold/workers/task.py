@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from tenfold.common.catalog import MODELS
-from tenfold.data import Part, Splits, batch_sizes, make_shards
+from tenfold.data import Part, Splits, batch_sizes, make_shards, order
 from tenfold.data.part import change_main_output
 from tenfold.data.splitting import Shard
+from tenfold.data.streams import StreamPart, check_stream_shards
 from tenfold.experiment import Division, Experiment
 from tenfold.machine.cores import NOT_PINNED, CoreMap
 from tenfold.mixing import is_round_due
@@ -62,9 +63,12 @@ class Task:
 
     @cached_property
     def shards(self) -> list[Shard]:
-        """Return each replica's sample numbers."""
+        """Return each replica's sample numbers; of a stream, only how many they are."""
         division = self.experiment.division
         train = self.splits.train
+        if isinstance(train, StreamPart):
+            check_stream_shards(division.shards)
+            return make_shards(len(train), self.workers, "contiguous")
         targets = train.read_targets() if division.shards == "label-skew" else train.targets
         return make_shards(
             targets if targets is not None else len(train),
@@ -74,6 +78,13 @@ class Task:
             alpha=division.skew,
             fractions=division.fractions,
         )
+
+    def visits(self, worker: int, epoch: int) -> tuple[Part, torch.Tensor]:
+        """Return what a worker reads in an epoch: a part, and sample numbers in the order of the visits."""
+        train, shard = self.splits.train, self.shards[worker]
+        if isinstance(train, StreamPart):
+            return train.shard(worker, self.workers), torch.arange(len(shard)) + epoch * len(shard)
+        return train, order(shard, self.experiment.training.seed, epoch, worker)
 
     @cached_property
     def steps_per_epoch(self) -> int:
