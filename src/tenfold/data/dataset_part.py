@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, default_collate
 
 from tenfold.common.imports import user_frames
@@ -69,6 +70,8 @@ def as_arrays(value: Any) -> Any:
             return torch.as_tensor(np.asarray(value))
         except (ValueError, TypeError):
             return value
+    if hasattr(value, "_fields"):
+        return type(value)(*map(as_arrays, value))
     if isinstance(value, (tuple, list)):
         return tuple(map(as_arrays, value))
     return value
@@ -338,6 +341,8 @@ def as_batch(x: Any, y: Any, device: torch.device) -> tuple[Any, Any]:
     """Return a batch on a device, in the types that networks and losses take."""
 
     def move(leaf: Any) -> Any:
+        if isinstance(leaf, PackedSequence):
+            return leaf.to(device=device)  # type: ignore[call-arg]
         return leaf.to(device, non_blocking=True) if isinstance(leaf, Tensor) else leaf
 
     moved_x, moved_y = tree_map(move, x), tree_map(move, y)

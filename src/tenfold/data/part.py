@@ -13,27 +13,38 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from tenfold.common.part_names import PARTS
-from tenfold.errors import ModelError
+from tenfold.errors import DataError, ModelError
 
 MAIN_OUTPUTS = ("logits", "output", "outputs", "prediction", "predictions")
 """Names of the main output, if a network has several, in the order in which they are looked for."""
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Apply a function to every leaf; tuples and lists become tuples, mappings become dicts."""
-    if isinstance(tree, Tensor):
+    """Apply a function to every leaf; tuples and lists become tuples, mappings dicts; named tuples stay as they are.
+
+    A packed sequence (`torch.nn.utils.rnn.PackedSequence`) is a leaf, although it is a tuple.
+    """
+    if isinstance(tree, (Tensor, PackedSequence)):
         return function(tree)
     if isinstance(tree, Mapping):
         return {key: tree_map(function, item) for key, item in tree.items()}
     if isinstance(tree, (tuple, list)):
-        return tuple(tree_map(function, item) for item in tree)
+        return _tuple_like(tree, [tree_map(function, item) for item in tree])
     return function(tree)
+
+
+def _tuple_like(tree: Sequence[Any], items: list[Any]) -> Any:
+    """Return items as a named tuple of the same type if the tree is one, else as a tuple."""
+    return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
 
 
 def tree_leaves(tree: Any) -> list[Any]:
     """Return all leaves, in order."""
+    if isinstance(tree, PackedSequence):
+        return [tree]
     if isinstance(tree, Mapping):
         return [leaf for item in tree.values() for leaf in tree_leaves(item)]
     if isinstance(tree, (tuple, list)):
@@ -47,7 +58,7 @@ def tree_combine(function: Callable[[list[Any]], Any], trees: Sequence[Any]) -> 
     if isinstance(first, Mapping):
         return {key: tree_combine(function, [tree[key] for tree in trees]) for key in first}
     if isinstance(first, (tuple, list)):
-        return tuple(tree_combine(function, list(items)) for items in zip(*trees, strict=True))
+        return _tuple_like(first, [tree_combine(function, list(items)) for items in zip(*trees, strict=True)])
     return function(list(trees))
 
 
@@ -58,12 +69,18 @@ def tree_concatenate(trees: Sequence[Any]) -> Any:
 
 def select_rows(tree: Any, rows: Tensor) -> Any:
     """Return these rows of every tensor."""
+    if any(isinstance(leaf, PackedSequence) for leaf in tree_leaves(tree)):
+        raise DataError("a packed sequence cannot be divided into pieces of a batch; set accumulate = 1")
     return tree_map(lambda tensor: tensor.index_select(0, rows), tree)
 
 
 def shape_of(tree: Any) -> Any:
     """Return the shape of a tensor, or the shapes of a tuple or dict of tensors in the same form."""
-    return tree_map(lambda tensor: tuple(tensor.shape), tree)
+    if isinstance(tree, (tuple, list)) and not isinstance(tree, PackedSequence):
+        return tuple(map(shape_of, tree))
+    if isinstance(tree, Mapping):
+        return {key: shape_of(item) for key, item in tree.items()}
+    return tuple(tree.data.shape if isinstance(tree, PackedSequence) else tree.shape)
 
 
 def shape_from_record(recorded: Any) -> Any:
@@ -380,7 +397,13 @@ def as_inputs(x: Any) -> Any:
     """Return inputs as models take them; among several, booleans stay what they are: they are masks."""
     if isinstance(x, Tensor):
         return as_input(x)
-    return tree_map(lambda one: one if not isinstance(one, Tensor) or one.dtype == torch.bool else as_input(one), x)
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, PackedSequence):
+            return PackedSequence(as_input(leaf.data), *leaf[1:])
+        return leaf if not isinstance(leaf, Tensor) or leaf.dtype == torch.bool else as_input(leaf)
+
+    return tree_map(convert, x)
 
 
 def as_input(x: Tensor) -> Tensor:

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -42,6 +44,13 @@ class LabelRules:
 
 PLAIN_LABELS = LabelRules()
 """Labels 0..C-1, of which the largest says how many classes there are."""
+
+
+MOST_ROUNDED = 10_000
+"""Samples that are looked at for numbers that float32 rounds away."""
+SMALLEST_VARIATION = 1e-12
+LARGEST_ROUNDING = 0.01
+"""The rounding error, as a share of the numbers' deviation, from which a warning is given."""
 
 
 def is_array(value: Any) -> bool:
@@ -155,6 +164,24 @@ def _target(y: Any, part: str) -> Tensor:
     return as_tensor(y, f"y of the {part} part")
 
 
+def warn_of_rounding(values: NDArray[np.float64], what: str) -> None:
+    """Warn of float64 numbers that lie so close together that float32, in which networks compute, rounds them away."""
+    if not values.ndim or not values.size:
+        return
+    some = values[:MOST_ROUNDED].reshape(min(len(values), MOST_ROUNDED), -1)
+    some = some[np.isfinite(some).all(1)]
+    with np.errstate(over="ignore"):
+        lost = np.abs(some - some.astype(np.float32)).max(0, initial=0.0)
+    deviation, size = some.std(0) if len(some) else lost, np.abs(some).max(0, initial=0.0)
+    varies = deviation > SMALLEST_VARIATION * size  # less is the rounding error of float64
+    if not bool((varies & np.isfinite(lost) & (lost > LARGEST_ROUNDING * deviation)).any()):
+        return
+    warn_user(
+        f"{what} is float64, and float32, which it is converted to, does not tell its values apart: they are large "
+        "and close together, such as 1700000001.0 and 1700000002.0; subtract a constant, such as their mean"
+    )
+
+
 def refuse_mask(value: Any, what: str) -> None:
     """Raise a DataError for a masked array with values that are masked."""
     if isinstance(value, np.ma.MaskedArray) and (masked := int(np.ma.getmaskarray(value).sum())):
@@ -182,6 +209,10 @@ def as_tensor(value: Any, what: str) -> Tensor:
             array = array.astype(np.int64, copy=False)
         # torch takes neither negative strides nor memory that it may not write to.
         result = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    if not isinstance(value, Tensor) and getattr(value, "dtype", None) == np.float64:
+        warn_of_rounding(np.asarray(value), what)
+    elif result.dtype == torch.float64:
+        warn_of_rounding(result.numpy(), what)
     if result.is_complex() or result.is_quantized or result.dim() == 0:
         raise DataError(f"{what} is {result.dtype} of shape {tuple(result.shape)}; it should be real, samples first")
     return result.contiguous()
@@ -314,7 +345,7 @@ def first_sample(part: Part) -> tuple[Any, Tensor]:
     """Return x and y of one sample, as they come in a batch."""
     with quiet_randomness():
         x, y = next(part.batches([[0]]))
-    return tree_map(lambda tensor: tensor[0], x), y[0]
+    return tree_map(lambda leaf: leaf.data[0] if isinstance(leaf, PackedSequence) else leaf[0], x), y[0]
 
 
 def _first_target(sample: Any, part: str, collate: Collate) -> Tensor:
@@ -354,7 +385,8 @@ def _holds_flags(value: Tensor) -> bool:
 
 def _first_collated(sample: Any, part: str, collate: Collate) -> Tensor:
     x, y = collate([sample])
-    odd = next((leaf for leaf in (*tree_leaves(x), *tree_leaves(y)) if not isinstance(leaf, Tensor)), None)
+    inputs = [leaf for leaf in tree_leaves(x) if not isinstance(leaf, PackedSequence)]
+    odd = next((leaf for leaf in (*inputs, *tree_leaves(y)) if not isinstance(leaf, Tensor)), None)
     if odd is not None or not isinstance(y, Tensor) or not y.ndim:
         raise DataError(
             f"collate made {describe(odd if odd is not None else y)} of a sample of the {part} part; it should return "
