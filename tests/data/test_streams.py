@@ -205,3 +205,18 @@ def test_a_part_that_ends_too_early_is_an_error(tmp_path):
 
     with pytest.raises(TenfoldError, match="ended after 20 samples, although its length is 30"):
         tenfold.train(model="mlp", data=(SizedStream(), Short(20)), classes=2, epochs=1, runs=tmp_path)
+
+
+def test_a_resumed_run_goes_on_in_its_stream(tmp_path):
+    class Stop(tenfold.Callback):
+        def on_epoch_end(self, event):
+            if event.epoch >= 1:
+                raise KeyboardInterrupt
+
+    data = (Stream(), TEST)
+    options = {"model": "mlp", "data": data, "classes": 2, "epoch_samples": 40, "epochs": 4, "batch_size": 8}
+    whole = tenfold.train(**options, workers=2, runs=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        tenfold.train(**options, workers=2, callbacks=[Stop()], runs=tmp_path)
+    resumed = tenfold.resume("last", data=data, runs=tmp_path)
+    assert all(torch.equal(one, whole.weights[name]) for name, one in resumed.weights.items())
