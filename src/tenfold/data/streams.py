@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
 from itertools import islice
 from typing import Any
 
@@ -224,8 +223,9 @@ def _samples_of(dataset: Any, worker: int, workers: int, epoch: int) -> Iterator
         yield from iter(dataset)
         return
     if _is_hugging_face(dataset):
-        split: Any = import_module("datasets.distributed").split_dataset_by_node
-        yield from iter(split(dataset, rank=worker, world_size=workers))
+        from datasets.distributed import split_dataset_by_node
+
+        yield from iter(split_dataset_by_node(dataset, rank=worker, world_size=workers))
         return
     info = _WorkerInfo(worker, workers, dataset)
     with _told(info):
