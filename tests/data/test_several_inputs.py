@@ -1,9 +1,14 @@
+import warnings
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
 from looped import looped
+from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+import tenfold
 from tenfold.data import DatasetPart, Tensors, join_parts, load
 from tenfold.data.columns import Columns
 from tenfold.data.dataset_part import with_loader
@@ -143,7 +148,7 @@ def test_labels_are_read_as_a_column_where_that_is_possible():
             "'text' of a sample .* with input_columns",
         ),
         (Rows(lambda i: {"label": 1}), Columns(), "no column other than the target"),
-        (Rows(lambda i: A[i]), Columns(), r"should be a pair \(x, y\), a tuple \(a, b, ..., y\) or a dict"),
+        (Rows(lambda i: int(i)), Columns(), r"should be a pair \(x, y\), a tuple \(a, b, ..., y\) or a dict"),
     ],
 )
 def test_what_is_wrong_is_said(data, columns, message):
@@ -212,3 +217,73 @@ def test_shapes_survive_json():
         ]  # fmt: skip
         assert shape_from_record(recorded) == shape
     assert tree_leaves({"a": (1, [2]), "b": 3}) == [1, 2, 3]
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+class Adds(nn.Module):
+    """Takes its two inputs as one named tuple."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(3, 4)
+
+    def forward(self, pair):
+        return self.last(pair.left + pair.right)
+
+
+def test_named_tuples_reach_the_network_as_such(tmp_path):
+    inputs = torch.rand(40, 3)
+    samples = [(Pair(one, -one), i % 4) for i, one in enumerate(inputs)]
+
+    def collate(some):
+        return Pair(torch.stack([x.left for x, _ in some]), torch.stack([x.right for x, _ in some])), torch.tensor(
+            [y for _, y in some]
+        )
+
+    for options in ({}, {"collate": collate}):
+        for workers in (1, 2):
+            run = tenfold.train(model=Adds, data=samples, **options, workers=workers, epochs=1, runs=tmp_path)
+            assert 0 <= run.accuracy <= 1
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.memory, self.last = nn.GRU(2, 5), nn.Linear(5, 2)
+
+    def forward(self, packed):
+        assert isinstance(packed, nn.utils.rnn.PackedSequence)
+        assert packed.data.dtype == torch.float32
+        _, state = self.memory(packed)
+        return self.last(state[0])
+
+
+def test_packed_sequences_reach_the_network_as_such(tmp_path):
+    samples = [(np.full((1 + i % 4, 2), i % 2, dtype=np.float64), i % 2) for i in range(60)]
+
+    def collate(some):
+        packed = nn.utils.rnn.pack_sequence([torch.as_tensor(x) for x, _ in some], enforce_sorted=False)
+        return packed, torch.tensor([y for _, y in some])
+
+    options = {"model": Recurrent, "data": samples, "collate": collate, "runs": tmp_path}
+    for workers in (1, 2):
+        run = tenfold.train(**options, workers=workers, epochs=30, batch_size=8)
+        assert run.accuracy > 0.9
+    with pytest.raises(tenfold.TenfoldError, match="packed sequence cannot be divided"):
+        tenfold.train(**options, accumulate=2, epochs=1)
+
+
+def test_numbers_that_float32_does_not_tell_apart_are_noticed():
+    seconds = 1.7e9 + np.arange(12.0)
+    labels = np.arange(12) % 2
+    for x in (seconds[:, None], torch.tensor(seconds)[:, None]):
+        with pytest.warns(UserWarning, match="float32, which it is converted to, does not tell"):
+            as_splits((x, labels))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        as_splits((seconds[:, None] - 1.7e9, labels))
+        as_splits((np.full((12, 2), 0.1), labels))

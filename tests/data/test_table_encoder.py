@@ -8,12 +8,13 @@ import torch
 from PIL import Image
 
 import tenfold
+from tenfold.api.export_model import export_program
 from tenfold.data import load
 from tenfold.data.columns import Columns
 from tenfold.data.files import KnownData, read_inputs
 from tenfold.data.loading import with_scaling
 from tenfold.errors import DataError, TenfoldError
-from tenfold.models.networks import DEVIATION, MEAN
+from tenfold.training.measures import compares_numbers
 
 CSV = "age,city,grade,price\n31,Rome,a,1.5\n,Oslo,b,2.5\n45,Rome,a,0.5\n27,NA,b,4\n38,Oslo,a,3\n29,Rome,b,1\n"
 
@@ -204,13 +205,13 @@ def test_every_fold_is_standardized_by_its_own_training_part(tmp_path):
         model="mlp", data=(x, y), standardize=True, folds=3, fold_mode="fused", epochs=5, lr=0.02, runs=tmp_path
     )
     parts = load((x, y))
-    sets = {tuple(run.weights[MEAN].tolist()) for run in found.runs}
+    sets = {tuple(run.weights["input_mean"].tolist()) for run in found.runs}
     assert len(sets) == 3
     for run in found.runs:
         assert run.accuracy > 0.7
         assert run.model(x[:4]).shape == (4, 2)  # takes inputs as they were given
-        assert run.weights[DEVIATION][1] == pytest.approx(100, rel=0.4)
-    ten = with_scaling(replace(parts, train=parts.train.subset(range(10))), standardize=True)
+        assert run.weights["input_deviation"][1] == pytest.approx(100, rel=0.4)
+    ten = with_scaling(replace(parts, train=parts.train.subset(range(10))), inputs=True)
     assert ten.scaling["mean"].tolist() == pytest.approx(parts.train.x[:10].mean(0).tolist(), rel=1e-5)
 
 
@@ -219,6 +220,73 @@ def test_inputs_that_are_not_scaled_are_noticed():
     with pytest.warns(UserWarning, match=r"inputs are not scaled.*set standardize = true"):
         load((x, y))
     with pytest.warns(UserWarning, match=r"targets are not scaled: their root mean square is 5e\+03.*divide them"):
-        load((x, torch.full((40,), 5000.0)), standardize=True)
+        load((x, torch.full((40,), 5000.0)), standardize=True, standardize_targets=False)
     with pytest.raises(DataError, match=r"data.standardize needs one tensor or array of floats"):
         load(((x, x), y), standardize=True)
+
+
+def make_prices(rows=400):
+    """Return a table of homes whose prices are about 3e5 +- 1.9e5, and mostly follow from the inputs."""
+    generator = np.random.default_rng(0)
+    area, age = generator.normal(120, 40, rows), generator.uniform(0, 80, rows)
+    noise = generator.normal(0, 1e4, rows)
+    return {"area": area, "age": age, "price": 3e5 + 4500 * (area - 120) - 2000 * (age - 40) + noise}
+
+
+def write_table(columns, path):
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_prices_are_learnt_and_predicted_in_their_units(tmp_path):
+    table = make_prices()
+    file = write_table(table, tmp_path / "homes.csv")
+    spread = float(np.std(table["price"]))
+    options = {"model": "mlp", "target_column": "price", "metrics": "rmse", "epochs": 60, "threads": 1}
+    run = tenfold.train(data=file, **options, runs=tmp_path)
+    assert run.metrics["rmse"] < 0.2 * spread
+    assert run.metrics["loss"] == pytest.approx((run.metrics["rmse"] / spread) ** 2, rel=0.2)
+    inputs = {name: table[name][:50] for name in ("area", "age")}
+    predicted = tenfold.open_run(run.id, runs=tmp_path).predict(inputs)
+    assert np.sqrt(np.mean((predicted - table["price"][:50]) ** 2)) < 0.2 * spread
+    assert run.evaluate() == pytest.approx(run.metrics)
+    assert run.evaluate(file)["rmse"] < 0.2 * spread
+    export_program(run, tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    x = torch.tensor(np.stack(list(inputs.values()), 1), dtype=torch.float32)
+    assert program(x)[:, 0].tolist() == pytest.approx(predicted.tolist(), rel=1e-4)
+    with pytest.warns(UserWarning, match="targets are not scaled"):
+        assert load(file, columns=Columns(None, "price"), standardize=False).scaling is None
+
+
+@pytest.mark.parametrize("mode", ["fused", "folds-over-workers"])
+def test_every_fold_standardizes_targets_by_its_own_training_part(tmp_path, mode):
+    table = make_prices()
+    x, y = np.stack([table["area"], table["age"]], 1), table["price"]
+    found = tenfold.cross_validate(
+        model="mlp", data=(x, y), standardize=True, metrics="rmse", folds=3, fold_mode=mode, epochs=40, runs=tmp_path
+    )
+    means = {float(run.weights["target_mean"]) for run in found.runs}
+    assert len(means) == 3
+    assert all(abs(mean - y.mean()) < 0.2 * y.std() for mean in means)
+    assert all(run.metrics["rmse"] < 0.25 * y.std() for run in found.runs)
+
+
+def test_workers_and_the_virtual_cluster_learn_the_same_prices(tmp_path):
+    table = make_prices()
+    data = (np.stack([table["area"], table["age"]], 1), np.stack([table["price"], table["age"]], 1))
+    options = {"model": "mlp", "data": data, "standardize": True, "epochs": 10, "workers": 2, "threads": 1}
+    run = tenfold.train(**options, metrics="rmse", runs=tmp_path)
+    twin = tenfold.simulate(**options, metrics="rmse", runs=tmp_path)
+    assert all(torch.equal(one, twin.weights[name]) for name, one in run.weights.items())
+    assert run.predict(data[0]).std(0) == pytest.approx(data[1].std(0), rel=0.5)
+
+
+def test_targets_of_other_losses_are_left_as_they_are():
+    x, y = torch.randn(40, 2), torch.arange(40.0) % 2
+    training = tenfold.Experiment().replace(loss="bce").training
+    assert not compares_numbers(training)
+    assert not compares_numbers(training.model_copy(update={"loss": None}).model_copy(update={"loss": "network"}))
+    assert "target_mean" not in load((x, y), standardize=True, standardize_targets=False).scaling
+    assert "target_mean" not in load((x, y.long()), standardize=True).scaling

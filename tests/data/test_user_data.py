@@ -5,14 +5,19 @@ import pytest
 import scipy.sparse
 import torch
 from looped import looped
+from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
-from tenfold.data import DatasetPart, Tensors
+import tenfold
+from tenfold.data import DatasetPart, Tensors, load
 from tenfold.data.splitting import split
 from tenfold.data.user_data import as_splits
+from tenfold.data.user_datasets import LabelRules
 from tenfold.engines.prepare import prepare
-from tenfold.errors import DataError, ExperimentError
+from tenfold.errors import DataError, ExperimentError, TenfoldError
 from tenfold.experiment import Experiment
+from tenfold.report.summary import model_quality
+from tenfold.training.metrics import accuracy
 
 X = torch.rand(12, 3)
 Y = torch.arange(12) % 4
@@ -228,7 +233,7 @@ HOLED[7, 1] = float("nan")
 @looped(
     ("data", "message"),
     [
-        (X, "one array without targets cannot be used as data; data should be a built-in name"),
+        ((X, X, X), "a tuple of 3 .* cannot be used as data; data should be a built-in name"),
         (None, "an object of type NoneType cannot be used as data"),
         (3, "an object of type int"),
         ((X, Y, Y), r"a tuple of 3 \(Tensor, Tensor, Tensor\) cannot be used as data"),
@@ -237,9 +242,9 @@ HOLED[7, 1] = float("nan")
         ([1] * 9, r"a list of 9 \(int, int, int, int, ...\)"),
         ({"trian": (X, Y)}, "unknown key 'trian'; did you mean 'train'"),
         ({"test": (X, Y)}, "needs the key 'train'"),
-        ({"train": X}, "the train part is one array without targets; data should be"),
+        ({"train": 5}, "the train part is an object of type int; data should be"),
         (lambda: "mnist", "an object of type str cannot be used"),
-        (Endless(), "iterable-style Dataset, which cannot be divided"),
+        (Endless(), "a stream of labels.*set classes"),
         (NoLength(), "has no __len__"),
         (Unlabelled(), "the label of sample 5 of the train part should be a whole number"),
         (Negative(), "the train part, a Negative, has no valid length: __len__"),
@@ -250,7 +255,8 @@ HOLED[7, 1] = float("nan")
         ((X, torch.full((12,), float("inf"))), "y of the train part holds NaN or infinity"),
         ((X, Y - 1), "the train part has the label -1; labels should be integers from 0 up"),
         (Items(Y - 1), "the train part has the label -1"),
-        ((X.numpy(), np.array(["cat"] * 12)), "labels of the train part are of type <U3; number the classes"),
+        ((X.numpy(), np.array(["cat"] * 12)), "all labels are 'cat'; a classification needs two"),
+        ((X.numpy(), np.array([b"cat", b"dog"] * 6)), "labels of the train part are of type .S3; number the classes"),
         ((X.numpy().astype("datetime64[s]"), Y), "x of the train part is of type datetime64"),
         ((X.to(torch.complex64), Y), "x of the train part is torch.complex64"),
         (
@@ -263,7 +269,7 @@ HOLED[7, 1] = float("nan")
         (((X, Y), (X[:, :2], Y)), r"samples of the test part have shape \(2,\), those of train \(3,\)"),
         (((X, Y), (X, Y.float())), "the test part has float targets of width 1, train has labels"),
         (Strange({"x": 1}), "none of x is known as the target; name it: target_column"),
-        (Strange((X[0],)), "a sample of the train part is a tuple of 1; it should be a pair"),
+        (Strange(("word",)), "a sample of the train part is a str; it should be a pair"),
         (Strange((b"jpeg", 2)), "x of a sample of the train part is a bytes"),
         (Strange((X[0], "cat")), "y of a sample of the train part is a str"),
         (Strange((X[0], torch.tensor([1, 0]))), "the label of a sample of the train part is 2 integers 0 and 1"),
@@ -274,7 +280,7 @@ HOLED[7, 1] = float("nan")
         ((scipy.sparse.csr_array(X.numpy()), Y), r"x of the train part is sparse.*; convert it with .toarray\(\)"),
         ((X, Y.to_sparse()), "y of the train part is sparse"),
         ((X, []), r"a tuple of 2 \(Tensor, list\) cannot be used as data"),
-        (scipy.sparse.csr_array(X.numpy()), "one array without targets"),
+        (scipy.sparse.csr_array(X.numpy()), "x of the train part is sparse"),
         (Strange((X[0].to_sparse(), 1)), "x of a sample of the train part is sparse"),
         ((X, torch.zeros(len(X), dtype=torch.int64)), "all samples of the train part have the label 0; a classif"),
     ],
@@ -298,10 +304,142 @@ def test_options_need_something_that_takes_them():
         as_splits(samples, {"conut": 3})
 
 
-def test_too_many_unknown_labels_are_not_read(monkeypatch):
-    monkeypatch.setattr("tenfold.data.user_datasets._MOST_READ_FOR_LABELS", 10)
-    with pytest.raises(DataError, match="give the Dataset an attribute 'targets'"):
-        as_splits(Items())
+class Counting(torch.utils.data.Dataset):
+    """Samples without a list of their labels; it counts how often one is read."""
+
+    def __init__(self, samples=150_000, classes=None):
+        self.samples, self.read = samples, 0
+        if classes is not None:
+            self.classes = classes
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        self.read += 1
+        return torch.tensor([float(index % 3), 1.0]), index % 3
+
+
+def test_labels_are_read_once_and_only_if_something_needs_them(monkeypatch):
+    monkeypatch.setattr("tenfold.data.user_datasets._SECONDS_BEFORE_PROGRESS", 0.0)
+    many = Counting()
+    with pytest.warns(UserWarning, match="of 150,000 samples.*classes ="):
+        assert as_splits(many).classes == 3
+    assert many.read < 150_200
+    assert as_splits(many).classes == 3
+    assert many.read < 150_400
+    for dataset, rules in ((Counting(), LabelRules(3)), (Counting(classes=["a", "b", "c"]), LabelRules())):
+        splits = load((dataset, Counting(10)), rules=rules)
+        assert splits.classes == 3
+        assert dataset.read < 100
+        assert splits.train.targets is None
+        assert splits.train.read_targets().tolist()[:4] == [0, 1, 2, 0]
+        assert dataset.read < 150_200
+        splits.train.subset([1, 2]).read_targets()
+        splits.train.read_targets()
+        assert dataset.read < 150_200
+
+
+def test_labels_that_were_not_read_are_checked_in_their_batches():
+    splits = load((Counting(50), Counting(10)), rules=LabelRules(2))
+    with pytest.raises(DataError, match=r"label 2.*classes = 2"):
+        next(splits.train.batches([range(10)]))
+    with pytest.raises(DataError, match="classes = 4, but the data have numbers"):
+        load((X, X[:, 0]), rules=LabelRules(4))
+    assert load((X, Y), rules=LabelRules(7)).outputs == 7
+
+
+def test_the_number_of_classes_is_enough_to_train_on(tmp_path):
+    data = Counting(400)
+    run = tenfold.train(model="mlp", data=(data, Counting(30)), classes=3, epochs=1, runs=tmp_path)
+    assert run.facts["data"]["classes"] == 3
+    assert 400 < data.read < 700  # an epoch, and some samples to describe the data by
+    skewed = tenfold.train(
+        model="mlp", data=(data, Counting(30)), classes=3, shards="label-skew", workers=2, epochs=1, runs=tmp_path
+    )
+    assert sum(skewed.facts["shards"]["samples"]) == 400
+
+
+def test_masked_values_are_refused():
+    masked = np.ma.masked_less(X.numpy(), -10)
+    assert torch.equal(as_splits((masked, Y)).train.x, X)
+    masked[2, 0] = np.ma.masked
+    with pytest.raises(DataError, match="1 values are masked; fill"):
+        as_splits((masked, Y))
+    with pytest.raises(DataError, match="masked"):
+        as_splits([(row, 0) for row in masked[2:]])
+
+
+def test_words_as_labels_are_numbered_and_keep_their_names(tmp_path):
+    words = np.array(["cat", "dog", "bee"])[Y.numpy() % 3]
+    for labels in (words, words.astype(object), words[:, None], words.tolist()):
+        splits = as_splits((X, labels))
+        assert splits.class_names == ("bee", "cat", "dog")
+        assert [splits.class_names[place] for place in splits.train.targets] == words.tolist()
+    both = as_splits({"train": (X, words), "test": (X[:2], ["dog", "bee"])})
+    assert both.test.targets.tolist() == [2, 0]
+    with pytest.raises(DataError, match="labels of the train part are words, those of the test part are not"):
+        as_splits(((X, words), (X, Y)))
+    run = tenfold.train(model="mlp", data=(X, words), epochs=1, runs=tmp_path)
+    assert run.facts["data"]["class_names"] == ["bee", "cat", "dog"]
+    assert run.evaluate((X[:3], ["dog", "dog", "cat"]))["accuracy"] >= 0
+    with pytest.raises(TenfoldError, match="'cow', which the model was not trained on"):
+        run.evaluate((X[:3], ["dog", "cow", "cat"]))
+
+
+def test_inputs_alone_are_their_own_targets(tmp_path):
+    whole = as_splits(X)
+    assert torch.equal(whole.train.y, X)
+    assert whole.outputs == X.shape[1]
+    pixels = torch.randint(0, 256, (20, 1, 4, 4), dtype=torch.uint8)
+    assert torch.equal(as_splits(pixels).train.y, pixels.float() / 255)
+    for dataset in (list_of_inputs := torch.utils.data.TensorDataset(X), Inputs(X)):
+        part = as_splits(dataset).train
+        x, y = next(part.batches([[0, 3]]))
+        assert torch.equal(x, y)
+    assert len(list_of_inputs) == len(X)
+    with pytest.raises(DataError, match="cannot be used as data"):
+        as_splits((X, X, Y.float()))
+    seen = []
+
+    def loss(outputs, targets):
+        seen.append(targets)
+        return (outputs - targets).abs().mean()
+
+    run = tenfold.train(model="mlp", data=X, loss=loss, epochs=1, runs=tmp_path)
+    assert seen[0].shape[1:] == X.shape[1:]
+    assert run.predict(X).shape == X.shape
+
+
+class Inputs(torch.utils.data.Dataset):
+    def __init__(self, inputs):
+        self.inputs = inputs
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return self.inputs[index]
+
+
+def test_a_loss_of_your_own_may_know_labels_below_0(tmp_path):
+    signs = torch.arange(len(X)) % 2 * 2 - 1
+    with pytest.raises(DataError, match=r"label -1.*a loss of your own"):
+        tenfold.train(model="mlp", data=(X, signs), runs=tmp_path)
+
+    def hinge(outputs, targets):
+        return (1 - outputs * targets).clamp(min=0).mean()
+
+    run = tenfold.train(model=lambda: nn.Linear(X.shape[1], 1), data=(X, signs), loss=hinge, epochs=2, runs=tmp_path)
+    assert 0 <= run.accuracy <= 1
+    ignored = torch.arange(len(X)) % 3 - 1
+    run = tenfold.train(
+        model="mlp", data=(X, ignored), loss=nn.CrossEntropyLoss(ignore_index=-1), epochs=1, runs=tmp_path
+    )
+    assert run.facts["data"]["classes"] == 2
+    assert run.predictions_on("test").confusion().sum() == (run.predictions_on("test").targets >= 0).sum()
+    assert model_quality(run)["classes"] == 2
+    assert accuracy(torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), torch.tensor([-1, 0, 1])) == 0.5
 
 
 def test_labels_of_too_many_positions_are_counted_but_not_kept(monkeypatch):

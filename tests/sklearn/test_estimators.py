@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import load_digits, load_iris
+from sklearn.datasets import load_digits, load_iris, make_regression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -133,3 +133,12 @@ def test_the_default_network_and_length_follow_the_data():
     assert isinstance(made, Experiment)
     assert (made.model.name, made.model.hidden, made.training.epochs) == ("mlp", (32,), 100)
     assert Classifier()._experiment(samples=10**6, features=4, outputs=3, seed=0).training.epochs == 10
+
+
+def test_the_network_of_a_regressor_predicts_in_the_units_of_the_targets(tmp_path):
+    x, y = make_regression(200, 5, random_state=0)
+    y = 3e5 + 1.9e5 * y / y.std()
+    model = Regressor(random_state=0, runs=tmp_path).fit(x, y)
+    assert model.score(x, y) > 0.9
+    run = tenfold.open_run(runs=tmp_path)
+    assert run.predict(x.astype(np.float32)) == pytest.approx(model.predict(x), rel=1e-3)

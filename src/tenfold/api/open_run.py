@@ -81,12 +81,12 @@ def _fill(network: "nn.Module", weights: dict[str, Any], run: Run, *, assign: bo
     """Return a network with the weights of a run; raise ModelError if they are not those of such a network."""
     import torch
 
-    from tenfold.models.networks import scale_inputs, scaling_in
+    from tenfold.data.part import change_main_output
+    from tenfold.models.networks import add_scaling, scaling_in
 
     floats = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
     problem = ""
-    if (scaling := scaling_in(weights)) is not None:
-        scale_inputs(network, scaling)
+    add_scaling(network, scaling_in(weights), change_main_output)
     for name, own in network.state_dict().items():
         kinds = {own.dtype, weights[name].dtype} if name in weights and isinstance(own, torch.Tensor) else set()
         if len(kinds) > 1 and not kinds <= floats:

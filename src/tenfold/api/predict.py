@@ -26,7 +26,7 @@ from tenfold.data.part import (
     tree_leaves,
     tree_map,
 )
-from tenfold.data.user_datasets import as_tensor, check_finite, read_by_loader
+from tenfold.data.user_datasets import LabelRules, as_tensor, check_finite, read_by_loader
 from tenfold.engines.prepare import load, python_value
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
@@ -35,7 +35,7 @@ from tenfold.models.networks import scaling_in
 from tenfold.runs import Run
 from tenfold.runs.store import FOLD
 from tenfold.training import choose_loss, choose_metrics, evaluation
-from tenfold.training.measures import output_kind
+from tenfold.training.measures import output_kind, takes_any_labels
 
 
 def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
@@ -92,7 +92,7 @@ def inputs_for(run: Run, x: Any) -> Any:
         )
     if not len(inputs):
         raise DataError("x is empty; it should hold at least one sample")
-    fills = features and scaling_in(run.weights) is not None  # the network replaces what is missing
+    fills = features and "mean" in scaling_in(run.weights)  # the network replaces what is missing
     check_finite(inputs.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf) if fills else inputs, "x")
     return inputs.reshape(len(inputs), *shape)
 
@@ -182,7 +182,9 @@ def evaluate(
     name, chosen = _choose(splits, part, own=data is None)
     _check_fit(run, splits)
     training, classes = experiment.training, run.facts["data"]["classes"]
-    measures = choose_loss(training, classes), choose_metrics(training, classes)
+    unit = run.facts["data"].get("loss_unit")
+    loss_of_run = choose_loss(training, classes, None if unit is None else torch.tensor(unit))
+    measures = loss_of_run, choose_metrics(training, classes)
     return Evaluation(
         metrics=evaluation.evaluate(run.model, chosen, *measures, precision=training.precision),
         part=name,
@@ -213,6 +215,7 @@ def _read_as_recorded(experiment: Experiment, facts: dict[str, Any], given: Any)
         columns=Columns(section.input_columns, section.target_column),
         collate=collate or python_value(section.collate, "collate"),
         known=known,
+        rules=LabelRules(facts["classes"], takes_any_labels(experiment.training)),
     )
 
 
@@ -242,7 +245,7 @@ def _check_fit(run: Run, splits: Splits) -> None:
         raise DataError(
             f"the samples have the shape {splits.shape}; the model of run {run.id} takes samples of shape {shape}"
         )
-    if splits.has_missing and scaling_in(run.weights) is None:
+    if splits.has_missing and "mean" not in scaling_in(run.weights):
         raise DataError(f"inputs are missing, which the model of run {run.id} was not trained on; fill or remove them")
     if (splits.classes is None) != (expected["classes"] is None):
         kinds = ("numbers", "classes") if splits.classes is None else ("classes", "numbers")

@@ -244,7 +244,7 @@ def _fold_network(task: Task, folder: Path) -> nn.Module:
 
 def _measures(task: Task) -> tuple[Any, Any]:
     training, classes = task.experiment.training, task.splits.classes
-    return choose_loss(training, classes), choose_metrics(training, classes)
+    return choose_loss(training, classes, task.splits.loss_unit), choose_metrics(training, classes)
 
 
 def _test_outputs(folder: Path) -> Any:

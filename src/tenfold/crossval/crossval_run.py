@@ -33,6 +33,7 @@ from tenfold.crossval.fold import (
 from tenfold.crossval.fold_pool import share_cores
 from tenfold.crossval.modes import FOLD_MODES
 from tenfold.data import Splits, join_parts
+from tenfold.data.streams import refuse_stream
 from tenfold.engines import Outcome, choose, validate
 from tenfold.engines.processes import Processes
 from tenfold.engines.recording import record_work
@@ -120,6 +121,7 @@ def shared_data(task: Task) -> Iterator[Task]:
 
     Raise MachineError, before anything is recorded, if the memory or the limit on open files does not suffice.
     """
+    refuse_stream(task.splits.train, "the folds of a cross-validation")
     task = replace(task, splits=_with_validation_joined(task.splits))
     if task.experiment.machine.device == "cpu":
         check_room(task.splits)

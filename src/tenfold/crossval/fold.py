@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tenfold.common.imports import describe_error
 from tenfold.data import Fold, Part, SubsetPart, make_folds
-from tenfold.data.loading import with_scaling
+from tenfold.data.loading import with_same_scaling
 from tenfold.engines import Outcome
 from tenfold.engines.prepare import audit
 from tenfold.engines.recording import Train, open_for_resume, train_recorded
@@ -85,7 +85,8 @@ def make_fold_splits(task: Task) -> list[FoldSplit]:
     split.
     """
     experiment, splits = task.experiment, task.splits
-    division, targets = experiment.division, splits.train.targets
+    division = experiment.division
+    targets = splits.train.targets if division.fold_kind == "plain" else splits.train.read_targets()
     by_node = resolve_fold_mode(experiment) == "data-and-folds"
     sources = list(task.shards) if by_node else [np.arange(len(splits.train))]
     found = []
@@ -175,8 +176,7 @@ def fold_task(crossval_task: Task, job: FoldJob) -> Task:
         copy_seconds=0.0,  # all folds share what was copied once
         numbers=crossval_task.splits.numbers | {"validation": _numbers(crossval_task, job.split.validation)},
     )
-    if splits.scaling is not None:
-        splits = with_scaling(splits, standardize=crossval_task.experiment.data.standardize)
+    splits = with_same_scaling(splits)
     experiment = fold_experiment(crossval_task.experiment, job.split.name)
     if resolve_fold_mode(crossval_task.experiment) == "fold-by-fold":
         return replace(crossval_task, experiment=experiment, splits=splits)
@@ -265,7 +265,7 @@ def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict
     device = devices.resolve(experiment.machine.device)
     network = make_network(task).to(device)
     network.load_state_dict(outcome.weights)
-    loss = choose_loss(experiment.training, splits.classes)
+    loss = choose_loss(experiment.training, splits.classes, splits.loss_unit)
     metrics = choose_metrics(experiment.training, splits.classes)
 
     def measured(name: str) -> dict[str, float]:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from tenfold.common.catalog import suggest
+from tenfold.data.part import as_input
 from tenfold.errors import DataError
 
 TARGET_NAMES = ("labels", "label", "targets", "target", "y", "class")
@@ -56,7 +58,7 @@ NOT_NAMED: Columns = Columns()
 
 
 def split_sample(sample: Any, columns: Columns, what: str) -> tuple[Any, Any]:
-    """Return the inputs and the target of a sample or a batch: a dict, (x, y), or (a, b, ..., y).
+    """Return the inputs and the target of a sample or a batch: a dict, (x, y), (a, b, ..., y), or x alone.
 
     `what` names it in errors.
     """
@@ -67,6 +69,10 @@ def split_sample(sample: Any, columns: Columns, what: str) -> tuple[Any, Any]:
             f"data.target_column and data.input_columns name keys of dicts or columns of tables, but {what} is "
             f"{describe(sample)}"
         )
+    if isinstance(sample, (tuple, list)) and len(sample) == 1:
+        sample = sample[0]
+    if isinstance(sample, (torch.Tensor, np.ndarray)) and sample.ndim:
+        return sample, as_input(torch.as_tensor(sample))  # without a target: the network learns to return its inputs
     if not isinstance(sample, (tuple, list)) or len(sample) < 2:
         raise DataError(f"{what} is {describe(sample)}; it should be a pair (x, y), a tuple (a, b, ..., y) or a dict")
     return (sample[0], sample[1]) if len(sample) == 2 else (tuple(sample[:-1]), sample[-1])

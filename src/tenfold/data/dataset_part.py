@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, default_collate
 
 from tenfold.common.imports import user_frames
@@ -69,6 +70,8 @@ def as_arrays(value: Any) -> Any:
             return torch.as_tensor(np.asarray(value))
         except (ValueError, TypeError):
             return value
+    if hasattr(value, "_fields"):
+        return type(value)(*map(as_arrays, value))
     if isinstance(value, (tuple, list)):
         return tuple(map(as_arrays, value))
     return value
@@ -87,6 +90,8 @@ def is_plain_pair(sample: Any) -> bool:
     return isinstance(sample, (tuple, list)) and len(sample) == 2 and isinstance(sample[0], (Tensor, np.ndarray))
 
 
+CheckLabels = Callable[[Tensor], None]
+"""Raises a DataError for labels of a batch that are none of the classes."""
 _FINGERPRINT_SAMPLES = 16
 
 
@@ -104,12 +109,18 @@ class DatasetPart(Part):
         *,
         targets: Tensor | None = None,
         label_range: Tensor | None = None,
+        read_labels: Callable[[Any], Tensor] | None = None,
+        check_labels: CheckLabels | None = None,
         device: torch.device | str = "cpu",
         collate: Collate | None = None,
     ) -> None:
         self.dataset = dataset
         self.label_range = label_range
         """The lowest and the highest label of each sample, where the labels of all positions are too many to keep."""
+        self.read_labels = read_labels
+        """Returns the labels of all samples of a dataset, which it reads; None where they are known, or no labels."""
+        self.check_labels = check_labels
+        """None where all labels are known."""
         self.collate = collate
         """How samples become a batch; None: as torch does it for pairs."""
         self.loader_workers = loader_workers
@@ -128,6 +139,12 @@ class DatasetPart(Part):
         """The labels, where they are known without reading the samples."""
         return self._targets
 
+    def read_targets(self) -> Tensor | None:
+        """Return the labels, read once from all samples if they are not known."""
+        if self._targets is None and self.read_labels is not None:
+            self._targets = self.read_labels(self.dataset)
+        return self._targets
+
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
         """Yield the collated samples that each item of `indices` names."""
         if self._loader is None:
@@ -135,9 +152,11 @@ class DatasetPart(Part):
         self._wanted.batches = indices
         self._passes = this_pass = self._passes + 1
         for x, y in self._loaded(self._loader):
+            if self.check_labels is not None and isinstance(y, Tensor):
+                self.check_labels(y)
             with self._copies.timing():
-                moved = self._moved(x), self._moved(y)
-            yield as_inputs(moved[0]), tree_map(_as_target, moved[1])
+                moved = as_batch(x, y, self.device)
+            yield moved
             if self.loader_workers and self._passes != this_pass:
                 raise RuntimeError("a newer pass over this part has begun, and its loader serves one at a time")
 
@@ -145,7 +164,8 @@ class DatasetPart(Part):
         """View these samples of the dataset."""
         rows = as_indices(indices)
         targets = None if self._targets is None else self._targets.index_select(0, rows)
-        return self._with(dataset=Subset(self.dataset, rows.tolist()), targets=targets)
+        ranges = None if self.label_range is None else self.label_range.index_select(0, rows)
+        return self._with(dataset=Subset(self.dataset, rows.tolist()), targets=targets, label_range=ranges)
 
     def fingerprint(self) -> str:
         """Digest of the length, the known targets and a few samples spread over the dataset."""
@@ -153,9 +173,9 @@ class DatasetPart(Part):
         with quiet_randomness():
             samples = {i: self.dataset[i] for i in range(0, count, max(1, count // _FINGERPRINT_SAMPLES))}
         for i, sample in samples.items():
-            if any(isinstance(one, Tensor) and one.layout != torch.strided for one in _leaves(sample)):
+            if any(isinstance(one, Tensor) and one.layout != torch.strided for one in leaves_of(sample)):
                 raise DataError(f"sample {i} of the dataset has a sparse tensor; convert it to a dense one")
-        return digest(count, self._targets, *_leaves(list(samples.values())))
+        return digest(count, self._targets, *leaves_of(list(samples.values())))
 
     def to(self, device: torch.device | str) -> "DatasetPart":
         """Read the same dataset, and move each batch to `device`."""
@@ -174,6 +194,9 @@ class DatasetPart(Part):
             "dataset": self.dataset,
             "loader_workers": self.loader_workers,
             "targets": self._targets,
+            "label_range": self.label_range,
+            "read_labels": self.read_labels,
+            "check_labels": self.check_labels,
             "device": self.device,
             "collate": self.collate,
         }
@@ -221,11 +244,6 @@ class DatasetPart(Part):
             pin_memory=self.device.type == "cuda",
             # Without a generator of its own the loader would draw from torch's global one and change the training.
             generator=torch.Generator().manual_seed(0),
-        )
-
-    def _moved(self, value: Any) -> Any:
-        return tree_map(
-            lambda leaf: leaf.to(self.device, non_blocking=True) if isinstance(leaf, Tensor) else leaf, value
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -278,13 +296,15 @@ def join_parts(first: Part, second: Part) -> Part:
     """Join two parts into one, the second after the first."""
     if isinstance(first, Tensors) and isinstance(second, Tensors):
         return Tensors(tree_concatenate([first.x, second.x]), torch.cat([first.y, second.y]))
-    known = [part.targets for part in (first, second) if part.targets is not None]
+    known = [targets for part in (first, second) if (targets := part.targets) is not None]
     one, other = _read_by_sample(first), _read_by_sample(second)
     both: ConcatDataset[Any] = ConcatDataset([one.dataset, other.dataset])
     return DatasetPart(
         both,
         one.loader_workers,
         targets=torch.cat(known) if len(known) == 2 else None,
+        read_labels=one.read_labels or other.read_labels,
+        check_labels=one.check_labels or other.check_labels,
         device=one.device,
         collate=one.collate or other.collate,
     )
@@ -317,15 +337,24 @@ def quiet_randomness() -> Iterator[None]:
             np.random.set_state(states[1])
 
 
-def _as_target(y: Any) -> Any:
-    return as_target(y) if isinstance(y, Tensor) else y
+def as_batch(x: Any, y: Any, device: torch.device) -> tuple[Any, Any]:
+    """Return a batch on a device, in the types that networks and losses take."""
+
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, PackedSequence):
+            return leaf.to(device=device)  # type: ignore[call-arg]
+        return leaf.to(device, non_blocking=True) if isinstance(leaf, Tensor) else leaf
+
+    moved_x, moved_y = tree_map(move, x), tree_map(move, y)
+    return as_inputs(moved_x), tree_map(lambda leaf: as_target(leaf) if isinstance(leaf, Tensor) else leaf, moved_y)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def leaves_of(value: Any) -> Iterator[Any]:
+    """Yield all values in lists, tuples and dicts, arrays as tensors."""
     if isinstance(value, dict):
         value = list(value.items())
     if isinstance(value, (list, tuple)):
         for item in value:
-            yield from _leaves(item)
+            yield from leaves_of(item)
     else:
         yield torch.as_tensor(value) if isinstance(value, (np.ndarray, np.generic)) else value

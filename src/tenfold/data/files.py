@@ -15,6 +15,7 @@ from tenfold.common.imports import warn_user
 from tenfold.common.part_names import PARTS
 from tenfold.data.columns import Categories, Column, as_categories, as_column
 from tenfold.data.sources import SOURCES, Source
+from tenfold.data.user_datasets import warn_of_rounding
 from tenfold.errors import DataError
 
 MOST_SHOWN = 3
@@ -63,6 +64,7 @@ def input_matrix(table: Mapping[str, Any], columns: InputColumns, where: str) ->
         if np.isinf(column).any():
             row = int(np.isinf(column).argmax())
             raise DataError(f"{where}: the column '{name}' holds infinity, first in row {row}; remove or replace it")
+        warn_of_rounding(column, f"{where}: the column '{name}'")
         blocks.append(column.astype(np.float32)[:, None])
     return np.concatenate(blocks, 1)
 

@@ -15,7 +15,9 @@ from tenfold.data.files import KnownData
 from tenfold.data.part import Part, Splits, SubsetPart, Tensors
 from tenfold.data.sources import SOURCES, FetchProgress, contents
 from tenfold.data.splitting import split
+from tenfold.data.streams import StreamPart, with_lengths
 from tenfold.data.user_data import as_splits
+from tenfold.data.user_datasets import PLAIN_LABELS, LabelRules
 from tenfold.errors import DataError
 
 
@@ -28,12 +30,15 @@ def load(
     stratify: bool = True,
     split_seed: int = 0,
     limit: int | None = None,
+    epoch_samples: int | None = None,
     groups: Any = None,
     loader_workers: int = 0,
     loader: Literal["auto", "dataloader"] = "auto",
     columns: Columns = NOT_NAMED,
     collate: Callable[..., Any] | None = None,
-    standardize: bool = False,
+    standardize: bool | None = None,
+    standardize_targets: bool = True,
+    rules: LabelRules = PLAIN_LABELS,
     progress: FetchProgress | None = None,
 ) -> Splits:
     """Load a data set and divide it into train, validation and test.
@@ -41,10 +46,21 @@ def load(
     `name_or_object` is the name of a built-in data set, "package.module:callable", or any object that `as_splits`
     accepts; `options` are passed to a callable. See `split` for how the parts are cut and what `groups` means.
     With `loader_workers` above 0 or `loader="dataloader"`, samples are read through a DataLoader; else tensors are
-    indexed in place, which is faster.
+    indexed in place, which is faster. `standardize` (default: for tables) is for inputs and, unless
+    `standardize_targets` is false, for the targets of a regression. `epoch_samples` is the length of an epoch
+    of a stream.
     """
+    whole = read(name_or_object, options, progress, columns=columns, collate=collate, rules=rules)
+    if rules.classes not in (None, whole.classes):
+        found = "numbers as targets" if whole.classes is None else f"{whole.classes} classes"
+        raise DataError(f"data.classes = {rules.classes}, but the data have {found}")
+    if loader_workers and any(isinstance(part, StreamPart) for part in whole.parts.values()):
+        raise DataError(
+            f"data.loader_workers = {loader_workers}: a stream (iterable-style Dataset) is read where the training "
+            "runs; set it to 0"
+        )
     parts = split(
-        read(name_or_object, options, progress, columns=columns, collate=collate),
+        with_lengths(whole, epoch_samples, limit),
         test_fraction=test_fraction,
         validation_fraction=validation_fraction,
         stratify=stratify,
@@ -54,10 +70,13 @@ def load(
     )
     if parts.fit is not None:
         parts = replace(parts.fit(parts), fit=None)
+    if standardize is None:
+        standardize = bool(parts.features)
+    targets = standardize and standardize_targets and has_numbers_to_scale(parts)
     if standardize or parts.has_missing:
-        parts = with_scaling(parts, standardize=standardize)
+        parts = with_scaling(parts, inputs=standardize, targets=targets)
     if not (isinstance(name_or_object, str) and name_or_object in SOURCES):
-        warn_if_unscaled(parts, standardize=standardize)
+        warn_if_unscaled(parts)
     if not loader_workers and loader == "auto":
         return parts
     return parts.with_each(lambda part: with_loader(part, loader_workers))
@@ -71,6 +90,7 @@ def read(
     columns: Columns = NOT_NAMED,
     collate: Callable[..., Any] | None = None,
     known: KnownData | None = None,
+    rules: LabelRules = PLAIN_LABELS,
 ) -> Splits:
     """Read a data set in the parts that it comes in; a table like the `known` one, where that is given."""
     named = isinstance(name_or_object, str) and ":" not in name_or_object
@@ -78,7 +98,7 @@ def read(
         if columns != NOT_NAMED or collate is not None:
             raise DataError(f"data '{name_or_object}' is built in: it takes no target_column, input_columns or collate")
         return _built_in(name_or_object, options, progress)
-    return as_splits(name_or_object, options, columns=columns, collate=collate, known=known)
+    return as_splits(name_or_object, options, columns=columns, collate=collate, known=known, rules=rules)
 
 
 def _built_in(name: str, options: Mapping[str, Any] | None, progress: FetchProgress | None) -> Splits:
@@ -101,35 +121,63 @@ MOST_SAMPLES = 10_000
 """Samples that are looked at to tell whether inputs are scaled."""
 
 
-def with_scaling(splits: Splits, *, standardize: bool) -> Splits:
-    """Return the splits with `mean` and `deviation` of their training inputs; means replace missing values.
+def with_scaling(splits: Splits, *, inputs: bool = False, targets: bool = False) -> Splits:
+    """Return the splits with means and deviations of their training part, by which a network converts.
 
-    Both are of each channel of images, else of each number of a sample, without missing values (NaN). Without
-    `standardize` the deviation is empty.
+    `inputs` and `targets` say what is standardized. Both numbers are of each channel of images, else of each number of
+    a sample. Missing inputs (NaN) do not count and are replaced by the mean; where that is all, the deviation is empty.
     """
-    x = _inputs(splits.train)
-    samples = (0, 2, 3) if x.ndim == 4 else (0,)
-    known = ~torch.isnan(x)
+    scaling: dict[str, Tensor] = {}
+    if inputs or splits.has_missing:
+        mean, deviation = _moments(_inputs(splits.train))
+        scaling |= {"mean": mean, "deviation": deviation if inputs else torch.empty(0)}
+    if targets and (known := splits.train.targets) is not None:
+        scaling["target_mean"], scaling["target_deviation"] = _moments(known)
+    unit = scaling.get("target_deviation") if splits.loss_unit is None else splits.loss_unit
+    return replace(splits, scaling=scaling or None, loss_unit=unit)
+
+
+def with_same_scaling(splits: Splits) -> Splits:
+    """Return splits with another training part with its own means and deviations, of what had some before."""
+    if splits.scaling is None:
+        return splits
+    inputs = "deviation" in splits.scaling and splits.scaling["deviation"].numel() > 0
+    return with_scaling(splits, inputs=inputs, targets="target_mean" in splits.scaling)
+
+
+def has_numbers_to_scale(splits: Splits) -> bool:
+    """Return whether the targets are those of a regression, in memory."""
+    targets = splits.train.targets
+    return targets is not None and targets.is_floating_point() and splits.classes is None and not splits.multi_label
+
+
+def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the deviation over all samples, without missing values; 1 for a deviation of 0."""
+    samples = (0, 2, 3) if values.ndim == 4 else (0,)
+    known = ~torch.isnan(values)
     count = known.sum(samples, keepdim=True).clamp(min=1)
-    mean = torch.where(known, x, 0).double().sum(samples, keepdim=True) / count
-    square = torch.where(known, (x - mean).square(), 0).sum(samples, keepdim=True) / count
+    mean = torch.where(known, values, 0).double().sum(samples, keepdim=True) / count
+    square = torch.where(known, (values - mean).square(), 0).sum(samples, keepdim=True) / count
     deviation = torch.where(square > 0, square.sqrt(), 1.0)
-    kept = deviation[0].float().cpu() if standardize else torch.empty(0)
-    return replace(splits, scaling={"mean": mean[0].float().cpu(), "deviation": kept})
+    return mean[0].float().cpu(), deviation[0].float().cpu()
 
 
-def warn_if_unscaled(splits: Splits, *, standardize: bool) -> None:
+def warn_if_unscaled(splits: Splits) -> None:
     """Warn where the inputs or the targets of the training part are so large that scaling them would help."""
     part = splits.train
     if not isinstance(part, Tensors):
         return
-    if not standardize and isinstance(part.x, Tensor) and part.x.is_floating_point():
+    scaling = splits.scaling or {}
+    standardized = scaling.get("deviation", torch.empty(0)).numel() > 0
+    if not standardized and isinstance(part.x, Tensor) and part.x.is_floating_point():
         some = part.x[:MOST_SAMPLES].reshape(min(len(part), MOST_SAMPLES), -1)
         sizes = some.square().nanmean(0).sqrt()
         if bool((sizes > LARGE).any()):
             _warn("inputs", f"up to {float(sizes.max()):.2g}", "set standardize = true")
-    if part.y.is_floating_point() and (size := float(part.y[:MOST_SAMPLES].square().mean().sqrt())) > LARGE_TARGET:
-        _warn("targets", f"{size:.2g}", "divide them by a constant")
+    if "target_mean" in scaling or not part.y.is_floating_point():
+        return
+    if (size := float(part.y[:MOST_SAMPLES].square().mean().sqrt())) > LARGE_TARGET:
+        _warn("targets", f"{size:.2g}", "set standardize = true, or for a loss of your own divide them by a constant")
 
 
 def _warn(what: str, size: str, advice: str) -> None:

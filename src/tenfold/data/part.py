@@ -13,27 +13,38 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from tenfold.common.part_names import PARTS
-from tenfold.errors import ModelError
+from tenfold.errors import DataError, ModelError
 
 MAIN_OUTPUTS = ("logits", "output", "outputs", "prediction", "predictions")
 """Names of the main output, if a network has several, in the order in which they are looked for."""
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Apply a function to every leaf; tuples and lists become tuples, mappings become dicts."""
-    if isinstance(tree, Tensor):
+    """Apply a function to every leaf; tuples and lists become tuples, mappings dicts; named tuples stay as they are.
+
+    A packed sequence (`torch.nn.utils.rnn.PackedSequence`) is a leaf, although it is a tuple.
+    """
+    if isinstance(tree, (Tensor, PackedSequence)):
         return function(tree)
     if isinstance(tree, Mapping):
         return {key: tree_map(function, item) for key, item in tree.items()}
     if isinstance(tree, (tuple, list)):
-        return tuple(tree_map(function, item) for item in tree)
+        return _tuple_like(tree, [tree_map(function, item) for item in tree])
     return function(tree)
+
+
+def _tuple_like(tree: Sequence[Any], items: list[Any]) -> Any:
+    """Return items as a named tuple of the same type if the tree is one, else as a tuple."""
+    return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
 
 
 def tree_leaves(tree: Any) -> list[Any]:
     """Return all leaves, in order."""
+    if isinstance(tree, PackedSequence):
+        return [tree]
     if isinstance(tree, Mapping):
         return [leaf for item in tree.values() for leaf in tree_leaves(item)]
     if isinstance(tree, (tuple, list)):
@@ -47,7 +58,7 @@ def tree_combine(function: Callable[[list[Any]], Any], trees: Sequence[Any]) -> 
     if isinstance(first, Mapping):
         return {key: tree_combine(function, [tree[key] for tree in trees]) for key in first}
     if isinstance(first, (tuple, list)):
-        return tuple(tree_combine(function, list(items)) for items in zip(*trees, strict=True))
+        return _tuple_like(first, [tree_combine(function, list(items)) for items in zip(*trees, strict=True)])
     return function(list(trees))
 
 
@@ -58,12 +69,18 @@ def tree_concatenate(trees: Sequence[Any]) -> Any:
 
 def select_rows(tree: Any, rows: Tensor) -> Any:
     """Return these rows of every tensor."""
+    if any(isinstance(leaf, PackedSequence) for leaf in tree_leaves(tree)):
+        raise DataError("a packed sequence cannot be divided into pieces of a batch; set accumulate = 1")
     return tree_map(lambda tensor: tensor.index_select(0, rows), tree)
 
 
 def shape_of(tree: Any) -> Any:
     """Return the shape of a tensor, or the shapes of a tuple or dict of tensors in the same form."""
-    return tree_map(lambda tensor: tuple(tensor.shape), tree)
+    if isinstance(tree, (tuple, list)) and not isinstance(tree, PackedSequence):
+        return tuple(map(shape_of, tree))
+    if isinstance(tree, Mapping):
+        return {key: shape_of(item) for key, item in tree.items()}
+    return tuple(tree.data.shape if isinstance(tree, PackedSequence) else tree.shape)
 
 
 def shape_from_record(recorded: Any) -> Any:
@@ -97,6 +114,20 @@ def find_main_output(outputs: Any) -> Tensor | None:
     others = {key: one for key, one in outputs.items() if key != "loss"} if isinstance(outputs, dict) else outputs
     tensors = [leaf for leaf in tree_leaves(others) if leaf.ndim]
     return tensors[0] if len(tensors) == 1 else None
+
+
+def change_main_output(function: Callable[[Tensor], Tensor], outputs: Any) -> Any:
+    """Return a network's outputs with its main one changed by a function; others stay as they are."""
+    if isinstance(outputs, Tensor):
+        return function(outputs)
+    leaves = tree_leaves(outputs) if isinstance(outputs, (tuple, list, dict)) else [outputs]
+    if not all(isinstance(one, Tensor) for one in leaves):
+        raise ModelError(
+            f"the network returns a {type(outputs).__name__}; to learn standardized targets it should return a tensor, "
+            "or a tuple or dict of tensors; set standardize = false"
+        )
+    main = find_main_output(outputs)
+    return outputs if main is None else tree_map(lambda one: function(main) if one is main else one, outputs)
 
 
 def main_output(outputs: Any, name: str) -> Tensor:
@@ -178,6 +209,10 @@ class Part(ABC):
     def targets(self) -> Tensor | None:
         """What is to be predicted, one row per sample (a 1-D int64 tensor for labels), or None where unknown."""
 
+    def read_targets(self) -> Tensor | None:
+        """Return the targets, read from the samples where labels are not known otherwise; None if there are none."""
+        return self.targets
+
     @abstractmethod
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
         """Yield one (x, y) for each item of `indices`, an item being the sample numbers of one batch."""
@@ -254,7 +289,13 @@ class SubsetPart(Part):
     @cached_property
     def targets(self) -> Tensor | None:
         """The targets of these samples."""
-        whole = self.part.targets
+        return self._of_these(self.part.targets)
+
+    def read_targets(self) -> Tensor | None:
+        """Return the targets of these samples, for which those of the other part are read where need be."""
+        return self._of_these(self.part.read_targets())
+
+    def _of_these(self, whole: Tensor | None) -> Tensor | None:
         return None if whole is None else whole.index_select(0, self.indices.to(whole.device))
 
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
@@ -309,7 +350,10 @@ class Splits:
     has_missing: bool = False
     """Whether inputs are missing (NaN); `scaling` fills them in."""
     scaling: dict[str, Tensor] | None = None
-    """The `mean` and `deviation` of the training inputs, by which networks standardize theirs."""
+    """The `mean` and `deviation` of the training inputs, by which networks standardize theirs, and `target_mean` and
+    `target_deviation`, by which they convert their outputs; each only where it is used."""
+    loss_unit: Tensor | None = None
+    """The deviation of the training targets, by which the loss divides outputs and targets; the same for all folds."""
     copy_seconds: float = 0.0
     """How long it took to copy them to a GPU; data that a loader reads are copied batch by batch instead."""
     numbers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
@@ -353,7 +397,13 @@ def as_inputs(x: Any) -> Any:
     """Return inputs as models take them; among several, booleans stay what they are: they are masks."""
     if isinstance(x, Tensor):
         return as_input(x)
-    return tree_map(lambda one: one if not isinstance(one, Tensor) or one.dtype == torch.bool else as_input(one), x)
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, PackedSequence):
+            return PackedSequence(as_input(leaf.data), *leaf[1:])
+        return leaf if not isinstance(leaf, Tensor) or leaf.dtype == torch.bool else as_input(leaf)
+
+    return tree_map(convert, x)
 
 
 def as_input(x: Tensor) -> Tensor:

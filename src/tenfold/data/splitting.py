@@ -13,6 +13,7 @@ from tenfold.common.catalog import FOLD_KINDS, SHARD_KINDS
 from tenfold.common.part_names import PARTS
 from tenfold.data.dataset_part import join_parts
 from tenfold.data.part import Part, Splits, labels_in
+from tenfold.data.streams import StreamPart, check_stream_is_not_cut
 from tenfold.errors import DataError, ExperimentError
 
 Groups = NDArray[Any] | None
@@ -35,22 +36,35 @@ def split(
     Without `test_fraction` its own test part is used, or 0.2 of an undivided set; with it, train and test are pooled
     and divided again. `validation_fraction` is then taken out of train (pooled with an own validation part, if there
     is one). `limit` is the most samples of each part that are kept. With `groups`, one for each sample of the
-    training part, no group is in two parts.
+    training part, no group is in two parts. A training part that is a stream is not divided.
     """
+    if isinstance(splits.train, StreamPart):
+        check_stream_is_not_cut(
+            splits,
+            test_fraction=test_fraction,
+            validation_fraction=validation_fraction,
+            groups=splits.groups if groups is None else groups,
+        )
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     stratify = stratify and splits.classes is not None
     parts = {name: Numbered(part) for name, part in splits.parts.items()}
     groups = _checked_groups(groups, splits, test_fraction, validation_fraction)
     parts["train"] = replace(parts["train"], groups=groups)
     fractions = {"test": test_fraction, "validation": validation_fraction}
-    if test_fraction is None and splits.test is None:
+    if test_fraction is None and splits.test is None and not isinstance(splits.train, StreamPart):
         fractions["test"] = TEST_FRACTION
     for name, fraction in fractions.items():
         if fraction:
             whole = parts["train"].joined(parts.get(name))
             parts["train"], parts[name] = _take_out(whole, fraction, name, stratify, generator)
-    if limit is not None:
-        parts = {name: _keep(parts[name], limit, stratify, generator) for name in PARTS if name in parts}
+    if limit is not None:  # streams end there by themselves
+        parts = {
+            name: parts[name]
+            if isinstance(parts[name].part, StreamPart)
+            else _keep(parts[name], limit, stratify, generator)
+            for name in PARTS
+            if name in parts
+        }
     return replace(
         splits,
         **{name: one.part for name, one in parts.items()},  # type: ignore[arg-type]
@@ -145,7 +159,7 @@ def _take_out(
     if whole.groups is not None:
         taken, rest = draw_groups(whole.groups, count, generator)
     else:
-        taken, rest = draw(size, count, whole.part.targets if stratify else None, generator)
+        taken, rest = draw(size, count, whole.part.read_targets() if stratify else None, generator)
     return whole.subset(rest), whole.subset(taken)
 
 
@@ -153,7 +167,7 @@ def _keep(one: Numbered, limit: int, stratify: bool, generator: np.random.Genera
     if len(one.part) <= limit:
         return one
     # What is kept is the rest of a draw, because every class keeps a sample in the rest.
-    _, kept = draw(len(one.part), len(one.part) - limit, one.part.targets if stratify else None, generator)
+    _, kept = draw(len(one.part), len(one.part) - limit, one.part.read_targets() if stratify else None, generator)
     return one.subset(kept)
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch.utils.data import IterableDataset, TensorDataset
+import torch
+from torch.utils.data import TensorDataset
 
 from tenfold.common.catalog import suggest
 from tenfold.common.imports import resolve
@@ -14,16 +15,29 @@ from tenfold.common.part_names import PARTS
 from tenfold.data.columns import NOT_NAMED, Columns, columns_of, is_frame, is_series, series_values, split_sample
 from tenfold.data.dataset_part import Collate, DatasetPart
 from tenfold.data.files import KnownData, read_file
-from tenfold.data.part import NO_LABEL, Part, Splits, shape_of
+from tenfold.data.part import NO_LABEL, Part, Splits, Tensors, shape_of
+from tenfold.data.streams import StreamPart, is_stream
 from tenfold.data.tables import TableEncoder
-from tenfold.data.user_datasets import first_sample, is_array, is_dataset, part_from_arrays, part_from_dataset
+from tenfold.data.user_datasets import (
+    PLAIN_LABELS,
+    LabelRules,
+    as_tensor,
+    check_targets,
+    first_sample,
+    holds_words,
+    is_array,
+    is_dataset,
+    part_from_arrays,
+    part_from_dataset,
+    part_from_stream,
+)
 from tenfold.errors import DataError
 from tenfold.experiment.experiment import fields_of_loader, is_loader
 
 FORMS = (
     "data should be a built-in name, a file or folder, a pair (x, y) of tensors or arrays (x may be a tuple or dict of "
-    "several), a dict of columns, a DataFrame, a map-style Dataset, (train, test) or (train, validation, test) of "
-    "those, a dict with the keys train, validation and test, or a callable (also as 'package.module:callable') that "
+    "several), inputs x alone, a dict of columns, a DataFrame, a Dataset, (train, test) or (train, validation, test) "
+    "of those, a dict with the keys train, validation and test, or a callable (also as 'package.module:callable') that "
     "returns one of these"
 )
 _NAMES = {1: ("train",), 2: ("train", "test"), 3: PARTS}
@@ -37,15 +51,17 @@ def as_splits(
     columns: Columns = NOT_NAMED,
     collate: Callable[..., Any] | None = None,
     known: KnownData | None = None,
+    rules: LabelRules = PLAIN_LABELS,
 ) -> Splits:
     """Turn the user's data into parts.
 
-    Accepted are `(x, y)` of tensors or arrays, where x may be a tuple or dict of several inputs, a dict of columns, a
-    map-style Dataset, two or three of those as (train, test) or (train, validation, test) or in a dict, and a callable
-    or "package.module:callable" that returns any of these when called with `options`. `columns` names the inputs and
-    the target among the keys of dicts; `collate` makes a batch of a Dataset's samples. `known` describes the table or
-    the images that a model was trained on, to read others like them. Data already in `Splits` stay as they are. Floats
-    become float32, labels int64, uint8 inputs (images) float32 divided by 255, other integer inputs (tokens) int64.
+    Accepted are `(x, y)` of tensors or arrays, where x may be a tuple or dict of several inputs, x alone, a dict of
+    columns, a Dataset, two or three of those as (train, test) or (train, validation, test) or in a dict, and a
+    callable or "package.module:callable" that returns any of these when called with `options`. `columns` names the
+    inputs and the target among the keys of dicts; `collate` makes a batch of a Dataset's samples. `known` describes the
+    table or the images that a model was trained on, to read others like them; `rules` say what labels may be. Data
+    already in `Splits` stay as they are. Floats become float32, labels int64, uint8 inputs (images) float32 divided by
+    255, other integer inputs (tokens) int64.
     """
     name, is_table = "given", is_frame(data)
     class_names: tuple[str, ...] = ()
@@ -70,9 +86,52 @@ def as_splits(
             )
     if is_table or any(_is_frame_or_pair(one) for one in [data, *_members(data)]):
         return _from_tables(name, data, columns, known)
-    parts = {part: _part(value, part, Collate(columns, collate)) for part, value in _by_name(data).items()}
-    splits = _described(name, parts, len(class_names) if known else None)
+    given = _by_name(data)
+    named = _encode_words(given, known, columns)
+    if named:
+        class_names = named
+        rules = replace(rules, classes=len(named))
+    parts: dict[str, Part] = {}
+    for part, value in given.items():
+        parts[part], listed = _part(value, part, Collate(columns, collate), rules)
+        rules = replace(rules, classes=listed or rules.classes)
+    splits = _described(name, parts, rules, len(class_names) if known else None)
     return replace(splits, class_names=class_names)
+
+
+def _encode_words(given: dict[str, Any], known: KnownData | None, columns: Columns) -> tuple[str, ...]:
+    """Replace words as labels by numbers, in all parts alike, and return what the classes are called; none without."""
+    pairs = {part: _as_pair(value, columns) for part, value in given.items()}
+    words = {part: pair[1] for part, pair in pairs.items() if pair is not None and holds_words(pair[1])}
+    if not words:
+        return ()
+    if list(words) != list(given):
+        odd = next(part for part in given if part not in words)
+        raise DataError(f"labels of the {next(iter(words))} part are words, those of the {odd} part are not")
+    columns_of_words = {part: np.asarray(one).astype(str).reshape(len(one)) for part, one in words.items()}
+    names = list(known.class_names) if known is not None and known.class_names else None
+    if names is None:
+        names = np.unique(np.concatenate(list(columns_of_words.values()))).tolist()
+    if len(names) < 2:
+        raise DataError(f"all labels are {names[0]!r}; a classification needs two classes or more")
+    places = {name: place for place, name in enumerate(names)}
+    for part, one in columns_of_words.items():
+        if unknown := sorted(set(one.tolist()) - set(names)):
+            raise DataError(
+                f"the {part} part has the label {unknown[0]!r}, which the model was not trained on; it knows the "
+                f"classes {', '.join(names)}"
+            )
+        inputs = pairs[part]
+        assert inputs is not None
+        given[part] = (inputs[0], np.array([places[word] for word in one.tolist()], dtype=np.int64))
+    return tuple(names)
+
+
+def _as_pair(value: Any, columns: Columns) -> tuple[Any, Any] | None:
+    """Return inputs and targets of a part that is given as arrays."""
+    if _is_table(value):
+        return columns.pick(value)
+    return (value[0], value[1]) if _is_pair(value) else None
 
 
 def _members(data: Any) -> list[Any]:
@@ -96,7 +155,7 @@ def _from_tables(name: str, data: Any, columns: Columns, known: KnownData | None
     encoder = TableEncoder(columns, known)
     encoder.learn(list(tables.values()))
     parts: dict[str, Part] = {part: encoder.part(table, part) for part, table in tables.items()}
-    splits = _described(name, parts, len(encoder.class_names) if known and encoder.class_names else None)
+    splits = _described(name, parts, known_classes=len(encoder.class_names) if known and encoder.class_names else None)
     if encoder.class_names is not None:
         splits = replace(splits, classes=len(encoder.class_names), outputs=len(encoder.class_names))
     return replace(
@@ -142,7 +201,7 @@ def _call(function: Callable[..., Any], options: Mapping[str, Any], name: str) -
 
 def _by_name(data: Any) -> dict[str, Any]:
     """Return the values by the names of their parts, which follow from positions or keys."""
-    if is_one_part(data):
+    if is_one_part(data) or is_array(data):
         return {"train": data}
     if isinstance(data, Mapping):
         for key in data:
@@ -158,8 +217,11 @@ def _by_name(data: Any) -> dict[str, Any]:
 
 def is_one_part(value: Any) -> bool:
     """Return whether a value is one part of data: a pair (x, y), a Dataset, a dict of columns or a list of samples."""
-    pair = isinstance(value, (tuple, list)) and len(value) == 2 and _is_inputs(value[0]) and _is_targets(value[1])
-    return pair or is_dataset(value) or _is_table(value) or _is_list_of_samples(value)
+    return _is_pair(value) or is_dataset(value) or _is_table(value) or _is_list_of_samples(value)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2 and _is_inputs(value[0]) and _is_targets(value[1])
 
 
 def _is_inputs(value: Any) -> bool:
@@ -186,32 +248,38 @@ def _is_list_of_samples(value: Any) -> bool:
     return isinstance(value, list) and len(value) > 3 and isinstance(value[0], (tuple, dict))
 
 
-def _part(value: Any, name: str, collate: Collate) -> Part:
-    if isinstance(value, IterableDataset):
-        raise DataError(
-            f"the {name} part is an iterable-style Dataset, which cannot be divided; "
-            f"give it __len__ and __getitem__ (a map-style Dataset)"
-        )
-    if not is_one_part(value):
+def _part(value: Any, name: str, collate: Collate, rules: LabelRules) -> tuple[Part, int | None]:
+    """Return a part, and how many classes it says that it has."""
+    if is_stream(value):
+        return part_from_stream(value, name, collate, rules)
+    if not is_one_part(value) and not is_array(value):
         raise DataError(f"the {name} part is {_kind(value)}; {FORMS}")
-    if isinstance(value, TensorDataset) and len(value.tensors) >= 2 and collate.function is None:
+    if isinstance(value, TensorDataset) and collate.function is None:
         value = split_sample(value.tensors, collate.columns, f"a sample of the {name} part")
-    if _is_list_of_samples(value) or is_dataset(value):
-        return part_from_dataset(value, name, collate)
+    if not is_array(value) and (_is_list_of_samples(value) or is_dataset(value)):
+        return part_from_dataset(value, name, collate, rules)
     if collate.function is not None:
         raise DataError(f"data.collate is for samples of a Dataset, but the {name} part is given as whole arrays")
+    if is_array(value):  # without targets: the network learns to return its inputs
+        inputs = as_tensor(value, f"x of the {name} part")
+        inputs = part_from_arrays(inputs, torch.zeros(len(inputs)), name).x
+        check_targets(inputs, name, rules)
+        return Tensors(inputs, inputs), None
     if isinstance(value, Mapping):
         value = collate.columns.pick(value)
     elif collate.columns != NOT_NAMED:
         split_sample(value, collate.columns, f"the {name} part")
-    return part_from_arrays(value[0], value[1], name)
+    return part_from_arrays(value[0], value[1], name, rules), None
 
 
-def _described(name: str, parts: dict[str, Part], known_classes: int | None = None) -> Splits:
+def _described(
+    name: str, parts: dict[str, Part], rules: LabelRules = PLAIN_LABELS, known_classes: int | None = None
+) -> Splits:
     """Check that the parts fit together, and return them with what a model must know of them."""
     samples = {part: first_sample(value) for part, value in parts.items()}
     shapes = {part: shape_of(x) for part, (x, _) in samples.items()}
-    varying = any(isinstance(part, DatasetPart) and part.collate and part.collate.function for part in parts.values())
+    read = [part for part in parts.values() if isinstance(part, DatasetPart | StreamPart)]
+    varying = any(part.collate and part.collate.function for part in read)
     widths = {part: y.numel() if y.is_floating_point() else None for part, (_, y) in samples.items()}
     for part in parts:
         if shapes[part] != shapes["train"] and not varying:
@@ -225,7 +293,7 @@ def _described(name: str, parts: dict[str, Part], known_classes: int | None = No
                 f"they should be the same"
             )
     width = widths["train"]
-    classes = (known_classes or _classes(parts)) if width is None else None
+    classes = (rules.classes or known_classes or _classes(parts, rules)) if width is None else None
     targets = parts["train"].targets
     several = targets is not None and targets.dim() == 2 and targets.shape[1] > 1
     multi_label = targets is not None and several and bool((targets.square() == targets).all())
@@ -233,7 +301,7 @@ def _described(name: str, parts: dict[str, Part], known_classes: int | None = No
     return Splits(name=name, **whole, shape=shapes["train"], classes=classes, outputs=classes or width or 1)
 
 
-def _classes(parts: dict[str, Part]) -> int:
+def _classes(parts: dict[str, Part], rules: LabelRules) -> int:
     """Return the number of classes; if there is only one, that is an error."""
     labels = {name: part.targets for name, part in parts.items() if part.targets is not None}
     ranges = {name: part.label_range for name, part in parts.items() if isinstance(part, DatasetPart)}
@@ -248,6 +316,8 @@ def _classes(parts: dict[str, Part]) -> int:
     train = labels.get("train")
     if train is not None:
         train = train[train != NO_LABEL]
+    if classes <= 1 and rules.any_integer:
+        return max(2, 1 - min(int(some.min()) for some in labels.values()))
     if classes == 1 and train is not None and len(train):
         raise DataError(
             "all samples of the train part have the label 0; a classification needs two classes or more, a regression "
@@ -261,8 +331,6 @@ def _goal(width: int | None) -> str:
 
 
 def _kind(value: Any) -> str:
-    if is_array(value):
-        return "one array without targets"
     if isinstance(value, (tuple, list)):
         inside = ", ".join(type(item).__name__ for item in value[:4])
         return f"a {type(value).__name__} of {len(value)} ({inside}{', ...' if len(value) > 4 else ''})"

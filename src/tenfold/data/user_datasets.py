@@ -1,17 +1,22 @@
 """Tensors and arrays from the user, checked and turned into a part."""
 
+import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
     Dataset,
-    IterableDataset,
     RandomSampler,
     SequentialSampler,
     Subset,
@@ -22,8 +27,30 @@ from tenfold.common.imports import user_frames, warn_user
 from tenfold.data.columns import describe, split_sample
 from tenfold.data.dataset_part import STACKED, Collate, DatasetPart, as_arrays, is_plain_pair, quiet_randomness
 from tenfold.data.part import NO_LABEL, Part, Tensors, as_inputs, as_target, tree_leaves, tree_map
+from tenfold.data.streams import StreamPart, is_stream
 from tenfold.errors import DataError
 from tenfold.experiment.experiment import is_loader
+
+
+@dataclass(frozen=True)
+class LabelRules:
+    """What integers may be as labels."""
+
+    classes: int | None = None
+    """The number of classes, where it is given; labels are below it."""
+    any_integer: bool = False
+    """Whether labels may be below 0, because the loss is the user's own."""
+
+
+PLAIN_LABELS = LabelRules()
+"""Labels 0..C-1, of which the largest says how many classes there are."""
+
+
+MOST_ROUNDED = 10_000
+"""Samples that are looked at for numbers that float32 rounds away."""
+SMALLEST_VARIATION = 1e-12
+LARGEST_ROUNDING = 0.01
+"""The rounding error, as a share of the numbers' deviation, from which a warning is given."""
 
 
 def is_array(value: Any) -> bool:
@@ -40,7 +67,7 @@ def is_sparse(value: Any) -> bool:
     return hasattr(value, "toarray") and hasattr(value, "nnz")
 
 
-def part_from_arrays(x: Any, y: Any, part: str) -> Tensors:
+def part_from_arrays(x: Any, y: Any, part: str, rules: LabelRules = PLAIN_LABELS) -> Tensors:
     """Turn inputs x (one array, or a tuple or dict of them) and targets y into a part; `part` names it in errors."""
     y = _with_labels(as_target(_target(y, part)))
     if isinstance(x, Mapping):
@@ -59,7 +86,7 @@ def part_from_arrays(x: Any, y: Any, part: str) -> Tensors:
             raise DataError(f"x of the {part} part has shape {shape}; it should be (samples, features, ...)")
     if not len(y):
         raise DataError(f"the {part} part is empty; it should hold at least one sample")
-    check_targets(y, part)
+    check_targets(y, part, rules)
     return Tensors(as_inputs(inputs), y)
 
 
@@ -91,16 +118,24 @@ def warn_of_flags(what: str) -> None:
     )
 
 
-def check_targets(y: Tensor, part: str) -> None:
+def check_targets(y: Tensor, part: str, rules: LabelRules = PLAIN_LABELS) -> None:
     """Check that targets are finite floats, or labels 0..C-1: one per sample, or one for each of its positions."""
     if y.is_floating_point():
         check_finite(y, f"y of the {part} part")
         return
     known = y if y.dim() == 1 else y[y != NO_LABEL]
     lowest = int(known.min()) if known.numel() else NO_LABEL
-    if lowest < 0:
+    if rules.classes is not None and known.numel() and int(known.max()) >= rules.classes:
+        raise DataError(
+            f"the {part} part has the label {int(known.max())}; with classes = {rules.classes}, labels should be "
+            f"integers from 0 to {rules.classes - 1}"
+        )
+    if lowest < 0 and not rules.any_integer:
         positions = "" if y.dim() == 1 else f", and {NO_LABEL} for positions without a label"
-        raise DataError(f"the {part} part has the label {lowest}; labels should be integers from 0 up{positions}")
+        raise DataError(
+            f"the {part} part has the label {lowest}; labels should be integers from 0 up{positions}, or "
+            "give a loss of your own that knows such labels"
+        )
 
 
 def check_finite(values: Tensor, what: str) -> None:
@@ -108,6 +143,16 @@ def check_finite(values: Tensor, what: str) -> None:
     if values.is_floating_point() and not bool(torch.isfinite(values).all()):
         row = int((~torch.isfinite(values)).reshape(len(values), -1).any(1).nonzero()[0])
         raise DataError(f"{what} holds NaN or infinity, first in sample {row}; remove or fill such values")
+
+
+def holds_words(y: Any) -> bool:
+    """Return whether targets are words: one for each sample."""
+    if isinstance(y, Tensor) or is_sparse(y):
+        return False
+    array = np.asarray(y)
+    if array.ndim != 1 and array.shape[1:] != (1,):
+        return False
+    return array.dtype.kind == "U" or (array.dtype.kind == "O" and all(isinstance(one, str) for one in array.flat))
 
 
 def _target(y: Any, part: str) -> Tensor:
@@ -119,6 +164,33 @@ def _target(y: Any, part: str) -> Tensor:
     return as_tensor(y, f"y of the {part} part")
 
 
+def warn_of_rounding(values: NDArray[np.float64], what: str) -> None:
+    """Warn of float64 numbers that lie so close together that float32, in which networks compute, rounds them away."""
+    if not values.ndim or not values.size:
+        return
+    some = values[:MOST_ROUNDED].reshape(min(len(values), MOST_ROUNDED), -1)
+    some = some[np.isfinite(some).all(1)]
+    with np.errstate(over="ignore"):
+        lost = np.abs(some - some.astype(np.float32)).max(0, initial=0.0)
+    deviation, size = some.std(0) if len(some) else lost, np.abs(some).max(0, initial=0.0)
+    varies = deviation > SMALLEST_VARIATION * size  # less is the rounding error of float64
+    if not bool((varies & np.isfinite(lost) & (lost > LARGEST_ROUNDING * deviation)).any()):
+        return
+    warn_user(
+        f"{what} is float64, and float32, which it is converted to, does not tell its values apart: they are large "
+        "and close together, such as 1700000001.0 and 1700000002.0; subtract a constant, such as their mean"
+    )
+
+
+def refuse_mask(value: Any, what: str) -> None:
+    """Raise a DataError for a masked array with values that are masked."""
+    if isinstance(value, np.ma.MaskedArray) and (masked := int(np.ma.getmaskarray(value).sum())):
+        raise DataError(
+            f"{what} is a masked array, of which {masked} values are masked; fill them, such as with "
+            "array.filled(value), or remove these samples"
+        )
+
+
 def as_tensor(value: Any, what: str) -> Tensor:
     """Return a tensor or an array as a tensor in main memory; `what` names it in errors."""
     if is_sparse(value):
@@ -127,6 +199,7 @@ def as_tensor(value: Any, what: str) -> Tensor:
     if isinstance(value, Tensor):
         result = value.detach().cpu()
     else:
+        refuse_mask(value, what)
         array = np.asarray(value)
         if array.dtype.kind not in "fiub":
             raise DataError(f"{what} is of type {array.dtype}; it should be numbers")
@@ -136,20 +209,26 @@ def as_tensor(value: Any, what: str) -> Tensor:
             array = array.astype(np.int64, copy=False)
         # torch takes neither negative strides nor memory that it may not write to.
         result = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    if not isinstance(value, Tensor) and getattr(value, "dtype", None) == np.float64:
+        warn_of_rounding(np.asarray(value), what)
+    elif result.dtype == torch.float64:
+        warn_of_rounding(result.numpy(), what)
     if result.is_complex() or result.is_quantized or result.dim() == 0:
         raise DataError(f"{what} is {result.dtype} of shape {tuple(result.shape)}; it should be real, samples first")
     return result.contiguous()
 
 
-_MOST_READ_FOR_LABELS = 100_000
+_SECONDS_BEFORE_PROGRESS = 5.0
 _MOST_LABELS_KEPT = 2**26
 _READ_AT_ONCE = 1000
 _MOST_COMPARED = 32
+_LABELS: dict[int, tuple[weakref.ref[Any], Collate, Tensor]] = {}
+"""Labels that were read, by the identity of their dataset."""
 
 
 def is_dataset(value: Any) -> bool:
-    """Return whether a value is a Dataset, or anything else with a length whose items are asked for by number."""
-    if isinstance(value, Dataset):
+    """Return whether a value is a Dataset or a stream, or has a length and items that are asked for by number."""
+    if isinstance(value, Dataset) or is_stream(value):
         return True
     container = isinstance(value, (str, bytes, tuple, list, dict, type)) or is_array(value)
     return not container and hasattr(value, "__len__") and hasattr(value, "__getitem__")
@@ -173,7 +252,9 @@ def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
     if not is_loader(data):
         return data, None
     dataset, collate, batches = (getattr(data, name, None) for name in ("dataset", "collate_fn", "batch_sampler"))
-    if dataset is None or isinstance(dataset, IterableDataset) or batches is None:
+    if dataset is not None and is_stream(dataset):
+        return dataset, None if collate is default_collate else collate
+    if dataset is None or batches is None:
         raise DataError("data is a DataLoader without a map-style Dataset or a batch size; give arrays (x, y)")
     sampler = batches.sampler if type(batches) is BatchSampler else batches
     whole = isinstance(sampler, SequentialSampler) or (
@@ -187,8 +268,14 @@ def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
     return dataset, None if collate is default_collate else collate
 
 
-def part_from_dataset(dataset: Any, part: str, collate: Collate) -> DatasetPart:
-    """Turn a map-style Dataset into a part; `part` names it in errors."""
+def part_from_dataset(
+    dataset: Any, part: str, collate: Collate, rules: LabelRules = PLAIN_LABELS
+) -> tuple[DatasetPart, int | None]:
+    """Turn a map-style Dataset into a part; `part` names it in errors. Also return how many classes it has, if it says.
+
+    Where it does not list its labels, these are read from its samples: at once if nothing else tells how many classes
+    there are, else when something needs them (`DatasetPart.read_targets`).
+    """
     if not hasattr(dataset, "__len__"):
         raise DataError(f"the {part} part, a {type(dataset).__name__}, has no __len__; a map-style Dataset needs one")
     try:
@@ -205,25 +292,60 @@ def part_from_dataset(dataset: Any, part: str, collate: Collate) -> DatasetPart:
             collate = replace(collate, columns=collate.columns.choose(sample))  # the same for every sample
         label = _first_target(sample, part, collate)
         targets = _known_targets(dataset, label, collate)
-    label_range = None
-    if targets is None and not label.is_floating_point():
-        if label.numel() * length <= _MOST_LABELS_KEPT:
-            targets = _read_targets(dataset, part, collate, label.shape)
-        else:
-            label_range = _read_targets(dataset, part, collate, label.shape, keep=_range_of)
-            check_targets(label_range, part)
-    if targets is not None:
-        _check_labels(targets, part)
-        check_targets(targets, part)
     plain = collate == STACKED and is_plain_pair(sample)
-    return DatasetPart(dataset, targets=targets, label_range=label_range, collate=None if plain else collate)
+    make = partial(DatasetPart, dataset, collate=None if plain else collate)
+    if label.is_floating_point() or targets is not None:
+        if targets is not None:
+            _check_labels(targets, part)
+            check_targets(targets, part, rules)
+        return make(targets=targets), None
+    classes = rules.classes or _count_listed_classes(dataset, collate.columns.target)
+    if classes is None and label.numel() * length > _MOST_LABELS_KEPT:
+        label_range = _read_targets(dataset, part=part, collate=collate, shape=label.shape, keep=_range_of)
+        check_targets(label_range, part, rules)
+        return make(label_range=label_range), None
+    read = partial(_labels_of, part=part, collate=collate, shape=label.shape, rules=replace(rules, classes=classes))
+    if classes is None:
+        return make(targets=read(dataset)), None
+    check = partial(check_targets, part=part, rules=replace(rules, classes=classes))
+    return make(read_labels=None if label.ndim else read, check_labels=check), classes
+
+
+def part_from_stream(dataset: Any, part: str, collate: Collate, rules: LabelRules) -> tuple[StreamPart, int | None]:
+    """Turn an iterable-style Dataset into a part, and return it with the number of classes."""
+    with quiet_randomness():
+        samples = iter(dataset)
+        if samples is dataset:
+            raise DataError(
+                f"the {part} part, a {type(dataset).__name__}, can be read only once: its __iter__ returns itself; let "
+                "it begin anew each time, such as by yielding the samples"
+            )
+        nothing = object()
+        sample = next(samples, nothing)
+        if sample is nothing:
+            raise DataError(
+                f"the {part} part, a {type(dataset).__name__}, is empty; it should hold at least one sample"
+            )
+        if isinstance(sample, Mapping) and collate.function is None:
+            collate = replace(collate, columns=collate.columns.choose(sample))
+        label = _first_target(sample, part, collate)
+    if label.is_floating_point():
+        return StreamPart(dataset, collate), None
+    classes = rules.classes or _count_listed_classes(dataset, collate.columns.target)
+    if classes is None:
+        raise DataError(
+            f"the {part} part is a stream of labels, whose number of classes is not known before all are read; set "
+            "classes = (their number)"
+        )
+    check = partial(check_targets, part=part, rules=replace(rules, classes=classes))
+    return StreamPart(dataset, collate, check_labels=check), classes
 
 
 def first_sample(part: Part) -> tuple[Any, Tensor]:
     """Return x and y of one sample, as they come in a batch."""
     with quiet_randomness():
         x, y = next(part.batches([[0]]))
-    return tree_map(lambda tensor: tensor[0], x), y[0]
+    return tree_map(lambda leaf: leaf.data[0] if isinstance(leaf, PackedSequence) else leaf[0], x), y[0]
 
 
 def _first_target(sample: Any, part: str, collate: Collate) -> Tensor:
@@ -244,6 +366,7 @@ def _check_inputs(x: Any, part: str) -> None:
     named = several if isinstance(several, dict) else dict(enumerate(several)) if isinstance(several, tuple) else {}
     for name, one in (named or {"": several}).items():
         what = f"the input '{name}'" if named else "x"
+        refuse_mask(one, f"{what} of a sample of the {part} part")
         if is_sparse(one):
             raise DataError(f"{what} of a sample of the {part} part is sparse; convert it to a dense tensor")
         number = bool(named) and isinstance(one, (int, float, np.generic))
@@ -262,7 +385,8 @@ def _holds_flags(value: Tensor) -> bool:
 
 def _first_collated(sample: Any, part: str, collate: Collate) -> Tensor:
     x, y = collate([sample])
-    odd = next((leaf for leaf in (*tree_leaves(x), *tree_leaves(y)) if not isinstance(leaf, Tensor)), None)
+    inputs = [leaf for leaf in tree_leaves(x) if not isinstance(leaf, PackedSequence)]
+    odd = next((leaf for leaf in (*inputs, *tree_leaves(y)) if not isinstance(leaf, Tensor)), None)
     if odd is not None or not isinstance(y, Tensor) or not y.ndim:
         raise DataError(
             f"collate made {describe(odd if odd is not None else y)} of a sample of the {part} part; it should return "
@@ -276,13 +400,19 @@ def _known_targets(dataset: Any, first: Tensor, collate: Collate) -> Tensor | No
     listed = _listed(dataset, collate.columns.target)
     if listed is None or len(listed) != len(dataset) or listed.dtype != first.dtype:
         return None
+    return listed if _agree(listed, dataset, collate) else None
+
+
+def _agree(listed: Tensor, dataset: Any, collate: Collate) -> bool:
+    """Return whether some samples, spread over the dataset, carry the targets that are listed."""
     some = np.unique(np.linspace(0, len(dataset) - 1, _MOST_COMPARED, dtype=np.int64)).tolist()
 
     def agrees(i: int) -> bool:
         carried = _target_of(dataset[i], collate)
         return np.array_equal(listed[i].reshape(-1).numpy(), carried.reshape(-1).numpy(), equal_nan=True)
 
-    return listed if all(agrees(i) for i in some) else None
+    with quiet_randomness():
+        return len(listed) == len(dataset) and all(agrees(i) for i in some)
 
 
 def _target_of(sample: Any, collate: Collate) -> Tensor:
@@ -310,17 +440,69 @@ def _listed(dataset: Any, column: str | None = None) -> Tensor | None:
     return as_target(torch.as_tensor(array)) if array.dtype.kind in "fiub" and array.ndim else None
 
 
+def _count_listed_classes(dataset: Any, column: str | None) -> int | None:
+    """Return how many classes a dataset says that it has: the length of its `classes`, as torchvision's have them."""
+    if isinstance(dataset, Subset):
+        return _count_listed_classes(dataset.dataset, column)
+    if isinstance(dataset, ConcatDataset):
+        several = {_count_listed_classes(one, column) for one in dataset.datasets}
+        return several.pop() if len(several) == 1 else None
+    features = getattr(dataset, "features", None)
+    if isinstance(features, Mapping):  # of Hugging Face's data sets
+        number = getattr(features.get(column), "num_classes", None)
+        return number if isinstance(number, int) and number > 1 else None
+    names = getattr(dataset, "classes", None)
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        return None
+    return len(names) if len(names) > 1 else None
+
+
+def _labels_of(dataset: Any, *, part: str, collate: Collate, shape: torch.Size, rules: LabelRules) -> Tensor:
+    """Return the labels of all samples, checked; they are read once for each dataset, and then remembered."""
+    known = _LABELS.get(id(dataset))
+    if known is not None and known[0]() is dataset and known[1] == collate and _agree(known[2], dataset, collate):
+        return known[2]
+    labels = _read_targets(dataset, part=part, collate=collate, shape=shape)
+    _check_labels(labels, part)
+    check_targets(labels, part, rules)
+    with suppress(TypeError):  # not everything can be referred to weakly
+        weakref.finalize(dataset, _LABELS.pop, id(dataset), None)
+        _LABELS[id(dataset)] = weakref.ref(dataset), collate, labels
+    return labels
+
+
+class _Progress:
+    """Tells how far reading is, after some seconds and whenever twice the time has passed."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total = what, total
+        self._began, self._next = perf_counter(), _SECONDS_BEFORE_PROGRESS
+
+    def show(self, done: int) -> None:
+        """Tell that this many samples were read, if it is time to."""
+        seconds = perf_counter() - self._began
+        if seconds < self._next or done >= self._total:
+            return
+        self._next = 2 * seconds
+        warn_user(
+            f"{self._what} are read one by one: {done:,} of {self._total:,} samples in {seconds:.0f} s; an attribute "
+            "'targets' of the Dataset that lists them, or classes = (their number), makes that unnecessary"
+        )
+
+
 def _read_targets(
-    dataset: Any, part: str, collate: Collate, shape: torch.Size, *, keep: Callable[[Tensor], Tensor] = lambda y: y
+    dataset: Any,
+    *,
+    part: str,
+    collate: Collate,
+    shape: torch.Size,
+    keep: Callable[[Tensor], Tensor] = lambda y: y,
 ) -> Tensor:
     """Read the labels of all samples, and return what `keep` makes of each, stacked."""
-    if len(dataset) > _MOST_READ_FOR_LABELS:
-        raise DataError(
-            f"the labels of the {part} part's {len(dataset)} samples are unknown and too many to read one by one; "
-            f"give the Dataset an attribute 'targets' that lists them"
-        )
-    kept = []
+    kept: list[Tensor] = []
+    progress = _Progress(f"the labels of the {part} part", len(dataset))
     for start in range(0, len(dataset), _READ_AT_ONCE):
+        progress.show(start)
         with quiet_randomness():  # other threads wait for it: not for all samples at once
             for i in range(start, min(start + _READ_AT_ONCE, len(dataset))):
                 label = _read_target(dataset[i], i, part, collate, single=not shape)

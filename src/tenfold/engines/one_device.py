@@ -263,7 +263,7 @@ class FusedTraining(ABC):
                 self.fused.stack.network_at(row),
                 part,
                 torch.arange(len(part)),
-                choose_loss(training, classes),
+                choose_loss(training, classes, task.splits.loss_unit),
                 choose_metrics(training, classes),
                 precision=training.precision,
                 keep=keep,
@@ -315,7 +315,7 @@ def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, 
         raise ExperimentError(reason)
     network = make_network(task).to(devices.resolve(machine.device))
     rates = plan_rates(training, network, steps_per_epoch=task.steps_per_epoch, rate_scale=scale, warmup=warmup)
-    loss = choose_loss(training, task.splits.classes)
+    loss = choose_loss(training, task.splits.classes, task.splits.loss_unit)
     return Fused(network, k, training, loss, found[0], rates=rates, method=machine.fused, gradients_only=gradients_only)
 
 

@@ -22,6 +22,9 @@ from tenfold.common.imports import resolve
 from tenfold.common.trust import locate
 from tenfold.data import loading
 from tenfold.data.columns import Columns
+from tenfold.data.part import labels_in
+from tenfold.data.streams import StreamPart
+from tenfold.data.user_datasets import LabelRules
 from tenfold.engines.choose import steps_together
 from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
@@ -31,7 +34,7 @@ from tenfold.machine.cores import NOT_PINNED, CoreMap, cpu_count_of, plan
 from tenfold.mixing.builders import rate_scale
 from tenfold.models import parameter_count
 from tenfold.training import base_rate
-from tenfold.training.measures import check_labels, check_target
+from tenfold.training.measures import check_labels, check_target, compares_numbers, takes_any_labels
 from tenfold.training.schedules import check_own_schedule
 from tenfold.workers.task import Task, make_network
 
@@ -86,11 +89,12 @@ def assign_cores(machine: Machine, workers: int, budget: int) -> tuple[int, Core
 
 def load(experiment: Experiment, device: torch.device | str, fetching: data.FetchProgress | None = None) -> data.Splits:
     """Load the data to a device."""
-    return _read_section(experiment.data, fetching).to(device)
+    return _read_section(experiment, fetching).to(device)
 
 
-def _read_section(section: Any, fetching: data.FetchProgress | None) -> data.Splits:
+def _read_section(experiment: Experiment, fetching: data.FetchProgress | None) -> data.Splits:
     """Read the data that an experiment's section `data` describes."""
+    section: Any = experiment.data
     if isinstance(section.name, UnrecordedObject):
         raise DataError(f"the data {section.name} were given as Python objects; pass them again")
     return loading.load(
@@ -101,12 +105,15 @@ def _read_section(section: Any, fetching: data.FetchProgress | None) -> data.Spl
         stratify=section.stratify,
         split_seed=section.split_seed,
         limit=section.limit,
+        epoch_samples=section.epoch_samples,
         groups=_groups(section.groups),
         loader_workers=section.loader_workers,
         loader=section.loader,
         columns=Columns(section.input_columns, section.target_column),
         collate=python_value(section.collate, "collate"),
         standardize=section.standardize,
+        rules=LabelRules(section.classes, takes_any_labels(experiment.training)),
+        standardize_targets=compares_numbers(experiment.training),
         progress=fetching,
     )
 
@@ -148,6 +155,7 @@ def describe(task: Task) -> dict[str, Any]:
             **({"notes": splits.notes, "features": splits.features} if splits.features else {}),
             **({"class_names": splits.class_names} if splits.features or splits.class_names else {}),
             "outputs": splits.outputs,
+            **({"loss_unit": splits.loss_unit.tolist()} if splits.loss_unit is not None else {}),
             "train": len(splits.train),
             "validation": len(splits.validation) if splits.validation else 0,
             "test": len(splits.test) if splits.test else 0,
@@ -186,15 +194,16 @@ def audit(task: Task) -> dict[str, Any]:
     train, classes = task.splits.train, task.splits.classes
     dealt = np.concatenate(task.shards)
     counts = None
-    targets = train.targets
-    if classes is not None and classes <= MOST_CLASSES_COUNTED and targets is not None and targets.dim() == 1:
-        labels = targets.cpu().numpy()
+    labels = labels_in(train.targets) if train.targets is not None else None
+    if classes is not None and classes <= MOST_CLASSES_COUNTED and labels is not None and labels.min() >= 0:
         counts = [np.bincount(labels[shard], minlength=classes).tolist() for shard in task.shards]
     return {
         "kind": task.experiment.division.shards,
         "samples": [len(shard) for shard in task.shards],
         "classes": counts,
-        "once": len(dealt) == len(train) and bool((np.bincount(dealt, minlength=len(train)) == 1).all()),
+        "once": None
+        if isinstance(train, StreamPart)
+        else len(dealt) == len(train) and bool((np.bincount(dealt, minlength=len(train)) == 1).all()),
     }
 
 

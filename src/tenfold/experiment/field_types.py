@@ -27,10 +27,12 @@ class Fields(TypedDict, total=False):
     stratify: bool
     split_seed: int
     limit: int | None
+    epoch_samples: int | None
     groups: Any
     target_column: str | None
     input_columns: Sequence[str] | None
-    standardize: bool
+    classes: int | None
+    standardize: bool | None
     collate: Any
     distribute: Literal["each", "scatter"]
     loader_workers: int
@@ -114,10 +116,12 @@ class Grid(TypedDict, total=False):
     stratify: OneOrSeveral[bool]
     split_seed: OneOrSeveral[int]
     limit: OneOrSeveral[int | None]
+    epoch_samples: OneOrSeveral[int | None]
     groups: Any
     target_column: OneOrSeveral[str | None]
     input_columns: OneOrSeveral[Sequence[str] | None]
-    standardize: OneOrSeveral[bool]
+    classes: OneOrSeveral[int | None]
+    standardize: OneOrSeveral[bool | None]
     collate: Any
     distribute: OneOrSeveral[Literal["each", "scatter"]]
     loader_workers: OneOrSeveral[int]

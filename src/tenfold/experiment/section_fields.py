@@ -100,6 +100,9 @@ class Data(Section):
     """Seed of the split; separate from `seed`, so that runs with different seeds use the same parts."""
     limit: Count | None = None
     """Use at most this many samples of each part, for a quick test."""
+    epoch_samples: Count | None = None
+    """Samples of an epoch, of all workers together, where the training part is a stream (an iterable-style Dataset).
+    Default: its length, if it has one."""
     groups: Annotated[NameOrObject | None, TakesList(lambda groups: groups)] = None
     """The group of each training sample, as an array or "package.module:callable"; no group is in two parts."""
     target_column: Text | None = None
@@ -107,9 +110,14 @@ class Data(Section):
     or class, if there is one."""
     input_columns: Annotated[tuple[Text, ...] | None, AsTuple] = None
     """The columns or keys that the network is given; several keys are its keyword arguments. Default: all others."""
-    standardize: bool = False
+    classes: Annotated[int, Field(ge=2)] | None = None
+    """The number of classes. Default: the largest label + 1, for which the samples of a Dataset are read one by one
+    unless it has an attribute `targets` or `classes`."""
+    standardize: bool | None = None
     """Subtract the mean of each input and divide by its deviation, both of the training part, in a cross-validation of
-    each fold's. They are kept with the weights: a trained network takes inputs as they were given."""
+    each fold's; the same for the numbers that a regression learns, if the loss is mse, l1 or a similar one of torch.
+    Both are kept with the weights: a trained network takes inputs and predicts in the units of the data. Metrics are in
+    these units, too; the loss is that of standardized numbers. Default: for tables."""
     collate: NameOrObject | None = None
     """Makes a batch of a list of a Dataset's samples, such as samples of different length; a function or
     "package.module:callable". Default: samples are stacked."""

@@ -5,6 +5,7 @@ It is defined here because worker processes import the models.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,41 +53,71 @@ def image_sides(shape: tuple[int, ...], network: str) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-# Standardized inputs and filled-in missing values, as the first thing that a network does.
+# Standardized inputs, filled-in missing values, and outputs in the units of the targets, as part of a network.
 #
 # Means and deviations are those of the training part, and are buffers of the network: they are saved with the
-# weights, and a trained network takes inputs as they were given. In a cross-validation each fold has its own.
+# weights, and a trained network takes inputs as they were given and predicts in the units of the targets. In a cross-
+# validation each fold has its own.
 
-MEAN, DEVIATION = "input_mean", "input_deviation"
-"""The buffers of the network."""
+ChangeMain = Callable[[Callable[[Tensor], Tensor], Any], Any]
+"""Applies a function to the main output among a network's outputs."""
+BUFFERS = {
+    "mean": "input_mean",
+    "deviation": "input_deviation",
+    "target_mean": "target_mean",
+    "target_deviation": "target_deviation",
+}
+"""The buffers of the network, by the names that they have in `Splits.scaling`."""
 
 
-def scale_inputs(network: nn.Module, scaling: dict[str, Tensor]) -> nn.Module:
-    """Let a network replace missing inputs (NaN) by `mean`, and then subtract `mean` and divide by `deviation`."""
+def add_scaling(network: nn.Module, scaling: dict[str, Tensor], change_main: ChangeMain) -> nn.Module:
+    """Let a network convert its inputs and its main output, as far as `scaling` says how.
+
+    Missing inputs (NaN) are replaced by `mean`; then `mean` is subtracted, and the rest divided by `deviation`. The
+    output is multiplied by `target_deviation`, and `target_mean` is added.
+    """
     for name, tensor in scaling_buffers(scaling).items():
         network.register_buffer(name, tensor.clone())
-    network.register_forward_pre_hook(_scale)
+    if "mean" in scaling:
+        network.register_forward_pre_hook(_scale_inputs)
+    if "target_mean" in scaling:
+        network.register_forward_hook(partial(_scale_outputs, change_main))
     return network
 
 
 def scaling_buffers(scaling: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    """Return the buffers of a network that scales its inputs, by name; none where it does not."""
-    return {} if scaling is None else {MEAN: scaling["mean"], DEVIATION: scaling["deviation"]}
+    """Return the buffers of a network that converts inputs or outputs, by name; none where it does not."""
+    return {BUFFERS[key]: tensor for key, tensor in (scaling or {}).items()}
 
 
-def scaling_in(weights: dict[str, Any]) -> dict[str, Tensor] | None:
-    """Return the scaling that was saved with a network's weights, if it has one."""
-    if MEAN not in weights or DEVIATION not in weights:
-        return None
-    return {"mean": weights[MEAN], "deviation": weights[DEVIATION]}
+def scaling_in(weights: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the scaling that was saved with a network's weights; empty if it has none."""
+    found: dict[str, Tensor] = {}
+    for keys in (("mean", "deviation"), ("target_mean", "target_deviation")):
+        if all(BUFFERS[key] in weights for key in keys):
+            found |= {key: weights[BUFFERS[key]] for key in keys}
+    return found
 
 
-def _scale(network: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _scale_inputs(network: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     x, *others = args
-    mean, deviation = getattr(network, MEAN), getattr(network, DEVIATION)
+    mean, deviation = network.get_buffer("input_mean"), network.get_buffer("input_deviation")
     if deviation.shape != mean.shape:  # missing values are filled in, but nothing is standardized
         return torch.where(torch.isnan(x), mean, x), *others
     return torch.nan_to_num((x - mean) / deviation, nan=0.0), *others
+
+
+def _scale_outputs(change_main: ChangeMain, network: nn.Module, _args: tuple[Any, ...], outputs: Any) -> Any:
+    return change_main(partial(_in_units, network), outputs)
+
+
+def _in_units(network: nn.Module, output: Tensor) -> Tensor:
+    mean, deviation = network.get_buffer("target_mean"), network.get_buffer("target_deviation")
+    if mean.numel() == 1:
+        mean, deviation = mean.reshape(()), deviation.reshape(())
+    elif output.ndim and output.shape[1:].numel() == mean.numel():
+        mean, deviation = mean.reshape(output.shape[1:]), deviation.reshape(output.shape[1:])
+    return output * deviation + mean
 
 
 def lenet5(

@@ -95,7 +95,12 @@ REPEATS, WARMUP = 20, 5
 def measure_orthogonalization_share(task: Task) -> float:
     """Return how much of a step's CPU time the orthogonalization of large matrices takes, with one thread."""
     training = task.experiment.training
-    replica = Replica(make_network(task), training, choose_loss(training, task.splits.classes), steps_per_epoch=10**6)
+    replica = Replica(
+        make_network(task),
+        training,
+        choose_loss(training, task.splits.classes, task.splits.loss_unit),
+        steps_per_epoch=10**6,
+    )
     assert isinstance(replica.optimizer, Muon)
     nothing = dict.fromkeys(large_stacks(replica.optimizer), slice(0, 0))
     rows = torch.arange(training.samples_per_step) % len(task.splits.train)

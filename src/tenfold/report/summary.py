@@ -73,7 +73,8 @@ def _calibration(found: Predictions) -> dict[str, Any]:
 
     ECE = sum over bins of n_b / n |accuracy_b - confidence_b| (Guo, Pleiss, Sun & Weinberger 2017).
     """
-    confidence, right = found.confidences.astype(np.float64), found.right.reshape(-1)
+    labeled = found.targets >= 0
+    confidence, right = found.confidences.astype(np.float64)[labeled], found.right.reshape(-1)[labeled]
     place = np.minimum((confidence * BINS).astype(int), BINS - 1)
     bins, error = [], 0.0
     for one in np.unique(place):

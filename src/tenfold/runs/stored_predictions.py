@@ -81,11 +81,13 @@ class Predictions:
         return np.asarray(shifted.max(1) / shifted.sum(1))
 
     def confusion(self) -> NDArray[np.int64]:
-        """Return how many samples of each class (rows) were taken for each class (columns)."""
+        """Return how many samples of each class (rows) were taken for each class (columns); a label below 0 is none."""
         if self.kind == "numbers" or self.targets.size != len(self):
             raise StoreError("a confusion matrix needs one class for each sample")
         count = self.outputs.shape[1] if self.kind == "classes" else 2
-        true, said = (values.reshape(-1).astype(np.int64) for values in (self.targets, self.predictions))
+        wanted = self.targets if self.kind == "classes" else self.targets > 0.5
+        true, said = (values.reshape(-1).astype(np.int64) for values in (wanted, self.predictions))
+        true, said = true[true >= 0], said[true >= 0]
         return np.bincount(true * count + said, minlength=count * count).reshape(count, count)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tenfold.api.train import finished_run, noting, warn
 from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
+from tenfold.data.loading import has_numbers_to_scale, with_scaling
 from tenfold.data.part import Tensors
 from tenfold.engines import RecordedRun, require_no_launcher, resolve
 from tenfold.engines.prepare import check_new_run, describe, prepare
@@ -33,6 +34,7 @@ from tenfold.machine import devices
 from tenfold.runs import Event, Run, Stopwatch, Store
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.run import History
+from tenfold.training.measures import compares_numbers
 from tenfold.workers.fork_server import start_server_for
 from tenfold.workers.task import make_network
 
@@ -175,6 +177,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             outputs=outputs,
         )
         self.experiment_ = self._experiment(len(tensors[0]), x.shape[1], outputs, seed)
+        if has_numbers_to_scale(splits) and compares_numbers(self.experiment_.training):
+            splits = with_scaling(splits, targets=True)
         fitted = fit(self.experiment_, splits, runs=self.runs, callbacks=self.callbacks)
         self.network_, self.result_, self.history_, self.run_ = fitted
         self.n_iter_ = int(self.result_["epochs"])
@@ -259,8 +263,8 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
     """A network that predicts numbers, as an estimator of scikit-learn.
 
-    The parameters and attributes are those of `Classifier`, but for `classes_`. The network learns targets of mean 0
-    and standard deviation 1; `predict` returns them in their own units.
+    The parameters and attributes are those of `Classifier`, but for `classes_`. With a loss of differences
+    (mse, l1, ...), the network learns targets of mean 0 and standard deviation 1, and returns them in their own units.
 
     >>> from sklearn.datasets import make_regression
     >>> x, y = make_regression(200, 10, random_state=0)
@@ -271,16 +275,12 @@ class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Train on inputs X (samples x features) and a number, or a row of numbers, for each."""
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)  # noqa: N806
-        rows = y.astype(np.float64).reshape(len(y), -1)
-        spread = rows.std(axis=0)
-        self.target_mean_, self.target_scale_ = rows.mean(axis=0), np.where(spread > 0, spread, 1.0)
         self._flat_target = y.ndim == 1
-        scaled = (rows - self.target_mean_) / self.target_scale_
-        return self._fit(X, scaled.astype(np.float32), classes=None)
+        return self._fit(X, y.astype(np.float32).reshape(len(y), -1), classes=None)
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the predicted number, or row of numbers, of each sample."""
-        found = self._outputs(X) * self.target_scale_ + self.target_mean_
+        found = self._outputs(X)
         return np.asarray(found[:, 0] if self._flat_target else found)
 
     def __sklearn_tags__(self) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tenfold.common.imports import user_frames
 from tenfold.data import Part, Splits, batches
 from tenfold.data.part import find_main_output, tree_concatenate, tree_leaves, tree_map
+from tenfold.data.streams import StreamPart
 from tenfold.errors import ModelError
 from tenfold.experiment import Training
 from tenfold.machine.cores import use_threads_that_exist
@@ -552,7 +553,9 @@ def make_predictions(training: Training, splits: Splits, part: str, share: Evalu
         main.cpu().numpy(),
         targets.cpu().numpy(),
     )
-    return made if known is None or not _are_images(splits.shape) else _with_pictures(made, known)
+    if known is None or isinstance(known, StreamPart) or not _are_images(splits.shape):
+        return made
+    return _with_pictures(made, known)
 
 
 def _are_images(shape: Any) -> bool:
@@ -567,7 +570,7 @@ def _with_pictures(made: Predictions, samples: Part) -> Predictions:
     """Return the predictions with the most confident mistakes as pictures."""
     if made.kind != "classes" or made.targets.ndim != 1 or made.outputs.ndim != 2:
         return made
-    wrong = np.flatnonzero(~made.right)
+    wrong = np.flatnonzero(~made.right & (made.targets >= 0))
     worst = wrong[np.argsort(-made.confidences[wrong], kind="stable")][:MOST_PICTURES]
     if not len(worst):
         return made

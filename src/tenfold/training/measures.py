@@ -358,12 +358,46 @@ def _reduced(mean: SumMetric, reduction: str) -> SumMetric:
     return SumMetric(mean.sums, ratio("sum", "samples")) if reduction in ("sum", "batchmean") else mean
 
 
-def choose_loss(training: Training, classes: int | None) -> "AlignedMeasure":
-    """Return the loss of the experiment; default: cross-entropy if there are classes, otherwise the squared error."""
+def compares_numbers(training: Training) -> bool:
+    """Return whether the loss follows from the differences of outputs and targets, so that both can be rescaled."""
+    return training.loss is None or _loss_name(training) in LOSSES_OF_NUMBERS
+
+
+def takes_any_labels(training: Training) -> bool:
+    """Return whether the loss was given as an object or an import path, so that it may know labels below 0."""
+    return training.loss is not None and not (isinstance(training.loss, str) and ":" not in training.loss)
+
+
+def choose_loss(training: Training, classes: int | None, unit: Tensor | None = None) -> "AlignedMeasure":
+    """Return the loss of the experiment; default: cross-entropy if there are classes, otherwise the squared error.
+
+    With a `unit`, a number or one for each target, outputs and targets are divided by it.
+    """
     loss = _find(training.loss or ("cross-entropy" if classes is not None else "mse"), LOSSES)
     built_in = [metric for metric in training.metrics if isinstance(metric, str) and ":" not in metric]
     loss.metric = f"the metric {built_in[0]}" if built_in else ""
+    if unit is not None and compares_numbers(training):
+        loss.convert = _InUnits(unit)
     return loss
+
+
+class _InUnits:
+    """Divides outputs and targets by the unit of the targets."""
+
+    def __init__(self, unit: Tensor) -> None:
+        self._unit = unit
+        self._number = float(unit) if unit.numel() == 1 else None
+        self._moved: dict[torch.device, Tensor] = {}
+
+    def __call__(self, outputs: Any, targets: Any) -> tuple[Any, Any]:
+        if not isinstance(outputs, Tensor):
+            return outputs, targets
+        if self._number is not None:
+            return outputs / self._number, targets / self._number
+        if outputs.device not in self._moved:  # copied once: not while a CUDA graph is captured
+            self._moved[outputs.device] = self._unit.to(outputs.device)
+        unit = self._moved[outputs.device]
+        return outputs / unit, targets / unit
 
 
 def choose_metrics(training: Training, classes: int | None) -> "dict[str, AlignedMeasure]":

@@ -226,7 +226,7 @@ def correct(outputs: Tensor, targets: Tensor) -> Tensor:
     """
     if outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1:
         right = outputs.argmax(1) == targets
-        return right if targets.ndim == 1 else right[targets != NO_LABEL]
+        return right if targets.ndim == 1 and not bool((targets < 0).any()) else right[targets >= 0]
     if not targets.is_floating_point() and bool((targets > 1).any()):
         raise ModelError(
             f"accuracy needs an output for each class, but the network has one output for labels from 0 to "

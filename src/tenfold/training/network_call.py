@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from tenfold.data.part import shape_of, tree_leaves
 from tenfold.errors import ModelError
@@ -16,7 +17,7 @@ from tenfold.errors import ModelError
 
 def call_network(network: nn.Module, inputs: Any) -> Any:
     """Return the network's outputs: a tensor, or a tuple or dict of tensors."""
-    if isinstance(inputs, Tensor):
+    if isinstance(inputs, (Tensor, PackedSequence)):
         outputs = network(inputs)
     else:
         args, kwargs = arguments_of(network, inputs)
@@ -35,7 +36,7 @@ def arguments_of(network: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict
 
     A `forward` that cannot take them, such as `forward(inputs)`, gets the tuple or dict itself.
     """
-    if isinstance(inputs, Tensor):
+    if isinstance(inputs, (Tensor, PackedSequence)):
         return (inputs,), {}
     args: tuple[Any, ...]
     kwargs: dict[str, Any]

@@ -60,7 +60,7 @@ class Supervisor:
         self.stopwatch = stopwatch
         self.emit = emit
         training = task.experiment.training
-        self.loss = choose_loss(training, task.splits.classes)
+        self.loss = choose_loss(training, task.splits.classes, task.splits.loss_unit)
         self.metrics = choose_metrics(training, task.splits.classes)
         manifest = manifest or {}
         self.best_loss: float | None = manifest.get("best_loss")

@@ -10,15 +10,17 @@ import torch
 from torch import nn
 
 from tenfold.common.catalog import MODELS
-from tenfold.data import Part, Splits, batch_sizes, make_shards
+from tenfold.data import Part, Splits, batch_sizes, make_shards, order
+from tenfold.data.part import change_main_output
 from tenfold.data.splitting import Shard
+from tenfold.data.streams import StreamPart, check_stream_shards
 from tenfold.experiment import Division, Experiment
 from tenfold.machine.cores import NOT_PINNED, CoreMap
 from tenfold.mixing import is_round_due
 from tenfold.mixing.builders import make_strategy
 from tenfold.models import build
 from tenfold.models.activation_checkpointing import checkpoint_activations
-from tenfold.models.networks import scale_inputs
+from tenfold.models.networks import add_scaling
 from tenfold.runs import stored_predictions
 from tenfold.training import flat_size
 from tenfold.training.evaluation import EvaluatedShare, share_of
@@ -61,17 +63,28 @@ class Task:
 
     @cached_property
     def shards(self) -> list[Shard]:
-        """Return each replica's sample numbers."""
+        """Return each replica's sample numbers; of a stream, only how many they are."""
         division = self.experiment.division
         train = self.splits.train
+        if isinstance(train, StreamPart):
+            check_stream_shards(division.shards)
+            return make_shards(len(train), self.workers, "contiguous")
+        targets = train.read_targets() if division.shards == "label-skew" else train.targets
         return make_shards(
-            train.targets if train.targets is not None else len(train),
+            targets if targets is not None else len(train),
             self.workers,
             division.shards,
             seed=self.experiment.data.split_seed,
             alpha=division.skew,
             fractions=division.fractions,
         )
+
+    def visits(self, worker: int, epoch: int) -> tuple[Part, torch.Tensor]:
+        """Return what a worker reads in an epoch: a part, and sample numbers in the order of the visits."""
+        train, shard = self.splits.train, self.shards[worker]
+        if isinstance(train, StreamPart):
+            return train.shard(worker, self.workers), torch.arange(len(shard)) + epoch * len(shard)
+        return train, order(shard, self.experiment.training.seed, epoch, worker)
 
     @cached_property
     def steps_per_epoch(self) -> int:
@@ -132,7 +145,7 @@ def make_network(task: Task) -> nn.Module:
     experiment, splits = task.experiment, task.splits
     network = build(experiment.model, splits.shape, splits.outputs, seed=experiment.training.seed)
     if splits.scaling is not None:
-        scale_inputs(network, splits.scaling)
+        add_scaling(network, splits.scaling, change_main_output)
     if experiment.model.name in MODELS and not experiment.training.needs_closure:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if experiment.training.activation_checkpointing:

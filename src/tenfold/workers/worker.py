@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.common.catalog import MODELS
-from tenfold.data import DatasetPart, Part, batches, order
+from tenfold.data import DatasetPart, Part, batches
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.machine.liveness import WorkerProgress, memory_use, peak_memory
 from tenfold.mixing.builders import rate_scale, warmup_epochs
@@ -63,7 +63,7 @@ class Worker:
         self.report = report
         self.progress = progress or WorkerProgress()
         training = task.experiment.training
-        self.loss = choose_loss(training, task.splits.classes)
+        self.loss = choose_loss(training, task.splits.classes, task.splits.loss_unit)
         self.metrics = choose_metrics(training, task.splits.classes)
         self.replica = make_replica(
             network,
@@ -144,9 +144,9 @@ class Worker:
         with random_turn():
             seed_everything(training.seed, self.epoch, self.number)
         self.replica.network.train()
-        samples_in_order = order(task.shards[self.number], training.seed, self.epoch, self.number)
+        part, samples_in_order = task.visits(self.number, self.epoch)
         done, self._steps_before_joining = self._steps_before_joining, 0
-        stream = self.replica.feed(task.splits.train, batches(samples_in_order, training.samples_per_step)[done:])
+        stream = self.replica.feed(part, batches(samples_in_order, training.samples_per_step)[done:])
         loss, samples = 0.0, 0
         first = self.epoch * task.steps_per_epoch
         time.skip()

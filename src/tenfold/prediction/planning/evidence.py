@@ -63,7 +63,10 @@ def measure_noise(task: Task, weights: dict[str, Tensor]) -> float:
     batch = max(1, min(batch, len(part) // count))
     generator = torch.Generator().manual_seed(training.seed)
     visits = list(batches(torch.randperm(len(part), generator=generator)[: count * batch], batch))
-    device, loss = devices.resolve(task.experiment.machine.device), choose_loss(training, task.splits.classes)
+    device, loss = (
+        devices.resolve(task.experiment.machine.device),
+        choose_loss(training, task.splits.classes, task.splits.loss_unit),
+    )
     moves = []
     for replica_visits in (visits[at : at + STEPS] for at in range(0, count, STEPS)):
         network = make_network(task).to(device)

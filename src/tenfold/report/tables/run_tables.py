@@ -328,6 +328,8 @@ def shards_table(run: Run) -> Table:
     ]
     total = f"{count(sum(samples))} samples"
     caption = f"{total}, each exactly once" if shards.get("once") else f"{total}; NOT each exactly once"
+    if shards.get("once", False) is None:
+        caption = f"{total} of a stream in each epoch"
     table = TextTable(["replica", "samples", *labels], rows, title=f"shards, {shards.get('kind', 'not recorded')}")
     return table.to_rich(words=0, caption=caption)
 

@@ -70,7 +70,7 @@ class ShardFacts(BaseModel):
     kind: str
     samples: list[int]
     classes: list[list[int]] | None = None
-    once: bool = False
+    once: bool | None = None
 
 
 class CoreFacts(BaseModel):

@@ -1,0 +1,334 @@
+"""Parts that are read from beginning to end: iterable-style Datasets and other streams.
+
+A shard of a stream is a stream. A sample's number is its position in the stream of its worker, counted on from epoch to
+epoch; where the source ends, it is read again from its beginning.
+"""
+
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from tenfold.common.imports import warn_user
+from tenfold.data.dataset_part import CheckLabels, Collate, as_batch, leaves_of, quiet_randomness
+from tenfold.data.part import CopyTimer, Indices, Part, Splits, Tensors, as_indices, digest, select_rows, tree_leaves
+from tenfold.errors import DataError, ExperimentError
+
+SHARD_KINDS_OF_STREAMS = ("iid", "contiguous")
+_FINGERPRINT_SAMPLES = 8
+_WORKER_INFO = threading.RLock()
+"""torch has one worker info for each process, not for each thread."""
+
+
+def is_stream(value: Any) -> bool:
+    """Return whether a value is an iterable-style Dataset, of torch or Hugging Face."""
+    return isinstance(value, IterableDataset) or (_is_hugging_face(value) and not hasattr(value, "__getitem__"))
+
+
+def _is_hugging_face(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "datasets" and hasattr(value, "__iter__")
+
+
+class StreamPart(Part):
+    """A stream, or what one of several workers reads of it."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Collate,
+        *,
+        length: int | None = None,
+        repeats: bool = False,
+        pass_limit: int | None = None,
+        worker: int = 0,
+        workers: int = 1,
+        device: torch.device | str = "cpu",
+        check_labels: CheckLabels | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.collate = collate
+        self.length = length if length is not None else self.own_length
+        """The samples of an epoch, or of a part that is evaluated; None if that is not known."""
+        self.repeats = repeats
+        """Whether the source is read again where it ends, as a training part is."""
+        self.pass_limit = pass_limit
+        """The most samples of one pass over the source, for all workers together."""
+        self.worker, self.workers = worker, workers
+        self.device = torch.device(device)
+        self.check_labels = check_labels
+        self._reader: _Reader | None = None
+        self._shards: dict[tuple[int, int], StreamPart] = {}
+        self._copies = CopyTimer(self.device)
+
+    def __len__(self) -> int:
+        if self.length is None:
+            raise DataError(f"the stream ({type(self.dataset).__name__}) has no length; give it a __len__")
+        return self.length
+
+    @property
+    def targets(self) -> None:
+        """Targets are known only when they are read."""
+        return
+
+    def shard(self, worker: int, workers: int) -> "StreamPart":
+        """Return what one of several workers reads: of a source that does not divide itself, every n-th sample."""
+        if (worker, workers) not in self._shards:
+            length = len(range(worker, len(self), workers))
+            self._shards[worker, workers] = self._with(length=length, worker=worker, workers=workers)
+        return self._shards[worker, workers]
+
+    def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
+        """Yield the samples at these positions, which have to follow each other within a batch."""
+        for batch in indices:
+            rows = as_indices(batch).tolist()
+            if rows != list(range(rows[0], rows[0] + len(rows))):
+                raise _no_random_access("samples in any order")
+            if self._reader is None or self._reader.position > rows[0]:
+                self._reader = _Reader(self)
+            self._reader.skip(rows[0] - self._reader.position)
+            x, y = self.collate(list(islice(self._reader, len(rows))))
+            if self.check_labels is not None and isinstance(y, Tensor):
+                self.check_labels(y)
+            with self._copies.timing():
+                moved = as_batch(x, y, self.device)
+            yield moved
+
+    def subset(self, indices: Indices) -> Tensors:
+        """Read the first samples into memory; others would need random access."""
+        rows = as_indices(indices)
+        first = int(rows.max()) + 1
+        if len(set(rows.tolist())) != first:
+            raise _no_random_access("some of its samples")
+        with quiet_randomness():
+            x, y = next(self._with().batches([range(first)]))
+        if not all(isinstance(one, Tensor) for one in (*tree_leaves(x), y)):
+            raise _no_random_access("some of its samples")
+        return Tensors(select_rows(x, rows.to(self.device)), y.index_select(0, rows.to(self.device)))
+
+    def fingerprint(self) -> str:
+        """Digest of the length and of the first samples."""
+        with quiet_randomness():
+            samples = list(islice(iter(self.dataset), _FINGERPRINT_SAMPLES))
+        return digest(type(self.dataset).__name__, self.length, *leaves_of(samples))
+
+    def to(self, device: torch.device | str) -> "StreamPart":
+        """Read the same stream, and move each batch to `device`."""
+        return self._with(device=device)
+
+    def take_copy_seconds(self) -> float:
+        """Return the seconds that copies of batches to the GPU have taken since the last call."""
+        return self._copies.take() + sum(shard.take_copy_seconds() for shard in self._shards.values())
+
+    @property
+    def own_length(self) -> int | None:
+        """The length that the source says it has; None if it says none."""
+        try:
+            return len(self.dataset)
+        except (TypeError, NotImplementedError):
+            return None
+
+    def sized(self, length: int, *, repeats: bool, pass_limit: int | None) -> "StreamPart":
+        """Return the same stream with a length."""
+        return self._with(length=length, repeats=repeats, pass_limit=pass_limit)
+
+    def count(self, most: int) -> int:
+        """Return how many samples there are, but at most so many; they are read for that."""
+        with quiet_randomness():
+            return sum(1 for _ in islice(iter(self.dataset), most))
+
+    def _with(self, **changes: Any) -> "StreamPart":
+        names = ("length", "repeats", "pass_limit", "worker", "workers", "device", "check_labels")
+        same = {name: getattr(self, name) for name in names}
+        return StreamPart(self.dataset, self.collate, **(same | changes))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_reader": None, "_shards": {}}
+
+
+class _Reader:
+    """Reads a worker's samples one after another, and knows its position."""
+
+    def __init__(self, part: StreamPart) -> None:
+        self.position = 0
+        self._part = part
+        self._passes = 0
+        self._warned = False
+        self._begin_pass()
+
+    def skip(self, samples: int) -> None:
+        """Read this many samples without using them."""
+        for _ in islice(self, samples):
+            pass
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        at_end = object()
+        sample = next(self._samples, at_end)
+        if sample is at_end:
+            self._end_pass()
+            self._begin_pass()
+            sample = next(self._samples, at_end)
+            if sample is at_end:
+                raise self._ended("gives no samples")
+        self.position += 1
+        self._in_pass += 1
+        return sample
+
+    def _begin_pass(self) -> None:
+        part = self._part
+        most = None if part.pass_limit is None else len(range(part.worker, part.pass_limit, part.workers))
+        self._samples = islice(_samples_of(part.dataset, part.worker, part.workers, self._passes), most)
+        self._in_pass = 0
+        self._passes += 1
+
+    def _end_pass(self) -> None:
+        part = self._part
+        if not self._in_pass:
+            raise self._ended("gives no samples")
+        if not part.repeats:
+            raise self._ended(f"ended after {self._in_pass} samples, although its length is {part.length}")
+        if part.length is not None and self._in_pass < part.length and not self._warned:
+            self._warned = True
+            warn_user(
+                f"the stream ({type(part.dataset).__name__}) gives worker {part.worker} {self._in_pass} samples, but "
+                f"an epoch takes {part.length}: it is read again, so that some samples come more than once in an epoch"
+            )
+
+    def _ended(self, what: str) -> DataError:
+        part = self._part
+        reader = f" for worker {part.worker} of {part.workers}" if part.workers > 1 else ""
+        fewer = "; use fewer workers, or a source that can be divided among them" if part.workers > 1 else ""
+        return DataError(f"the stream ({type(part.dataset).__name__}) {what}{reader}{fewer}")
+
+
+def _samples_of(dataset: Any, worker: int, workers: int, epoch: int) -> Iterator[Any]:
+    """Yield one worker's samples of one pass over a source: all workers together get each sample once.
+
+    Sources of Hugging Face are divided by `split_dataset_by_node`. Others are told which worker reads, as torch's
+    DataLoader tells it to those that call `get_worker_info`. One that does not ask gives every worker all samples, of
+    which it uses every n-th. `set_epoch`, if there is one, is called with the number of the pass.
+    """
+    if hasattr(dataset, "set_epoch"):
+        dataset.set_epoch(epoch)
+    if workers == 1:
+        yield from iter(dataset)
+        return
+    if _is_hugging_face(dataset):
+        from datasets.distributed import split_dataset_by_node
+
+        yield from iter(split_dataset_by_node(dataset, rank=worker, world_size=workers))
+        return
+    info = _WorkerInfo(worker, workers, dataset)
+    with _told(info):
+        samples = iter(dataset)
+    at_end, place = object(), 0
+    while True:
+        with _told(info):
+            sample = next(samples, at_end)
+        if sample is at_end:
+            return
+        if info.was_asked or place % workers == worker:
+            yield sample
+        place += 1
+
+
+class _WorkerInfo:
+    """What `get_worker_info` returns in a stream; it notes whether the number of workers was asked for."""
+
+    def __init__(self, worker: int, workers: int, dataset: Any) -> None:
+        self.id = worker
+        self.seed = torch.initial_seed() % 2**63 + worker
+        self.dataset = dataset
+        self.was_asked = False
+        self._workers = workers
+
+    @property
+    def num_workers(self) -> int:
+        self.was_asked = True
+        return self._workers
+
+
+@contextmanager
+def _told(info: _WorkerInfo) -> Iterator[None]:
+    """Let torch's `get_worker_info` return this for the duration of the block."""
+    torch_worker: Any = sys.modules["torch.utils.data._utils.worker"]
+    with _WORKER_INFO:
+        before = torch_worker._worker_info
+        torch_worker._worker_info = info
+        try:
+            yield
+        finally:
+            torch_worker._worker_info = before
+
+
+def with_lengths(splits: Splits, epoch_samples: int | None, limit: int | None) -> Splits:
+    """Return splits whose streams have a length: given, or their own; `limit` is the most samples of each part."""
+    if epoch_samples is not None and not isinstance(splits.train, StreamPart):
+        raise DataError(
+            f"data.epoch_samples = {epoch_samples} is for streams (iterable-style Datasets); these data have "
+            f"{len(splits.train)} samples, which are an epoch"
+        )
+    sized: dict[str, Part] = {}
+    for name, part in splits.parts.items():
+        if not isinstance(part, StreamPart):
+            sized[name] = part
+            continue
+        found = part.own_length
+        if name == "train":
+            length = epoch_samples or min((one for one in (found, limit) if one is not None), default=None)
+        else:
+            length = found if found is not None or limit is None else part.count(limit)
+            length = length if length is None or limit is None else min(length, limit)
+        if not length:
+            raise DataError(
+                f"the {name} part is a stream without a length; "
+                + (
+                    "set epoch_samples, the samples of an epoch"
+                    if name == "train"
+                    else "give it a __len__, or set limit, the most samples of each part"
+                )
+            )
+        sized[name] = part.sized(length, repeats=name == "train", pass_limit=limit)
+    whole: dict[str, Any] = sized
+    return replace(splits, **whole)
+
+
+def check_stream_is_not_cut(splits: Splits, **cuts: Any) -> None:
+    """Raise a DataError for a training part that is a stream, and something that would have to cut it."""
+    for name, value in cuts.items():
+        if isinstance(splits.train, StreamPart) and value is not None and value is not False and value != 0:
+            raise DataError(
+                f"data.{name} needs random access to the samples, which a stream (iterable-style Dataset) does not "
+                "give; give the parts one by one: data=(train, test) or (train, validation, test)"
+            )
+
+
+def check_stream_shards(kind: str) -> None:
+    """Raise an ExperimentError for shards that a stream cannot be divided into."""
+    if kind not in SHARD_KINDS_OF_STREAMS:
+        raise ExperimentError(
+            f'division.shards = "{kind}" needs random access to the samples, which a stream (iterable-style Dataset) '
+            "does not give; leave it out"
+        )
+
+
+def refuse_stream(part: Part, what: str) -> None:
+    """Raise a DataError if a part is a stream; `what` is what needs random access."""
+    if isinstance(part, StreamPart):
+        raise _no_random_access(what)
+
+
+def _no_random_access(what: str) -> DataError:
+    return DataError(
+        f"{what} cannot be had from a stream (iterable-style Dataset), which is read from beginning to end; give a "
+        "map-style Dataset, with __len__ and __getitem__, or arrays"
+    )
