@@ -287,8 +287,9 @@ class Run:
     def predict(self, x: Any) -> Any:
         """Return what the model predicts for samples x: class numbers (0 or 1 for a single logit), or numbers.
 
-        `x` is a tensor or an array, samples first, and so is what is returned. It is scaled as in training: uint8 is
-        divided by 255; for a run on a built-in data set, whole numbers are pixels as its files hold them.
+        `x` is a tensor or an array, samples first, and so is what is returned; data that `train` takes are accepted,
+        too, without their targets or with them. It is scaled as in training: uint8 is divided by 255; for a run on a
+        built-in data set, whole numbers are pixels as its files hold them.
         """
         return self._build.predict(self, x)
 
