@@ -173,7 +173,9 @@ class Supervisor:
         self._announce(EpochEnded(at=self.stopwatch.now(), epoch=first.epoch, metrics=measured))
         patience = self.task.experiment.training.patience
         stop = patience is not None and self.best_epoch is not None and first.epoch - self.best_epoch >= patience
-        return Decision(stop=stop or self._stops, best=best)
+        metric = main_metric(name for name in self.metrics if name in self.measured)
+        found = self.measured[metric] if metric is not None and self.task.evaluation_part is not None else None
+        return Decision(stop=stop or self._stops, best=best, loss=loss, metric=found)
 
     @property
     def _stops(self) -> bool:

@@ -204,6 +204,10 @@ class Decision:
     stop: bool = False
     best: bool = False
     saved: bool = True
+    loss: float | None = None
+    """After an epoch: the loss on the evaluation part, or in training where there is none."""
+    metric: float | None = None
+    """After an epoch: the first metric, where there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -258,6 +258,8 @@ class Worker:
             return decision
 
         decision = self.channels.repeat(evaluate)
+        if decision.loss is not None:
+            self.replica.rates.observe(decision.loss, decision.metric)
         self.time.lap("evaluate")
         return decision.stop
 
