@@ -20,7 +20,7 @@ from tenfold.cli import COMMANDS, app
 
 ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "build" / "gallery"
-OWN_METHODS = {"recipes": ["tenfold.papers.run"]}
+OWN_METHODS = {"recipes": ["tenfold.papers.run"], "report": ["tenfold.report.pages.run_pages.report"]}
 """What the API page shows of a public name that is a module."""
 EDGE = re.compile(r"(\w+)(?:\[\"([^\"]*)\"\])?\s*-->\s*(\w+)(?:\[\"([^\"]*)\"\])?")
 

@@ -21,6 +21,7 @@ EXPECTED = [
     "plan",
     "recipes",
     "recommend",
+    "report",
     "resume",
     "shard",
     "simulate",

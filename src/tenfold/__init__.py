@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tenfold.experiment import Experiment
     from tenfold.loop import average, shard
     from tenfold.papers.recommend import recommend
+    from tenfold.report.pages.run_pages import report
     from tenfold.runs import Run
     from tenfold.runs.callbacks import Callback
 
@@ -42,6 +43,7 @@ __all__ = [
     "plan",
     "recipes",
     "recommend",
+    "report",
     "resume",
     "shard",
     "simulate",
@@ -68,6 +70,7 @@ _HOMES = {
     "plan": "tenfold.api.plan",
     "recipes": "tenfold.papers",
     "recommend": "tenfold.papers.recommend",
+    "report": "tenfold.report",  # a package that can be called
     "resume": "tenfold.api.train",
     "shard": "tenfold.loop",
     "simulate": "tenfold.api.simulate",

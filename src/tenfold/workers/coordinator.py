@@ -37,7 +37,7 @@ from tenfold.training.evaluation import (
     without_large_outputs,
 )
 from tenfold.training.measures import describe_equal_targets, is_reached, output_kind, require_direction
-from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task
+from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task, describe_few_steps
 
 
 class Supervisor:
@@ -93,6 +93,8 @@ class Supervisor:
         for note in self.task.splits.notes:
             self.emit(Note(at=self.stopwatch.now(), text=note))
         if text := describe_equal_targets(self.task.splits.train.targets):
+            self.emit(Warned(at=self.stopwatch.now(), text=text))
+        if not resumed and (text := describe_few_steps(self.task)):
             self.emit(Warned(at=self.stopwatch.now(), text=text))
         self.emit(
             Started(

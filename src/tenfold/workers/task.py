@@ -23,6 +23,9 @@ from tenfold.runs import stored_predictions
 from tenfold.training import flat_size
 from tenfold.training.evaluation import EvaluatedShare, share_of
 
+FEWEST_STEPS = 10
+"""A run with fewer steps is warned about."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -116,6 +119,20 @@ class Task:
     def share(self, part: Part, rank: int, size: int | None = None) -> torch.Tensor:
         """Return the sample numbers of a part that one of `size` ranks (default: all workers) evaluates."""
         return share_of(len(part), rank, size or self.workers)
+
+
+def describe_few_steps(task: Task) -> str:
+    """Return a warning if the optimizer takes so few steps in the whole run that it can hardly learn; "" if not."""
+    training = task.experiment.training
+    steps = task.steps_per_epoch * training.epochs
+    if steps >= FEWEST_STEPS or training.needs_closure:
+        return ""
+    workers = f" x {task.workers} workers" if task.workers > 1 else ""
+    return (
+        f"the whole run has {steps} step{'s' * (steps > 1)}, too few to learn much: {len(task.splits.train):,} samples "
+        f"in batches of {training.samples_per_step}{workers}, {training.epochs} "
+        f"epoch{'s' * (training.epochs > 1)}; use more epochs or a smaller batch_size"
+    )
 
 
 def weight_bytes(task: Task) -> int:
