@@ -61,7 +61,7 @@ class Fields(TypedDict, total=False):
     seed: int
     log_every: int
     save_predictions: bool
-    workers: int
+    workers: int | Literal["auto"]
     strategy: Literal[
         "allreduce",
         "butterfly",
@@ -160,7 +160,7 @@ class Grid(TypedDict, total=False):
     seed: OneOrSeveral[int]
     log_every: OneOrSeveral[int]
     save_predictions: OneOrSeveral[bool]
-    workers: OneOrSeveral[int]
+    workers: OneOrSeveral[int | Literal["auto"]]
     strategy: OneOrSeveral[
         Literal[
             "allreduce",

@@ -40,6 +40,7 @@ from tenfold.experiment.values import (
     TakesList,
     Text,
     UnrecordedObject,
+    WorkerCount,
     check_name,
     known_as,
     label_of,
@@ -257,8 +258,9 @@ class Training(Section):
 class Division(Section):
     """How data are divided among replicas, and how these average; a round is one averaging, of gradients or weights."""
 
-    workers: Count = 1
-    """Replicas that train in parallel, each on its own shard."""
+    workers: WorkerCount = 1
+    """Replicas that train in parallel, each on its own shard; "auto": one for each core that this process may use, and
+    one on a GPU or where a launcher starts the workers."""
     strategy: Annotated[str, OneOf(STRATEGIES)] = "allreduce"
     """Who averages with whom in a round."""
     strategy_options: Options = {}

@@ -28,10 +28,12 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from tenfold.common.catalog import Registry, suggest
 from tenfold.common.files import names_data_file
+from tenfold.common.imports import resolve
 from tenfold.common.trust import RecordedPath
 
 LARGEST = 2**63
 EPOCH = "epoch"
+AUTO = "auto"
 DEEPEST = 32
 LARGEST_PICKLE = 16 * 2**20
 """Bytes; a function that holds whole data sets is not kept with each run."""
@@ -39,6 +41,10 @@ LARGEST_PICKLE = 16 * 2**20
 
 class TakesList(BeforeValidator):
     """Marks a field whose value is a list, so that a grid tells it from a list of values; the function converts it."""
+
+
+class CountOrAuto(BeforeValidator):
+    """Marks a field that takes a number or "auto", which becomes a number when the experiment is made."""
 
 
 class OneOf:
@@ -116,6 +122,12 @@ def _check_steps(value: object) -> object:
     raise PydanticCustomError("steps_or_epoch", 'should be a number of steps above 0, or "epoch"')
 
 
+def count_workers(device: str = "cpu") -> int:
+    """Return the number of workers that "auto" stands for on this machine; see `machine/cores.py`."""
+    count: int = resolve("tenfold.machine.cores:count_workers", "function")(device)  # experiments know no machines
+    return count
+
+
 def plain(value: Any) -> Any:
     """Turn NumPy's numbers into Python's, which is what strict fields accept."""
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
@@ -137,6 +149,11 @@ AsTable = BeforeValidator(_as_table)
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(gt=0, lt=LARGEST)]
+WorkerCount = Annotated[
+    Count,
+    CountOrAuto(lambda value: count_workers() if value == AUTO else value),
+    WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"const": AUTO}]}),
+]
 NonNegative = Annotated[int, Field(ge=0, lt=LARGEST)]
 StepsOrEpoch = Annotated[Count | Literal["epoch"] | None, BeforeValidator(_check_steps)]
 Options = Annotated[dict[str, Any], AfterValidator(_written)]

@@ -122,10 +122,13 @@ class Task:
 
 
 def describe_few_steps(task: Task) -> str:
-    """Return a warning if the optimizer takes so few steps in the whole run that it can hardly learn; "" if not."""
+    """Return a warning if the optimizer takes so few steps in the whole run that it can hardly learn; "" if not.
+
+    A run with `data.limit` is a quick test, and L-BFGS searches in each step.
+    """
     training = task.experiment.training
     steps = task.steps_per_epoch * training.epochs
-    if steps >= FEWEST_STEPS or training.needs_closure:
+    if steps >= FEWEST_STEPS or training.needs_closure or task.experiment.data.limit is not None:
         return ""
     workers = f" x {task.workers} workers" if task.workers > 1 else ""
     return (

@@ -247,7 +247,7 @@ def report(runs: Run | Sequence[Run] | Comparison, path: str | Path = "report.ht
     if isinstance(runs, Comparison):
         given: list[Any] = runs.runs
     else:
-        given = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
+        given = list(runs) if isinstance(runs, list | tuple) else [runs]
     for one in given:
         if not isinstance(one, Run):
             what = f"a {type(one).__name__}"
