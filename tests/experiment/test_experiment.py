@@ -483,13 +483,13 @@ class TestAutomaticWorkers:
 
     def test_there_is_one_for_each_core_of_this_process(self, tmp_path):
         (tmp_path / "auto.toml").write_text('[division]\nworkers = "auto"\n')
-        for experiment in (
+        for made in (
             Experiment(workers="auto"),
             Experiment(division={"workers": "auto"}),
             Experiment(lr=0.1).replace(workers="auto"),
             Experiment.load(tmp_path / "auto.toml"),
         ):
-            assert experiment.division.workers == 6
+            assert made.division.workers == 6
         assert Division(workers="auto").workers == 6
 
     def test_a_gpu_has_one(self):

@@ -39,6 +39,8 @@ class Task:
     """The cores that each worker is pinned to."""
     checkpoints: Path | None = None
     """The folder for checkpoints; None if none are saved."""
+    expects_few_steps: bool = False
+    """Whether a run of very few steps is meant to be one, as that of `partial_fit`."""
 
     @property
     def workers(self) -> int:
@@ -128,7 +130,8 @@ def describe_few_steps(task: Task) -> str:
     """
     training = task.experiment.training
     steps = task.steps_per_epoch * training.epochs
-    if steps >= FEWEST_STEPS or training.needs_closure or task.experiment.data.limit is not None:
+    few_are_meant = task.expects_few_steps or training.needs_closure
+    if steps >= FEWEST_STEPS or few_are_meant or task.experiment.data.limit is not None:
         return ""
     workers = f" x {task.workers} workers" if task.workers > 1 else ""
     return (
