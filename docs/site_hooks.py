@@ -20,7 +20,7 @@ from tenfold.cli import COMMANDS, app
 
 ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "build" / "gallery"
-OWN_METHODS = {"recipes": ["tenfold.papers.run"]}
+OWN_METHODS = {"recipes": ["tenfold.papers.run"], "report": ["tenfold.report.pages.run_pages.report"]}
 """What the API page shows of a public name that is a module."""
 EDGE = re.compile(r"(\w+)(?:\[\"([^\"]*)\"\])?\s*-->\s*(\w+)(?:\[\"([^\"]*)\"\])?")
 
@@ -44,7 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Lead links to example programs to their page, and draw diagrams as tables: their scripts would be fetched."""
     up = "../" * page.file.src_uri.count("/")
-    markdown = markdown.replace("```python no-run", "```python")
+    markdown = re.sub(r"^```python (?:no-run|needs \w+)$", "```python", markdown, flags=re.MULTILINE)
     markdown = re.sub(
         r"\]\((?:\.\./)+examples/(\w+)\.py\)", lambda found: f"]({up}reference/examples.md#{found[1]}py)", markdown
     )

@@ -70,6 +70,27 @@ def test_its_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "runs" / "tenfold.db").exists()
 
 
+NEEDING = [
+    pytest.param(kind.split()[-1], match["text"], id=f"{page.stem}-{kind.split()[-1]}")
+    for page in PAGES
+    for match in BLOCK.finditer(page.read_text())
+    if (kind := match["kind"].strip()).startswith("python needs ")
+]
+"""Blocks that need a package which is not installed everywhere; each is a program of its own."""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("_workers_with_imports")
+@pytest.mark.parametrize(("package", "text"), NEEDING)
+def test_its_python_for_other_packages_runs(
+    package: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TENFOLD_RUNS", raising=False)
+    exec(compile(text, f"block for {package}", "exec"), {"__name__": "__main__"})
+
+
 @looped("page", [page for page in PAGES if blocks(page, "toml")])
 def test_its_experiments_are_valid(page: Path) -> None:
     for block in blocks(page, "toml"):

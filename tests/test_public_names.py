@@ -19,6 +19,7 @@ EXPECTED = [
     "list_runs",
     "open_run",
     "plan",
+    "report",
     "resume",
     "shard",
     "simulate",

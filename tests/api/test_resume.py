@@ -137,6 +137,11 @@ class TestTheSameWeights:
         run = interrupted(**fields)
         assert_same(tenfold.resume(run), tenfold.train(**fields))
 
+    def test_with_a_schedule_that_looks_at_the_loss(self) -> None:
+        plateau = {"patience": 0, "factor": 0.3, "threshold": 0.2}
+        fields = SMALL | {"schedule": "torch.optim.lr_scheduler:ReduceLROnPlateau", "schedule_options": plateau}
+        assert_same(tenfold.resume(interrupted(**fields)), tenfold.train(**fields))
+
     @pytest.mark.parametrize(
         "changes",
         [

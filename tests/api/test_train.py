@@ -280,14 +280,19 @@ class TestModels:
         assert same(first, second)
         assert not same(first, third)
 
-    def test_a_lambda_from_an_earlier_run_cannot_be_built_again_and_says_so(self) -> None:
+    def test_a_lambda_of_another_process_cannot_be_built_again_and_says_so(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         train(model=lambda: small_network(), data="digits", limit=100, epochs=1)
+        assert tenfold.open_run().model is not None
+        monkeypatch.setattr("tenfold.common.trust._written_here", set())
         run = tenfold.open_run()
         with pytest.raises(ModelError, match=r"given as a Python object .* network\.load_state_dict\(run\.weights\)"):
             _ = run.model
         assert small_network().load_state_dict(run.weights)
 
-    def test_it_can_be_built_again_by_who_trusts_the_folder(self) -> None:
+    def test_it_can_be_built_again_by_who_trusts_the_folder(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tenfold.runs.store.note_written", lambda content: None)
         trained = train(model=lambda: small_network(), data="digits", limit=100, epochs=1)
         x = torch.rand(2, 1, 8, 8)
         assert torch.equal(tenfold.open_run(trust=True).model(x), trained.model(x))

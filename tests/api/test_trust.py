@@ -375,6 +375,61 @@ def test_the_version_of_the_code_is_noted_without_running_what_a_repository_name
     assert not marker.exists()
 
 
+PROGRAM = """
+import sys
+import torch
+import tenfold
+
+class Net(torch.nn.Module):
+    def __init__(self, width=WIDTH):
+        super().__init__()
+        self.layer = torch.nn.Linear(width, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+if sys.argv[1] == "train":
+    data = torch.randn(40, 3), torch.arange(40) % 2
+    tenfold.train(model=Net, data=data, epochs=1, name="class", progress=False)
+    tenfold.train(model=lambda: Net(), data=data, epochs=1, name="function", progress=False)
+    assert tenfold.open_run("function").model is not None
+if sys.argv[1] == "other":
+    del Net
+print(tenfold.open_run(sys.argv[2]).predict(torch.zeros(2, 3)).shape)
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("purpose", "run", "width", "works"),
+    [
+        ("open", "class", 3, True),
+        ("open", "class", 4, False),
+        ("open", "function", 3, False),
+        ("other", "class", 3, False),
+    ],
+)
+def test_a_class_of_the_running_program_needs_no_trust(
+    trained_by_a_program: Path, purpose: str, run: str, width: int, works: bool
+) -> None:
+    ended = run_program(trained_by_a_program, purpose, run, width)
+    assert (ended.returncode == 0) is works, ended.stderr
+    assert works or "trust=True" in ended.stderr
+
+
+def run_program(folder: Path, purpose: str, run: str, width: int) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(PROGRAM.replace("WIDTH", str(width)))
+    command = [sys.executable, "program.py", purpose, run]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def trained_by_a_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("program")
+    assert run_program(folder, "train", "class", 3).returncode == 0
+    return folder
+
+
 def test_names_are_imported_in_few_places() -> None:
     """Whoever adds a place decides whether the name can come from data: then `resolve` is the way."""
     source = Path(tenfold.__file__).parent

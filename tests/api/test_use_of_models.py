@@ -30,6 +30,20 @@ class TwoInputs(torch.nn.Module):
         return self.layer(torch.cat([left, right], 1))
 
 
+class NextToken(torch.nn.Module):
+    """Returns (logits, loss), as language models do that take their labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.last = torch.nn.Embedding(7, 4), torch.nn.Linear(4, 7)
+
+    def forward(
+        self, tokens: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        logits = self.last(self.embedding(tokens))
+        return logits, None if labels is None else torch.nn.functional.cross_entropy(logits.mT, labels)
+
+
 def tenfold_(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
@@ -106,6 +120,33 @@ class TestPredicting:
         with pytest.raises(tenfold.TenfoldError, match="x holds inputs of shape left 3, right 3 for 40 samples"):
             run.predict(x | {"right": x["left"]})
 
+    @pytest.mark.parametrize("given", ["dict", "tuple"])
+    def test_labels_that_the_network_took_in_training_are_not_needed(self, folder: Path, given: str) -> None:
+        tokens = torch.arange(200).reshape(40, 5) % 7
+        labels = (tokens + 1) % 7
+        inputs = {"tokens": tokens, "labels": labels} if given == "dict" else (tokens, labels)
+        run = tenfold.train(model=NextToken(), data=(inputs, labels), loss="network", epochs=1, runs=folder)
+        expected = run.model(tokens)[0].argmax(-1)
+        forms = [{"tokens": tokens}, inputs] if given == "dict" else [tokens, (tokens,), inputs]
+        for x in [*forms, (inputs, labels)]:
+            assert torch.equal(run.predict(x), expected)
+        with pytest.raises(DataError, match="takes"):
+            run.predict({"labels": labels} if given == "dict" else (labels[:, :2],))
+
+    def test_the_data_of_training_are_taken_as_they_are(self, folder: Path) -> None:
+        x, y = torch.randn(40, 3), torch.arange(40) % 2
+        run = tenfold.train(model="mlp", data=(x, y), epochs=1, runs=folder)
+        expected = run.predict(x)
+        samples = list(zip(x, y, strict=True))
+        for form in ((x, y), TensorDataset(x, y), DataLoader(TensorDataset(x, y), shuffle=True), samples):
+            assert torch.equal(run.predict(form), expected)
+        assert np.array_equal(run.predict((x.numpy(), y.numpy())), expected.numpy())
+        with pytest.raises(DataError, match="takes samples of shape"):
+            run.predict(TensorDataset(x[:, :2], y))
+        columns = {"left": x, "right": x[:, :2], "label": y}
+        run = tenfold.train(model=TwoInputs, data=columns, epochs=1, runs=folder)
+        assert torch.equal(run.predict(columns), run.predict({"left": x, "right": x[:, :2]}))
+
     @pytest.mark.parametrize(
         ("x", "sentence"),
         [
@@ -144,8 +185,6 @@ class TestEvaluating:
         with pytest.raises(tenfold.TenfoldError, match="have different collate functions; give them one at a time"):
             run.evaluate((own, DataLoader(samples)))
         assert run.evaluate((own, own)) == pytest.approx(measured)
-        with pytest.raises(tenfold.TenfoldError, match="x is a DataLoader; predict takes samples as an array"):
-            run.predict(DataLoader(samples))
         some = SubsetRandomSampler([1, 2])
         for loader in (
             DataLoader(samples, sampler=some),

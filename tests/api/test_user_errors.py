@@ -126,6 +126,38 @@ def test_metrics_whose_outputs_do_not_fit_are_refused_after_the_first_step(monke
     assert not any(isinstance(event, EpochEnded) for event in heard)
 
 
+class Positions(nn.Module):
+    """A recurrent network whose outputs begin with the positions, not with the samples."""
+
+    def __init__(self, *, several: bool) -> None:
+        super().__init__()
+        self.embedding, self.cell, self.last = nn.Embedding(7, 4), nn.RNN(4, 4), nn.Linear(4, 7)
+        self.several = several
+
+    def forward(self, tokens: Tensor) -> Any:
+        outputs, state = self.cell(self.embedding(tokens.T))
+        outputs = self.last(outputs)
+        return (outputs, state) if self.several else outputs
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_outputs_that_do_not_begin_with_the_samples_are_found_after_the_first_step(*, several: bool) -> None:
+    tokens = torch.arange(960).reshape(240, 4) % 7
+
+    def loss(outputs: Any, targets: Tensor) -> Tensor:
+        found = outputs[0] if several else outputs
+        return nn.functional.cross_entropy(found.flatten(0, 1), targets.T.flatten())
+
+    def share(outputs: Any, targets: Tensor) -> float:
+        return 0.5
+
+    with pytest.raises(ModelError, match="batch_first"):
+        tenfold.train(
+            model=Positions(several=several), data=(tokens, tokens), loss=loss, metrics=share, batch_size=4, epochs=1
+        )
+    assert tenfold.open_run().history == []
+
+
 def test_folds_that_step_together_try_the_metrics() -> None:
     with pytest.raises(tenfold.TenfoldError, match="cannot be measured: KeyError: 'missing'"):
         tenfold.cross_validate(**BASE, metrics=broken_metric, lower_is_better=True, folds=2, fold_mode="fused")

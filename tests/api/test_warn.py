@@ -30,6 +30,22 @@ def warnings_of(run: tenfold.Run) -> list[str]:
     return [event.text for event in run.events() if isinstance(event, Warned)]
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("fields", "warned"),
+    [
+        ({"epochs": 9}, True),
+        ({"epochs": 10}, False),
+        ({"epochs": 4, "batch_size": 8}, False),
+        ({"epochs": 1, "optimizer": "lbfgs"}, False),
+    ],
+)
+def test_a_run_of_very_few_steps_is_warned_of(tmp_path: Path, fields: dict[str, Any], warned: bool) -> None:
+    data = torch.randn(40, 3), torch.arange(40) % 2
+    run = tenfold.train(model="mlp", data=data, runs=tmp_path, **fields)
+    assert any("too few to learn" in text for text in warnings_of(run)) is warned
+
+
 class Tagger(nn.Module):
     """Puts out a logit for each class at each position, the classes last."""
 

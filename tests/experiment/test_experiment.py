@@ -17,7 +17,7 @@ from tenfold.cluster import Cluster, Link
 from tenfold.common import catalog
 from tenfold.common.metric_table import METRICS
 from tenfold.errors import ExperimentError
-from tenfold.experiment import FIELDS, SECTIONS, Experiment, nested
+from tenfold.experiment import FIELDS, SECTIONS, Division, Experiment, nested
 from tenfold.experiment import fields as experiment_fields
 from tenfold.experiment.values import PythonObject
 from tenfold.models.networks import ACTIVATIONS
@@ -474,3 +474,36 @@ def test_the_first_argument_is_an_experiment():
         ExperimentError, match=r"should be a number, not 'price'; the column to predict is target_column"
     ):
         Experiment(target="price")
+
+
+class TestAutomaticWorkers:
+    """`workers = "auto"` is a number as soon as there is an experiment."""
+
+    @pytest.fixture(autouse=True)
+    def _six_cores(self, monkeypatch):
+        monkeypatch.setattr("tenfold.machine.cores.budget", lambda: 6)
+
+    def test_there_is_one_for_each_core_of_this_process(self, tmp_path):
+        (tmp_path / "auto.toml").write_text('[division]\nworkers = "auto"\n')
+        for made in (
+            Experiment(workers="auto"),
+            Experiment(division={"workers": "auto"}),
+            Experiment(lr=0.1).replace(workers="auto"),
+            Experiment.load(tmp_path / "auto.toml"),
+        ):
+            assert made.division.workers == 6
+        assert Division(workers="auto").workers == 6
+
+    def test_a_gpu_has_one(self):
+        assert Experiment(workers="auto", device="cuda").division.workers == 1
+
+    def test_a_launcher_decides(self, monkeypatch):
+        for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", "1")
+        assert Experiment(workers="auto").division.workers == 1
+
+    def test_any_other_word_is_refused(self):
+        with pytest.raises(ExperimentError, match="workers"):
+            Experiment(workers="many")

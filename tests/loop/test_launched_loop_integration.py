@@ -4,8 +4,10 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from example_program import run_on_rank
 from forked import forked_python, start_program
@@ -70,6 +72,46 @@ except tenfold.TenfoldError as error:
     print(error)
     raise SystemExit(2)
 """
+TWO_NETWORKS = """
+torch.manual_seed(0)
+generator, critic = nn.Linear(2, 3), nn.Linear(3, 1)
+of_generator = torch.optim.Adam(generator.parameters(), lr=0.01)
+of_critic = torch.optim.SGD(critic.parameters(), lr=0.01)
+loss = nn.functional.binary_cross_entropy_with_logits
+with tenfold.average(generator, of_generator) as ranks, tenfold.average(critic, of_critic, sync_every=2):
+    for (real,) in tenfold.shard(data, batch_size=4):
+        made = generator(torch.randn(len(real), 2))
+        of_critic.zero_grad()
+        judged = torch.cat([critic(real), critic(made.detach())])
+        loss(judged, torch.cat([torch.ones(len(real), 1), torch.zeros(len(real), 1)])).backward()
+        of_critic.step()
+        of_generator.zero_grad()
+        loss(critic(made), torch.ones(len(real), 1)).backward()
+        of_generator.step()
+told = [one.tolist() for network in (generator, critic) for one in network.parameters()]
+pathlib.Path(f"told-{ranks.rank}").write_text(json.dumps(told))
+"""
+CARRIED_STATE = """
+torch.manual_seed(0)
+streams = torch.randint(0, 5, (8, 33))
+embedding, cell, last = nn.Embedding(5, 4), nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 5)
+network = nn.ModuleList([embedding, cell, last])
+of_network = torch.optim.SGD(network.parameters(), lr=0.5)
+size = 8 // int(torch.os.environ.get("WORLD_SIZE", 1))
+with tenfold.average(network, of_network, average="gradients") as ranks:
+    for epoch in range(2):
+        for (batch,) in tenfold.shard(torch.utils.data.TensorDataset(streams), batch_size=size):
+            state = None
+            for start in range(0, 32, 8):
+                words, following = batch[:, start : start + 8], batch[:, start + 1 : start + 9]
+                hidden, state = cell(embedding(words), state)
+                state = tuple(one.detach() for one in state)
+                of_network.zero_grad()
+                nn.functional.cross_entropy(last(hidden).flatten(0, 1), following.flatten()).backward()
+                of_network.step()
+told = [one.tolist() for one in network.parameters()] + [[float(ranks.steps)]]
+pathlib.Path(f"told-{ranks.rank}").write_text(json.dumps(told))
+"""
 GROUP = "torch.distributed.init_process_group('gloo')\n"
 
 
@@ -95,6 +137,29 @@ def launch(launcher: str, program: str, folder: Path) -> tuple[bool, str]:
         check=False,
     )
     return done.returncode == 0, done.stdout
+
+
+@pytest.mark.timeout(240)
+def test_two_networks_with_two_optimizers_are_averaged_in_one_loop(tmp_path: Path) -> None:
+    well, printed = launch("torchrun", BEGIN + TWO_NETWORKS, tmp_path)
+    assert well, printed
+    one, other = (json.loads((tmp_path / f"told-{rank}").read_text()) for rank in range(2))
+    assert one == other
+
+
+@pytest.mark.timeout(240)
+def test_a_state_that_is_carried_between_steps_is_that_of_one_process_with_all_streams(tmp_path: Path) -> None:
+    well, printed = launch("torchrun", BEGIN + CARRIED_STATE, tmp_path)
+    assert well, printed
+    one, other = (json.loads((tmp_path / f"told-{rank}").read_text()) for rank in range(2))
+    assert one == other
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "program.py").write_text(BEGIN + CARRIED_STATE)
+    subprocess.run([sys.executable, "program.py"], cwd=tmp_path / "alone", check=True, timeout=110)
+    alone = json.loads((tmp_path / "alone" / "told-0").read_text())
+    assert alone[-1] == one[-1] == [8.0]
+    for found, expected in zip(one, alone, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.timeout(120)

@@ -158,6 +158,44 @@ def test_a_network_may_compute_its_loss_itself():
         assert measured.keys() == {"loss"}
 
 
+class LossLast(Named):
+    """Returns (logits, loss), and (logits, None) without labels."""
+
+    def forward(self, a, labels=None):
+        logits = self.layer(a)
+        return logits, None if labels is None else nn.functional.cross_entropy(logits, labels)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "roc_auc"])
+def test_the_only_number_of_a_tuple_is_its_loss(metric):
+    torch.manual_seed(0)
+    plain, own = Named(), LossLast()
+    own.load_state_dict(plain.state_dict())
+    first, measured = step(own, {"a": A, "labels": Y}, loss="network", metrics=metric)
+    expected, of_plain = step(plain, A, metrics=metric)
+    assert (first, measured) == (pytest.approx(expected), pytest.approx(of_plain))
+
+
+def test_the_loss_of_a_network_is_found_beside_one_number_for_each_sample():
+    class Regression(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(A.shape[1], 1)
+
+        def forward(self, a, y):
+            predicted = self.layer(a)[:, 0]
+            return predicted, (predicted - y).square().mean()
+
+    _, measured = step(network := Regression(), (A, Y), loss="network")
+    with torch.no_grad():
+        assert measured["loss"] == pytest.approx(float(network(A, Y)[1]))
+
+
+def test_several_numbers_in_a_tuple_are_ambiguous():
+    with pytest.raises(ModelError, match="2 numbers"):
+        step(Named(lambda logits: (logits, logits.mean(), logits.std())), A, loss="network")
+
+
 def test_a_network_without_a_loss_of_its_own_is_told_so():
     with pytest.raises(ModelError, match='loss = "network" needs an output called loss; the network returned logits'):
         step(Named(lambda logits: {"logits": logits}), A, loss="network")

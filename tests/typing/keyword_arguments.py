@@ -6,6 +6,7 @@ import tenfold
 
 tenfold.train(model="mlp", data="digits", epochs=3, lr=0.1, workers=2, strategy="butterfly", hidden=[64, 32])
 tenfold.train(model=torch.nn.Linear, data=(torch.zeros(4, 2), torch.zeros(4)), optimizer=torch.optim.NAdam)
+tenfold.train(workers="auto")
 tenfold.compare(workers=[1, 2, 4], strategy=["allreduce", "ring"], lr=0.1, seed=range(3))
 tenfold.simulate(workers=64, link="10gbe", cluster=tenfold.Cluster.of(64, "10gbe"))
 tenfold.Experiment(lr=0.1, training={"epochs": 3}).replace(batch_size=None)

@@ -1,11 +1,13 @@
 """`tenfold.open_run` and `tenfold.list_runs`: read runs from the store."""
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.common.catalog import MODELS
 from tenfold.common.files import read_regular
+from tenfold.common.trust import was_written_here
 from tenfold.errors import ModelError
 from tenfold.experiment.values import LARGEST_PICKLE, PythonObject, UnrecordedObject
 from tenfold.machine.cores import use_threads_that_exist
@@ -23,7 +25,9 @@ def open_run(run: str | int = "last", *, runs: str | Path | None = None, trust: 
     `run.model` builds the network again if its class or function can be imported. Importing runs code: what the record
     names (model, data, loss, metrics, ...) is imported if your own commands have named it before, for the same file, or
     with `trust=True`. A network that was defined in a script or a notebook is kept with the run as a pickle, which is
-    read only with `trust=True`: unpickling runs the code it holds, so trust only folders that nobody else can write to.
+    read only if this process has written it, or with `trust=True`: unpickling runs the code it holds, so trust only
+    folders that nobody else can write to. A class of the same name in the running script or notebook is used without
+    it, if the weights fit.
     """
     store = Store(runs, create=False)
     return Run(store, store.find(run), build=load_model, trust=trust)
@@ -54,20 +58,23 @@ def build_model(run: Run) -> "nn.Module":
     from tenfold.models import build
 
     weights, shapes, model = run.weights, run.facts["data"], run.experiment.model
+    make = partial(build, model, shape_from_record(shapes["shape"]), shapes["outputs"])
     if isinstance(model.name, UnrecordedObject) and (file := _model_pickle(run)).exists():
-        if not run.is_trusted:
+        content = _read_pickle(file)
+        if not run.is_trusted and not was_written_here(content):
+            if (network := _from_class_in_main(run, model, make)) is not None:
+                return network
             raise ModelError(
                 f"the model {model.name} of run {run.id} was given as a Python object and cannot be imported; "
                 f"tenfold.open_run({run.id}, trust=True) reads the one kept in {file.parent.name}, as --trust does on "
-                "the command line, which runs the code in it; or build the network yourself and give it the weights: "
-                "network.load_state_dict(run.weights)"
+                "the command line, which runs the code in it; or define its class, or build the network yourself and "
+                "give it the weights: network.load_state_dict(run.weights)"
             )
         try:
-            kept = PythonObject.unpickled(read_regular(file, LARGEST_PICKLE), model.name.name)
+            kept = PythonObject.unpickled(content, model.name.name)
         except Exception as error:  # a damaged pickle may raise anything
             raise ModelError(f"{file} cannot be read ({type(error).__name__}: {error})") from error
-        model = model.model_copy(update={"name": kept})
-    make = partial(build, model, shape_from_record(shapes["shape"]), shapes["outputs"])
+        make = partial(build, model := model.model_copy(update={"name": kept}), *make.args[1:])
     if isinstance(model.name, str) and model.name in MODELS:  # a damaged record may ask for more than there is memory
         try:
             with torch.device("meta"):
@@ -75,6 +82,27 @@ def build_model(run: Run) -> "nn.Module":
         except (RuntimeError, OverflowError, TypeError) as error:
             raise ModelError(f"the model of run {run.id} cannot be built as its record says: {error}") from None
     return _fill(make(seed=run.experiment.training.seed), weights, run).eval()
+
+
+def _read_pickle(file: Path) -> bytes:
+    try:
+        return read_regular(file, LARGEST_PICKLE)
+    except Exception as error:
+        raise ModelError(f"{file} cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _from_class_in_main(run: Run, model: Any, make: "partial[nn.Module]") -> "nn.Module | None":
+    """Return the trained network, made from a class that the running script or notebook defines; None if none fits."""
+    from torch import nn
+
+    known = getattr(sys.modules.get("__main__"), model.name.name, None)
+    if not (isinstance(known, type) and issubclass(known, nn.Module) and known.__module__ == "__main__"):
+        return None
+    try:
+        network = make.func(model.model_copy(update={"name": PythonObject(known)}), *make.args[1:], seed=0)
+        return _fill(network, run.weights, run).eval()
+    except Exception:  # it takes arguments that are not known, or was changed
+        return None
 
 
 def _fill(network: "nn.Module", weights: dict[str, Any], run: Run, *, assign: bool = False) -> "nn.Module":
@@ -124,6 +152,11 @@ class _ModelLoader:
 
         use_threads_that_exist()
         return evaluate(run, data, part=part, metrics=metrics, loss=loss).metrics
+
+    def report(self, run: Run, path: str | Path, /) -> Path:
+        from tenfold.report.pages.run_pages import report
+
+        return report(run, path)
 
 
 load_model = _ModelLoader()

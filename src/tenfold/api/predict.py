@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from tenfold.common.catalog import suggest
 from tenfold.common.part_names import PARTS
 from tenfold.data import SOURCES, Part, Splits, Tensors, loading
-from tenfold.data.columns import Columns, columns_of, is_frame
+from tenfold.data.columns import TARGET_NAMES, Columns, columns_of, is_frame
 from tenfold.data.files import KnownData
 from tenfold.data.part import (
     as_input,
@@ -26,7 +25,8 @@ from tenfold.data.part import (
     tree_leaves,
     tree_map,
 )
-from tenfold.data.user_datasets import LabelRules, as_tensor, check_finite, read_by_loader
+from tenfold.data.user_data import as_splits
+from tenfold.data.user_datasets import LabelRules, as_tensor, check_finite, is_array, is_dataset, read_by_loader
 from tenfold.engines.prepare import load, python_value
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
@@ -36,6 +36,7 @@ from tenfold.runs import Run
 from tenfold.runs.store import FOLD
 from tenfold.training import choose_loss, choose_metrics, evaluation
 from tenfold.training.measures import output_kind, takes_any_labels
+from tenfold.training.network_call import takes_inputs
 
 
 def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
@@ -45,7 +46,8 @@ def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
     those of each class or of a 1.
     """
     training, classes = run.experiment.training, run.facts["data"]["classes"]
-    outputs = _outputs(run, inputs_for(run, x))
+    x = _without_targets(run, x)
+    outputs = _outputs(run, x if isinstance(x, Part) else inputs_for(run, x))
     kind = output_kind(training, classes, outputs)
     if probabilities and kind == "numbers":
         raise DataError(f"the model of run {run.id} predicts numbers, which have no probabilities; use predict")
@@ -61,7 +63,46 @@ def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
         predicted = outputs
     if predicted.ndim > 1 and predicted.shape[1] == 1 and (predicted.ndim == 2 or kind in ("logit", "probability")):
         predicted = predicted.squeeze(1)
-    return predicted if isinstance(tree_leaves(x)[0], Tensor) else predicted.numpy()
+    as_tensors = isinstance(x, Part) or isinstance(tree_leaves(x)[0], Tensor)
+    return predicted if as_tensors else predicted.numpy()
+
+
+def _without_targets(run: Run, x: Any) -> Any:
+    """Return the samples among data that `train` takes: (x, y), a dict with the target, a Dataset, a DataLoader.
+
+    A Dataset, also that of a DataLoader, becomes a part; anything else is returned as it is.
+    """
+    shape = shape_from_record(run.facts["data"]["shape"])
+    if is_loader(x) or is_dataset(x) or (isinstance(x, list) and len(x) > 0 and isinstance(x[0], (tuple, dict))):
+        return _as_part(run, x, shape)
+    if isinstance(x, (tuple, list)) and len(x) == 2 and is_array(x[1]):
+        inputs, targets = x
+        several = isinstance(inputs, (tuple, list, dict))
+        if several == has_several(shape) and (several or is_array(inputs)) and _are_samples(inputs, targets, shape):
+            return inputs
+    return x
+
+
+def _are_samples(inputs: Any, targets: Any, shape: Any) -> bool:
+    """Return whether these are inputs with a target for each, and not the two inputs of one sample."""
+    first = tree_leaves(inputs)[0]
+    if len(np.shape(first)) < 1 or len(first) != len(targets):
+        return False
+    return has_several(shape) or np.shape(first)[1:] == shape or math.prod(np.shape(first)[1:]) == math.prod(shape)
+
+
+def _as_part(run: Run, x: Any, shape: Any) -> Part:
+    """Return the samples of a Dataset in the way in which the run's own were read."""
+    section = run.experiment.data
+    given, collate = read_by_loader(x)
+    columns = Columns(section.input_columns, section.target_column)
+    read = as_splits({"train": given}, columns=columns, collate=collate or python_value(section.collate, "collate"))
+    if not have_fitting_shape(run, read.shape, shape):
+        raise DataError(
+            f"the samples have the shape {describe_shape(read.shape)}; the model of run {run.id} takes samples of "
+            f"shape {describe_shape(shape)}"
+        )
+    return read.train
 
 
 def inputs_for(run: Run, x: Any) -> Any:
@@ -77,8 +118,6 @@ def inputs_for(run: Run, x: Any) -> Any:
             f"x is a {type(x).__name__}; the model of run {run.id} was trained on a table, so x should be a DataFrame "
             "or a dict of columns; a single row of a frame is frame.iloc[[0]]"
         )
-    if is_loader(x) or isinstance(x, Dataset):
-        raise DataError(f"x is a {type(x).__name__}; predict takes samples as an array or a tensor, without targets")
     given = as_tensor(x, "x")
     inputs = _scaled(given, run.facts["data"].get("name"))
     if lengths_vary(run) and inputs.ndim == len(shape) + 1:
@@ -118,6 +157,7 @@ def _dimensions(shape: Any) -> Any:
 def _several_inputs(run: Run, x: Any, shape: Any) -> Any:
     """Return the inputs of a model that takes several, as a tuple or a dict of tensors."""
     inputs = as_inputs(tree_map(lambda one: as_tensor(one, "an input in x"), x))
+    inputs, shape = _needed_inputs(run, inputs, shape)
     lengths = {len(one) for one in tree_leaves(inputs)}
     found = tree_map(lambda one: tuple(one.shape[1:]), inputs)
     if not have_fitting_shape(run, found, shape) or len(lengths) != 1:
@@ -126,6 +166,24 @@ def _several_inputs(run: Run, x: Any, shape: Any) -> Any:
             f"model of run {run.id} takes {describe_shape(shape)}, in the same form as in training"
         )
     return inputs
+
+
+def _needed_inputs(run: Run, inputs: Any, shape: Any) -> tuple[Any, Any]:
+    """Return the inputs that the model takes, and the shapes that they should have.
+
+    A target beside them is dropped. Inputs that `forward` has defaults for may be missing, such as the labels of which
+    it computes its loss in training.
+    """
+    if isinstance(shape, dict) and isinstance(inputs, dict):
+        inputs = {name: one for name, one in inputs.items() if name in shape or name not in TARGET_NAMES}
+        needed: Any = {name: one for name, one in shape.items() if name in inputs}
+    elif isinstance(shape, tuple) and not isinstance(inputs, dict):
+        inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
+        needed = shape[: len(inputs)]
+    else:
+        return inputs, shape
+    is_shorter = 0 < len(needed) < len(shape)
+    return inputs, needed if is_shorter and takes_inputs(run.model, needed) else shape
 
 
 def _scaled(given: Tensor, name: str | None) -> Tensor:
@@ -137,14 +195,16 @@ def _scaled(given: Tensor, name: str | None) -> Tensor:
 
 
 def _outputs(run: Run, inputs: Any) -> Tensor:
-    """Return the main output of the network for all samples."""
-    count = len(tree_leaves(inputs)[0])
-    samples = Tensors(inputs, torch.zeros(count))
+    """Return the main output of the network for all samples, given as a part or as its inputs."""
+    samples = inputs if isinstance(inputs, Part) else Tensors(inputs, torch.zeros(len(tree_leaves(inputs)[0])))
+    precision = run.experiment.training.precision
     try:
         outputs = evaluation.predict(
-            run.model, samples, torch.arange(count), precision=run.experiment.training.precision
+            run.model, samples, torch.arange(len(samples)), precision=precision, main_only=True
         )
     except RuntimeError as error:
+        if isinstance(inputs, Part):
+            raise
         kinds = ", ".join(str(one.dtype).removeprefix("torch.") for one in tree_leaves(inputs))
         reason = str(error).partition("\n")[0]
         raise DataError(

@@ -25,6 +25,7 @@ from tenfold.report.exports import to_csv, to_json
 from tenfold.report.pages.page import TYPES, page_style, static_files
 from tenfold.report.pages.run_pages import render_report
 from tenfold.runs import Run, Store
+from tenfold.runs.run import announced_board
 from tenfold.runs.store import Follower
 
 LONGEST_BODY = 64 * 1024
@@ -229,8 +230,11 @@ def serve(
         uvicorn.Config(board.app(), log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off")
     )
     board.feed.stopping = lambda: server.should_exit
-    ready(address(host, bound.getsockname()[1], access.token))
-    with contextlib.suppress(KeyboardInterrupt):
+    shown = address(host, bound.getsockname()[1], access.token)
+    ready(shown)
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
+        if token is None and host == "127.0.0.1":  # a token of the user's own may be used elsewhere, too
+            stack.enter_context(announced_board(store.folder, shown))
         server.run(sockets=[bound])
 
 

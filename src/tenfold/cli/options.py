@@ -173,8 +173,8 @@ def field(name: str, text: str, panel: str, known: Iterable[str] = (), **more: A
 
 
 def read_steps(text: str) -> int | str:
-    """Read a number of steps, or a word such as epoch."""
-    return int(text) if text.isdecimal() else text
+    """Read a number, or a word such as epoch or auto."""
+    return int(text) if text.removeprefix("-").isdecimal() else text
 
 
 def split_names(text: str | None) -> list[str]:
@@ -230,7 +230,17 @@ FIELDS: dict[str, Any] = {
     "lr": Annotated[float | None, field("lr", "Learning rate.", EXPERIMENT)],
     "target": Target,
     "seed": Seed,
-    "workers": Annotated[int | None, field("workers", "Replicas that train side by side.", DIVISION)],
+    "workers": Annotated[
+        str | None,
+        field(
+            "workers",
+            "Replicas that train side by side, or auto: one per core.",
+            DIVISION,
+            ("auto",),
+            parser=read_steps,
+            metavar="COUNT",
+        ),
+    ],
     "strategy": Annotated[str | None, field("strategy", f"{', '.join(STRATEGIES)}.", DIVISION, STRATEGIES)],
     "sync_every": Annotated[
         str | None,

@@ -4,6 +4,7 @@ Importing runs code. An import path that the caller gives is imported. One that 
 file is imported only if this user has named it before, for the same files; that list is kept outside of all stores.
 """
 
+import hashlib
 import importlib
 import importlib.machinery
 import json
@@ -28,6 +29,8 @@ LARGEST_LIST = 2**24
 _logger = logging.getLogger("tenfold")
 _named_here: set[tuple[str, ...]] = set()
 """What this process has named, for the case that the list cannot be written."""
+_written_here: set[bytes] = set()
+"""The digests of the pickles that this process has written."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,16 @@ def remember_named(paths: Iterable[str]) -> None:
             _append_to_list(new)
         except OSError as error:
             _logger.warning("the list of named imports %s cannot be written: %s", list_path(), error.strerror or error)
+
+
+def note_written(content: bytes) -> None:
+    """Note that this process has written a pickle, and may read it again."""
+    _written_here.add(hashlib.sha256(content).digest())
+
+
+def was_written_here(content: bytes) -> bool:
+    """Return whether this process has written exactly this pickle."""
+    return hashlib.sha256(content).digest() in _written_here
 
 
 def list_path() -> Path:

@@ -452,6 +452,8 @@ class ReplicaTraining(FusedTraining):
             decision = self.supervisor.decide([self.epoch_trained(self.loss, self.samples, share)])
             if decision.best and self.task.experiment.training.patience is not None:
                 self.best = self.fused.state(0)
+        if decision.loss is not None:
+            self.fused.rates.observe(decision.loss, decision.metric)
         return decision.stop
 
     @contextmanager
@@ -474,6 +476,7 @@ class ReplicaTraining(FusedTraining):
                 "best": self.best,
                 "seconds": self.time.seconds,
                 "times": self.time.times,
+                **self.fused.rates.state(),
             }
             try:
                 tensor_file.save(state, folder / checkpoint.file_name(self.epoch, 0))
@@ -490,6 +493,7 @@ class ReplicaTraining(FusedTraining):
         except (RuntimeError, KeyError) as error:
             raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
         self.rounds.load(state["rounds"])
+        self.fused.rates.load(state)
         self.fused.steps, self.epoch, self.best = state["steps"], state["epoch"], state["best"]
         self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
 

@@ -58,6 +58,11 @@ class FoldTraining(FusedTraining):
             warmup=warmup_epochs(experiment),
             gradients_only=self.by_gradients,
         )
+        if fused.rates.wants_metric:
+            raise ExperimentError(
+                f"training.schedule = {training.rate_schedule} looks at a metric, and folds that train together on one "
+                'device have one learning rate; set division.fold_mode = "folds-over-workers"'
+            )
         self.rows = [slice(index * workers, (index + 1) * workers) for index in range(len(tasks))]
         """The replicas of each task."""
         for task, rows in zip(tasks, self.rows, strict=True):

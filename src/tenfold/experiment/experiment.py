@@ -21,7 +21,7 @@ from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment.field_types import Fields
 from tenfold.experiment.fields import FIELDS, SECTIONS, nested, suggest_field, with_defaults
 from tenfold.experiment.section_fields import Data, Division, Machine, Model, Section, Training
-from tenfold.experiment.values import PythonObject, Text, UnrecordedObject, explain, format_value
+from tenfold.experiment.values import AUTO, PythonObject, Text, UnrecordedObject, count_workers, explain, format_value
 
 
 class Experiment(Section):
@@ -48,7 +48,14 @@ class Experiment(Section):
     @model_validator(mode="before")
     @classmethod
     def _nest(cls, fields: Any) -> Any:
-        return nested(fields) if isinstance(fields, dict) else fields
+        if not isinstance(fields, dict):
+            return fields
+        merged = nested(fields)
+        division, machine = merged.get("division"), merged.get("machine")
+        if isinstance(division, dict) and division.get("workers") == AUTO:
+            device = machine.get("device", "cpu") if isinstance(machine, dict) else "cpu"
+            merged["division"] = division | {"workers": count_workers(device if isinstance(device, str) else "cpu")}
+        return merged
 
     @field_validator("division")
     @classmethod

@@ -63,7 +63,7 @@ class Fields(TypedDict, total=False):
     seed: int
     log_every: int
     save_predictions: bool
-    workers: int
+    workers: int | Literal["auto"]
     strategy: Any
     strategy_options: Table
     sync_every: int | Literal["epoch"] | None
@@ -152,7 +152,7 @@ class Grid(TypedDict, total=False):
     seed: OneOrSeveral[int]
     log_every: OneOrSeveral[int]
     save_predictions: OneOrSeveral[bool]
-    workers: OneOrSeveral[int]
+    workers: OneOrSeveral[int | Literal["auto"]]
     strategy: Any
     strategy_options: OneOrSeveral[Table]
     sync_every: OneOrSeveral[int | Literal["epoch"] | None]

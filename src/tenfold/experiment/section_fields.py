@@ -41,6 +41,7 @@ from tenfold.experiment.values import (
     TakesList,
     Text,
     UnrecordedObject,
+    WorkerCount,
     check_name,
     known_as,
     label_of,
@@ -267,8 +268,9 @@ class Training(Section):
 class Division(Section):
     """How data are divided among replicas, and how these average; a round is one averaging, of gradients or weights."""
 
-    workers: Count = 1
-    """Replicas that train in parallel, each on its own shard."""
+    workers: WorkerCount = 1
+    """Replicas that train in parallel, each on its own shard; "auto": one for each core that this process may use, and
+    one on a GPU or where a launcher starts the workers."""
     strategy: Annotated[NameOrObject, known_as("strategy", STRATEGIES), named_or_imported(STRATEGIES)] = "allreduce"
     """Who averages with whom in a round: a name, "package.module:Strategy", or a `tenfold.mixing.Strategy`."""
     strategy_options: Options = {}

@@ -34,6 +34,7 @@ from tenfold.errors import ExperimentError
 
 LARGEST = 2**63
 EPOCH = "epoch"
+AUTO = "auto"
 DEEPEST = 32
 LARGEST_PICKLE = 16 * 2**20
 """Bytes; a function that holds whole data sets is not kept with each run."""
@@ -41,6 +42,10 @@ LARGEST_PICKLE = 16 * 2**20
 
 class TakesList(BeforeValidator):
     """Marks a field whose value is a list, so that a grid tells it from a list of values; the function converts it."""
+
+
+class CountOrAuto(BeforeValidator):
+    """Marks a field that takes a number or "auto", which becomes a number when the experiment is made."""
 
 
 class OneOf:
@@ -123,6 +128,12 @@ def _check_steps(value: object) -> object:
     raise PydanticCustomError("steps_or_epoch", 'should be a number of steps above 0, or "epoch"')
 
 
+def count_workers(device: str = "cpu") -> int:
+    """Return the number of workers that "auto" stands for on this machine; see `machine/cores.py`."""
+    count: int = resolve("tenfold.machine.cores:count_workers", "function")(device)  # experiments know no machines
+    return count
+
+
 def plain(value: Any) -> Any:
     """Turn NumPy's numbers into Python's, which is what strict fields accept."""
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
@@ -144,6 +155,11 @@ AsTable = BeforeValidator(_as_table)
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(gt=0, lt=LARGEST)]
+WorkerCount = Annotated[
+    Count,
+    CountOrAuto(lambda value: count_workers() if value == AUTO else value),
+    WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"const": AUTO}]}),
+]
 NonNegative = Annotated[int, Field(ge=0, lt=LARGEST)]
 StepsOrEpoch = Annotated[Count | Literal["epoch"] | None, BeforeValidator(_check_steps)]
 Options = Annotated[dict[str, Any], AfterValidator(_written)]

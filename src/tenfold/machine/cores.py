@@ -134,6 +134,20 @@ def budget(root: Path = ROOT, allowed: Iterable[int] | None = None) -> int:
     return max(1, cpus if quota is None else min(cpus, math.floor(quota)))
 
 
+def count_workers(device: str = "cpu") -> int:
+    """Return how many workers `workers = "auto"` stands for: one for each core that this process may use.
+
+    On a GPU it is one, since more replicas would share it, and where a launcher has started ranks, which are workers.
+    """
+    from tenfold.launch.detect import detect_world
+
+    if device == "auto":
+        from tenfold.machine import devices
+
+        device = str(devices.resolve("auto"))
+    return budget() if device == "cpu" and detect_world() is None else 1
+
+
 def _nodes(folder: Path) -> dict[int, int]:
     """The NUMA node of each cpu; empty where the kernel knows of none."""
     nodes: dict[int, int] = {}

@@ -1,7 +1,13 @@
 """The name of a fold of a cross-validation, the same wherever it is shown."""
 
+import os
+import re
+import socket
+import stat
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -55,6 +61,9 @@ class History:
         return [self._rows[epoch] for epoch in sorted(self._rows)]
 
 
+BOARD_FILE = "board-address"
+"""In a folder of runs: the address of the board that serves it, with its token, which only its user can read."""
+_LOCAL_ADDRESS = re.compile(r"http://127\.0\.0\.1:(?P<port>[0-9]{1,5})/\?token=[\w-]{16,100}")
 SHOWN_EPOCHS = 5
 """The number of epochs that are shown, counted from the last."""
 
@@ -71,7 +80,49 @@ def run_html(run: "Run") -> str:
     rows = run.history[-SHOWN_EPOCHS:]
     names = list(dict.fromkeys(name for row in rows for name in row))
     shown = [[short_number(name, row.get(name)) for name in names] for row in rows]
-    return view + (values_table([name.replace("_", " ") for name in names], shown) if rows else "")
+    return view + (values_table([name.replace("_", " ") for name in names], shown) if rows else "") + _board_link(run)
+
+
+@contextmanager
+def announced_board(folder: Path, address: str) -> Iterator[None]:
+    """Let notebooks of this user find a board on this machine for the duration of the block."""
+    file, content = folder / BOARD_FILE, address.encode()
+    with suppress(OSError):  # a folder that is only read
+        file.unlink(missing_ok=True)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(content)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if file.read_bytes() == content:  # else another board has taken over
+                file.unlink()
+
+
+def board_address(folder: Path) -> str | None:
+    """Return the address of the board that this user runs for a folder on this machine; None if there is none."""
+    try:
+        descriptor = os.open(folder / BOARD_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                return None
+            found = _LOCAL_ADDRESS.fullmatch(file.read(200).decode("ascii", "replace"))
+        if found is None:
+            return None
+        with socket.create_connection(("127.0.0.1", int(found["port"])), timeout=0.2):
+            return found[0]
+    except (OSError, OverflowError):
+        return None
+
+
+def _board_link(run: "Run") -> str:
+    address = board_address(run.store.folder)
+    if address is None:
+        return ""
+    page = escape(address.replace("/?", f"/run/{run.id}?"), quote=True)
+    return f'<p><a href="{page}" target="_blank" rel="noopener">run {run.id} on the board</a></p>'
 
 
 class ModelLoader(Protocol):
@@ -87,6 +138,10 @@ class ModelLoader(Protocol):
 
     def evaluate(self, run: "Run", data: Any, /, *, part: str | None, metrics: Any, loss: Any) -> dict[str, float]:
         """Return the metrics of the network on data."""
+        ...
+
+    def report(self, run: "Run", path: str | Path, /) -> Path:
+        """Write the report of the run, and return its path."""
         ...
 
 
@@ -287,8 +342,9 @@ class Run:
     def predict(self, x: Any) -> Any:
         """Return what the model predicts for samples x: class numbers (0 or 1 for a single logit), or numbers.
 
-        `x` is a tensor or an array, samples first, and so is what is returned. It is scaled as in training: uint8 is
-        divided by 255; for a run on a built-in data set, whole numbers are pixels as its files hold them.
+        `x` is a tensor or an array, samples first, and so is what is returned; data that `train` takes are accepted,
+        too, without their targets or with them. It is scaled as in training: uint8 is divided by 255; for a run on a
+        built-in data set, whole numbers are pixels as its files hold them.
         """
         return self._build.predict(self, x)
 
@@ -305,6 +361,10 @@ class Run:
         samples of other data that come undivided. `metrics` and `loss` replace those of the experiment.
         """
         return self._build.evaluate(self, data, part=part, metrics=metrics, loss=loss)
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write an HTML report on the run, one self-contained file, and return its path."""
+        return self._build.report(self, path)
 
     @property
     def weights(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tenfold.common.files import require_regular, short_path, write_atomically
-from tenfold.common.trust import remember_named
+from tenfold.common.trust import note_written, remember_named
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
@@ -69,6 +69,7 @@ def _keep_model(experiment: Experiment, path: Path) -> None:
     model = experiment.model.name
     if isinstance(model, PythonObject) and model.import_path is None and (content := model.pickled()):
         write_atomically(path, content)
+        note_written(content)
 
 
 class Store:

@@ -56,6 +56,12 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.samples)
 
+    def __repr__(self) -> str:
+        right = ""
+        if self.kind != "numbers" and len(self):
+            right = f", {self.right.mean():.2%} right"
+        return f"<Predictions on {len(self)} samples of the {self.part} part: {self.kind}{right}>"
+
     @property
     def predictions(self) -> NDArray[Any]:
         """The class of each sample; for labels, 1 where the probability is above one half; for numbers, the outputs."""

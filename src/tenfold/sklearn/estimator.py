@@ -1,6 +1,7 @@
 """Training on data that are in memory already, recorded or not, and predicting with the trained network."""
 
 import copy
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -20,21 +22,20 @@ from torch import Tensor, nn
 from tenfold.api.train import finished_run, noting, warn
 from tenfold.common.catalog import MODELS
 from tenfold.data import Splits
-from tenfold.data.loading import has_numbers_to_scale, with_scaling
 from tenfold.data.part import Tensors
 from tenfold.engines import RecordedRun, require_no_launcher, resolve
 from tenfold.engines.prepare import check_new_run, describe, prepare
 from tenfold.engines.processes import Processes
 from tenfold.engines.recording import train_recorded
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Experiment
+from tenfold.experiment import FIELDS, Experiment
 from tenfold.experiment.section_fields import USUAL_BATCH
+from tenfold.experiment.values import PythonObject, count_workers
 from tenfold.launch.detect import detect_world
 from tenfold.machine import devices
 from tenfold.runs import Event, Run, Stopwatch, Store
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.run import History
-from tenfold.training.measures import compares_numbers
 from tenfold.workers.fork_server import start_server_for
 from tenfold.workers.task import make_network
 
@@ -51,8 +52,13 @@ class Fitted(NamedTuple):
     run: Run | None
 
 
-def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, callbacks: Any) -> Fitted:
-    """Train on these parts, with real workers; it is recorded only if a folder of runs is given."""
+def fit(
+    experiment: Experiment, splits: Splits, *, runs: str | Path | None, callbacks: Any, one_pass: bool = False
+) -> Fitted:
+    """Train on these parts, with real workers; it is recorded only if a folder of runs is given.
+
+    `one_pass` says that this is one of many passes, so that few steps are no reason for a warning.
+    """
     require_no_launcher("an estimator of scikit-learn", detect_world())
     if experiment.machine.engine == "virtual":
         raise ExperimentError("an estimator trains with real workers; tenfold.simulate trains on a virtual cluster")
@@ -68,6 +74,7 @@ def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, call
     if isinstance(engine, Processes):
         start_server_for(experiment.division.workers)
     task = prepare(experiment, splits=splits.to(devices.resolve(experiment.machine.device)))
+    task = dataclasses.replace(task, expects_few_steps=one_pass)
     run = None
     check_new_run(task)
     if runs is None:
@@ -80,6 +87,47 @@ def fit(experiment: Experiment, splits: Splits, *, runs: str | Path | None, call
     network = make_network(task).cpu()
     network.load_state_dict(outcome.weights)
     return Fitted(network.eval(), outcome.result, history.rows(), run)
+
+
+class WeightedLoss:
+    """A loss whose targets have the weight of each sample as their last column: the mean of weight x loss."""
+
+    def __init__(self, loss: Any, classes: int | None) -> None:
+        self.classes = classes
+        given = loss if loss is not None else "cross-entropy" if classes is not None else "mse"
+        made = LOSSES_OF_TORCH.get(given) if isinstance(given, str) else given
+        made = made() if isinstance(made, type) else made
+        if not isinstance(made, nn.Module) or not hasattr(made, "reduction"):
+            known = ", ".join(LOSSES_OF_TORCH)
+            raise ExperimentError(
+                f"weights of samples need the loss of each sample, which loss = {given} does not give; use {known}, or "
+                "a loss of torch with a `reduction`"
+            )
+        self.elements = copy.deepcopy(made)
+        self.elements.reduction = "none"  # type: ignore[assignment]
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the weighted mean."""
+        wanted, weights = targets[:, :-1], targets[:, -1]
+        if self.classes is not None:
+            wanted = wanted[:, 0].long()
+        else:
+            outputs = outputs.reshape(wanted.shape)
+        losses: Tensor = self.elements(outputs, wanted)
+        return (losses.reshape(len(targets), -1).mean(1) * weights).mean()
+
+
+LOSSES_OF_TORCH: dict[str, type[nn.Module]] = {
+    "cross-entropy": nn.CrossEntropyLoss,
+    "mse": nn.MSELoss,
+    "l1": nn.L1Loss,
+}
+
+
+def weighted_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Return the accuracy where targets are a label and a weight."""
+    right = (outputs.argmax(1) == targets[:, 0].long()) * targets[:, 1]
+    return float(right.sum() / targets[:, 1].sum())
 
 
 def outputs_of(network: nn.Module, x: Tensor, *, exact: bool) -> Tensor:
@@ -122,7 +170,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         loss: Any = None,
         validation_fraction: float = 0.0,
         patience: int | None = None,
-        workers: int = 1,
+        workers: int | Literal["auto"] = 1,
         strategy: str | None = None,
         sync_every: int | Literal["epoch"] | None = None,
         device: str = "cpu",
@@ -130,6 +178,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         input_shape: Sequence[int] | None = None,
         fields: Mapping[str, Any] | None = None,
         callbacks: Any = None,
+        warm_start: bool = False,
         random_state: Any = None,
         runs: str | Path | None = None,
     ) -> None:
@@ -151,23 +200,50 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         self.input_shape = input_shape
         self.fields = fields
         self.callbacks = callbacks
+        self.warm_start = warm_start
         self.random_state = random_state
         self.runs = runs
 
-    def _fit(self, x: Array, targets: Array, *, classes: int | None) -> Self:
-        """Train on checked inputs and targets."""
+    passes_: int
+    """How often `partial_fit` has been called."""
+
+    @property
+    def _continues(self) -> bool:
+        """Whether `fit` continues from the network of the last one."""
+        return bool(self.warm_start) and hasattr(self, "network_")
+
+    def _fit(
+        self,
+        x: Array,
+        targets: Array,
+        *,
+        classes: int | None,
+        weights: Array | None = None,
+        continues: bool = False,
+        one_pass: bool = False,
+    ) -> Self:
+        """Train on checked inputs and targets; `continues` from the weights that the network has.
+
+        `one_pass` is one epoch at a constant rate.
+        """
         if self.patience is not None and not self.validation_fraction:
             raise ExperimentError(
                 f"patience = {self.patience} needs a part to watch; set validation_fraction, such as 0.1"
             )
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        passes = self.passes_ if continues and one_pass else 0
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1)) + passes
+        outputs = classes or (targets.shape[1] if targets.ndim > 1 else 1)
+        labels = targets if classes is not None else None
+        if weights is not None:
+            columns = targets.reshape(len(targets), -1).astype(np.float32)
+            targets = np.concatenate([columns, weights[:, None].astype(np.float32)], axis=1)
         parts = [(x, targets)]
-        if self.validation_fraction:
-            labels = targets if classes is not None else None
+        if self.validation_fraction and not one_pass:
             split = train_test_split(x, targets, test_size=self.validation_fraction, random_state=seed, stratify=labels)
             parts = [(split[0], split[2]), (split[1], split[3])]
+        if weights is not None:
+            parts = [(inputs, _with_mean_weight(wanted)) for inputs, wanted in parts]
         tensors = [Tensors(self._inputs(inputs), torch.tensor(wanted)) for inputs, wanted in parts]
-        outputs = classes or (targets.shape[1] if targets.ndim > 1 else 1)
         splits = Splits(
             name="given",
             train=tensors[0],
@@ -176,15 +252,33 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             classes=classes,
             outputs=outputs,
         )
-        self.experiment_ = self._experiment(len(tensors[0]), x.shape[1], outputs, seed)
-        if has_numbers_to_scale(splits) and compares_numbers(self.experiment_.training):
-            splits = with_scaling(splits, targets=True)
-        fitted = fit(self.experiment_, splits, runs=self.runs, callbacks=self.callbacks)
+        experiment = self._experiment(len(tensors[0]), x.shape[1], outputs, seed, continues=continues)
+        if one_pass:
+            experiment = experiment.replace(epochs=1, schedule="constant", patience=None)
+        if weights is not None:
+            experiment = self._weighted(experiment, classes)
+        fitted = fit(experiment, splits, runs=self.runs, callbacks=self.callbacks, one_pass=one_pass)
+        self.experiment_ = experiment
         self.network_, self.result_, self.history_, self.run_ = fitted
-        self.n_iter_ = int(self.result_["epochs"])
+        self.passes_ = passes + one_pass
+        self.n_iter_ = passes + int(self.result_["epochs"])
         return self
 
-    def _experiment(self, samples: int, features: int, outputs: int, seed: int) -> Experiment:
+    def _weighted(self, experiment: Experiment, classes: int | None) -> Experiment:
+        """Return the experiment with a loss, and for classes an accuracy, that take weights of samples."""
+        if experiment.training.metrics:
+            raise ExperimentError(
+                f"metrics ({', '.join(experiment.training.metric_names)}) do not take weights of samples; leave them "
+                "out of `fields`"
+            )
+        metrics = {"accuracy": weighted_accuracy} if classes is not None else ()
+        given = experiment.training.loss
+        loss = WeightedLoss(given.value if isinstance(given, PythonObject) else given, classes)
+        return experiment.replace(loss=loss, metrics=metrics, save_predictions=False)
+
+    def _experiment(
+        self, samples: int, features: int, outputs: int, seed: int, *, continues: bool = False
+    ) -> Experiment:
         named = ("hidden", "batch_size", "optimizer", "lr", "loss", "patience", "strategy", "sync_every", "threads")
         fields: dict[str, Any] = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
         fields |= {name: getattr(self, name) for name in ("weight_decay", "workers", "device")}
@@ -192,10 +286,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         fields["epochs"] = self._usual_epochs(samples) if self.epochs is None else self.epochs
         if self.model is None and self.hidden is None:
             fields["hidden"] = (usual_width(features + outputs),)
-        return Experiment(name=type(self).__name__).replace(**fields | dict(self.fields or {}))
+        fields |= dict(self.fields or {})
+        if continues:
+            of_model = [name for name in fields if FIELDS.get(name, ("",))[0] == "model"]
+            fields = {name: value for name, value in fields.items() if name not in of_model}
+            fields["model"] = self.network_
+        return Experiment(name=type(self).__name__).replace(**fields)
 
     def _usual_epochs(self, samples: int) -> int:
-        steps = math.ceil(samples / ((self.batch_size or USUAL_BATCH) * max(1, self.workers)))
+        workers = count_workers(self.device) if self.workers == "auto" else max(1, self.workers)
+        steps = math.ceil(samples / ((self.batch_size or USUAL_BATCH) * workers))
         return min(max(math.ceil(USUAL_STEPS / steps), FEWEST_EPOCHS), MOST_EPOCHS)
 
     def _inputs(self, x: Array) -> Tensor:
@@ -208,6 +308,28 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         x = validate_data(self, x, dtype=[np.float64, np.float32], reset=False)
         found = outputs_of(self.network_, self._inputs(x), exact=is_built_in(self.model)).numpy()
         return found.reshape(len(x), -1)
+
+
+def check_weights(sample_weight: Any, samples: int) -> Array | None:
+    """Return a weight for each sample; None if none are given. Raises ValueError for what is not that."""
+    if sample_weight is None:
+        return None
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.ndim == 0:
+        weights = np.full(samples, weights)
+    if weights.shape != (samples,):
+        raise ValueError(f"sample_weight has the shape {weights.shape}; it should be ({samples},), one for each sample")
+    if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
+        raise ValueError("sample_weight should hold numbers of zero or more, and not only zero weights")
+    return weights
+
+
+def _with_mean_weight(targets: Array) -> Array:
+    """Return targets whose last column, the weights, has the mean 1, so that the learning rate means the same."""
+    mean = targets[:, -1].mean()
+    if not mean > 0:
+        raise ValueError("all samples of the part that is held out have the weight 0")
+    return np.concatenate([targets[:, :-1], targets[:, -1:] / mean], axis=1)
 
 
 def usual_width(numbers: int) -> int:
@@ -229,6 +351,8 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     | input_shape | the shape of a sample, where the model wants another than a row: (1, 28, 28) |
     | fields | further fields of the experiment by name: {"clip": 1.0} |
     | callbacks | callbacks, see `tenfold.Callback` |
+    | class_weight | a dict of weights by label, or "balanced": n / (classes x n of the class) |
+    | warm_start | whether `fit` continues from the network of the last `fit` |
     | random_state | seed of the weights and of the order of samples |
     | runs | folder to record every fit in as a run; default: not recorded |
 
@@ -241,14 +365,102 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     True
     """
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+    classes_: Array
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        hidden: Sequence[int] | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        optimizer: Any = None,
+        lr: float | None = None,
+        weight_decay: float = 0.0,
+        loss: Any = None,
+        validation_fraction: float = 0.0,
+        patience: int | None = None,
+        workers: int | Literal["auto"] = 1,
+        strategy: str | None = None,
+        sync_every: int | Literal["epoch"] | None = None,
+        device: str = "cpu",
+        threads: int | None = 1,
+        input_shape: Sequence[int] | None = None,
+        fields: Mapping[str, Any] | None = None,
+        callbacks: Any = None,
+        warm_start: bool = False,
+        random_state: Any = None,
+        runs: str | Path | None = None,
+        class_weight: Any = None,
+    ) -> None:
+        super().__init__(
+            model,
+            hidden=hidden,
+            epochs=epochs,
+            batch_size=batch_size,
+            optimizer=optimizer,
+            lr=lr,
+            weight_decay=weight_decay,
+            loss=loss,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            workers=workers,
+            strategy=strategy,
+            sync_every=sync_every,
+            device=device,
+            threads=threads,
+            input_shape=input_shape,
+            fields=fields,
+            callbacks=callbacks,
+            warm_start=warm_start,
+            random_state=random_state,
+            runs=runs,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Train on inputs X (samples x features) and a label for each."""
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])  # noqa: N806
+        continues = self._continues
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=not continues)  # noqa: N806
         check_classification_targets(y)
-        self.classes_, numbers = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"Classifier needs two classes or more; y has one class only: {self.classes_[0]}")
-        return self._fit(X, numbers.astype(np.int64), classes=len(self.classes_))
+        classes = np.unique(y)
+        if len(classes) < 2:
+            raise ValueError(f"Classifier needs two classes or more; y has one class only: {classes[0]}")
+        if continues and not np.array_equal(classes, self.classes_):
+            raise ValueError(
+                f"y has the classes {classes}; with warm_start they should be those before, {self.classes_}"
+            )
+        self.classes_ = classes
+        return self._learn(X, y, sample_weight, continues=continues)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Train one pass over these samples at a constant rate, from the weights so far.
+
+        The first call needs `classes`, the labels of all calls. The optimizer starts anew in each call.
+        """
+        continues = hasattr(self, "network_")
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=not continues)  # noqa: N806
+        check_classification_targets(y)
+        if self.class_weight == "balanced":
+            raise ValueError('class_weight = "balanced" needs all samples; give partial_fit a dict of weights')
+        if not continues and classes is None:
+            raise ValueError("the first call of partial_fit needs `classes`, the labels of all calls")
+        known = np.unique(classes) if classes is not None else self.classes_
+        if continues and not np.array_equal(known, self.classes_):
+            raise ValueError(f"classes = {known}; they should be those of the first call, {self.classes_}")
+        if len(unknown := np.setdiff1d(y, known)):
+            raise ValueError(f"y has the label {unknown[0]}, which is not among the classes {known}")
+        self.classes_ = known
+        return self._learn(X, y, sample_weight, continues=continues, one_pass=True)
+
+    def _learn(self, x: Array, y: Array, sample_weight: Any, *, continues: bool, one_pass: bool = False) -> Self:
+        weights = check_weights(sample_weight, len(y))
+        if self.class_weight is not None:
+            by_class = compute_sample_weight(self.class_weight, y)
+            weights = by_class if weights is None else weights * by_class
+        numbers = np.searchsorted(self.classes_, y).astype(np.int64)
+        count = len(self.classes_)
+        return self._fit(x, numbers, classes=count, weights=weights, continues=continues, one_pass=one_pass)
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
         """Return the probability of each class (samples x classes, in the order of `classes_`)."""
@@ -272,15 +484,40 @@ class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
     True
     """
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+    target_mean_: Array
+    target_scale_: Array
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Train on inputs X (samples x features) and a number, or a row of numbers, for each."""
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], multi_output=True, y_numeric=True)  # noqa: N806
+        return self._learn(X, y, sample_weight, continues=self._continues)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Train one pass over these samples at a constant rate, from the weights so far.
+
+        The first call decides the scale of the targets. The optimizer starts anew in each call.
+        """
+        return self._learn(X, y, sample_weight, continues=hasattr(self, "network_"), one_pass=True)
+
+    def _learn(self, x: Any, y: Any, sample_weight: Any, *, continues: bool, one_pass: bool = False) -> Self:
+        numbers = {"multi_output": True, "y_numeric": True}
+        x, y = validate_data(self, x, y, dtype=[np.float64, np.float32], reset=not continues, **numbers)
+        weights = check_weights(sample_weight, len(y))
+        rows = y.astype(np.float64).reshape(len(y), -1)
+        if continues and len(self.target_mean_) != rows.shape[1]:
+            raise ValueError(
+                f"y has {rows.shape[1]} columns; the network was trained to predict {len(self.target_mean_)}"
+            )
+        if not continues:
+            self.target_mean_ = np.average(rows, axis=0, weights=weights)
+            spread = np.sqrt(np.average((rows - self.target_mean_) ** 2, axis=0, weights=weights))
+            self.target_scale_ = np.where(spread > 0, spread, 1.0)
         self._flat_target = y.ndim == 1
-        return self._fit(X, y.astype(np.float32).reshape(len(y), -1), classes=None)
+        scaled = ((rows - self.target_mean_) / self.target_scale_).astype(np.float32)
+        return self._fit(x, scaled, classes=None, weights=weights, continues=continues, one_pass=one_pass)
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the predicted number, or row of numbers, of each sample."""
-        found = self._outputs(X)
+        found = self._outputs(X) * self.target_scale_ + self.target_mean_
         return np.asarray(found[:, 0] if self._flat_target else found)
 
     def __sklearn_tags__(self) -> Any:

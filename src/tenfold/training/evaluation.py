@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -78,15 +77,20 @@ def predict(
     *,
     precision: str = "fp32",
     mark: Callable[[], None] = lambda: None,
+    main_only: bool = False,
 ) -> Any:
     """Return the network's outputs for these samples of the part, in evaluation mode; its own mode is restored.
 
     They are a tensor, or a tuple or dict of tensors; a single number for a batch, such as a loss that the network
-    computes, is repeated for each sample. `mark` is called after every batch.
+    computes, is repeated for each sample. `mark` is called after every batch. `main_only` returns only the main one of
+    several outputs, where there is one.
     """
+    kept = []
     with evaluation_mode(network):
-        made = _outputs_by_batch(network, part, samples, precision=precision, mark=mark)
-        return join_outputs([tree_map(_kept, outputs) for outputs, _ in made])
+        for outputs, targets in _outputs_by_batch(network, part, samples, precision=precision, mark=mark):
+            main = find_main_output(outputs) if main_only else None
+            kept.append(_kept(main) if main is not None else tree_map(_kept, _by_sample(outputs, targets)))
+    return join_outputs(kept)
 
 
 @contextmanager
@@ -106,7 +110,7 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
 def _outputs_by_batch(
     network: nn.Module, part: Part, samples: Tensor, *, precision: str, mark: Callable[[], None]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield the network's outputs and the targets, batch by batch, on its device; within `evaluation_mode`."""
+    """Yield the network's outputs, as it returns them, and the targets, batch by batch; within `evaluation_mode`."""
     device_type = next((parameter.device.type for parameter in network.parameters()), "cpu")
     is_first, size = True, None
     for x, y in part.batches(batches(samples, evaluation_batch(len(part), device_type))):
@@ -115,7 +119,7 @@ def _outputs_by_batch(
         for inputs, targets in _pieces(x, y, size):
             with autocast(precision, device_type):
                 outputs = call_network(network, inputs)
-            yield tree_map(partial(_by_sample, y=targets), outputs), targets
+            yield outputs, targets
             mark()
 
 
@@ -153,9 +157,10 @@ def join_outputs(outputs: Sequence[Any]) -> Any:
         ) from None
 
 
-def _by_sample(output: Tensor, y: Any) -> Tensor:
-    """Return an output with one row for each sample."""
-    return output if output.ndim else output.expand(len(tree_leaves(y)[0]))
+def _by_sample(outputs: Any, targets: Any) -> Any:
+    """Return outputs with one row for each sample: a single number is repeated."""
+    samples = len(tree_leaves(targets)[0])
+    return tree_map(lambda one: one if one.ndim else one.expand(samples), outputs)
 
 
 def _kept(output: Tensor) -> Tensor:
@@ -262,7 +267,7 @@ class _ShareCollector:
         self._sums: dict[str, Sums] = {}
         self._outputs: list[Any] = []
         self._targets: list[Any] = []
-        self._keeps = self._keeps_main = False
+        self._keeps = self._keeps_main = self._uses_main = False
         self._main_shape: tuple[int, ...] | None = None
         self._are_probabilities = self._is_unit = True
         self._pending: list[tuple[Any, Any]] = []
@@ -272,16 +277,17 @@ class _ShareCollector:
         """Add a batch."""
         samples = len(tree_leaves(targets)[0])
         if not self._samples:
-            self._begin(outputs, samples)
+            self._begin(outputs, targets)
         self._samples += samples
         self._output_bytes += required_bytes(outputs, 1, 1)
         if self._keeps or self._keeps_main:
-            found = find_main_output(outputs) if self._keeps_main else outputs
+            found = find_main_output(outputs) if self._keeps_main else _by_sample(outputs, targets)
             self._outputs.append(tree_map(_kept, found))
             if self._part.targets is None:
                 self._targets.append(tree_map(_kept_target, targets))
         outputs = tree_map(_as_float, outputs)
         self._add_sums(self._of_batches, outputs, targets)
+        outputs = find_main_output(outputs) if self._uses_main else _by_sample(outputs, targets)
         if self._pending and not _can_be_joined(self._pending[-1], (outputs, targets)):
             self._flush()
         numbers = sum(one.numel() for one in tree_leaves(outputs))
@@ -315,14 +321,16 @@ class _ShareCollector:
             is_unit=has_main and self._is_unit,
         )
 
-    def _begin(self, outputs: Any, samples: int) -> None:
+    def _begin(self, outputs: Any, targets: Any) -> None:
         """Look at the first batch: what can be measured, and how much memory all outputs would take."""
-        main = find_main_output(outputs)
+        main, samples = find_main_output(outputs), len(tree_leaves(targets)[0])
         if main is None:
             self._measures = {label: one for label, one in self._measures.items() if not one.optional}
         self._needing = [label for label, measure in self._measures.items() if measure.needs_all_outputs]
         self._of_batches = {label: one for label, one in self._measures.items() if one.needs_whole_batches}
         self._of_samples = {label: one for label, one in self._measures.items() if one.summed is not None}
+        # a tuple (logits, loss) has a main output until its loss is repeated for each sample
+        self._uses_main = main is not None and find_main_output(_by_sample(outputs, targets)) is None
         whole = required_bytes(outputs, samples, len(self._part))
         if self._needing:
             check_fits(self._needing, self._name, whole, len(self._part))
@@ -330,6 +338,8 @@ class _ShareCollector:
         self._keeps_main = (
             not self._keeps and main is not None and required_bytes(main, samples, len(self._part)) <= self._keep
         )
+        if self._keeps and self._uses_main and not any(self._measures[label].own for label in self._needing):
+            self._keeps, self._keeps_main = False, True
 
     def _flush(self) -> None:
         if not self._pending:

@@ -214,18 +214,33 @@ binary_cross_entropy_loss = _shaped(functional.binary_cross_entropy_with_logits)
 
 
 def loss_of_network(outputs: Any, targets: Tensor) -> Tensor:  # noqa: ARG001
-    """Return the loss that the network computed itself: its output called loss, or the first of several."""
+    """Return the loss that the network computed itself: its output called loss, or the only number of a tuple."""
     if isinstance(outputs, dict):
         if "loss" not in outputs:
-            raise ModelError(f'loss = "network" needs an output called loss; the network returned {", ".join(outputs)}')
+            raise ModelError(
+                f'loss = "network" needs an output called loss; the network returned {", ".join(outputs)}; if it '
+                "computes the loss only when it is given the labels, name them among its inputs: input_columns"
+            )
         found = outputs["loss"]
     else:
-        found = outputs[0] if isinstance(outputs, tuple) else outputs
+        found = _find_loss(outputs) if isinstance(outputs, tuple) else outputs
     if found.ndim > 1 or (found.ndim and found.requires_grad):
         raise ModelError(
             f'loss = "network" needs a single number from the network, not a tensor of shape {tuple(found.shape)}'
         )
     return found  # type: ignore[no-any-return]
+
+
+def _find_loss(outputs: tuple[Any, ...]) -> Tensor:
+    """Return the only single number among several outputs; where there is none or several, the first output."""
+    numbers = [one for one in outputs if isinstance(one, Tensor) and not one.ndim]
+    if len(numbers) > 1 and numbers[0] is not outputs[0]:
+        raise ModelError(
+            f'loss = "network" found {len(numbers)} numbers in the tuple that the network returned; return the loss '
+            "first, or call it loss in a dict"
+        )
+    found: Tensor = numbers[0] if numbers else tree_leaves(outputs)[0]
+    return found
 
 
 LOSSES: Registry[Measure] = catalog.LOSSES
@@ -241,7 +256,6 @@ _LOSSES_OF_ELEMENTS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
             *("binary_cross_entropy", "binary_cross_entropy_with_logits", "multilabel_soft_margin_loss"),
         )
     },
-    loss_of_network: loss_of_network,
 }
 """Losses that are means over elements, with the functions that return these elements."""
 _CLASSES_OF_ELEMENTS = (

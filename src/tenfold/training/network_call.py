@@ -57,6 +57,13 @@ def arguments_of(network: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict
     )
 
 
+def takes_inputs(network: nn.Module, inputs: Any) -> bool:
+    """Return whether `forward` can be called with a tuple of this many inputs, or with a dict of these names."""
+    if isinstance(inputs, Mapping):
+        return not _misfit(type(network).forward, 0, tuple(inputs))
+    return not _misfit(type(network).forward, len(inputs), ())
+
+
 @cache
 def _misfit(forward: Callable[..., Any], positional: int, keywords: tuple[str, ...]) -> str:
     """Return why `forward` cannot take this number of positional arguments, or these keywords; "" if it can."""

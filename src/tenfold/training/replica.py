@@ -214,6 +214,7 @@ class Replica:
             "centres": self.flat.batch_norm.reference_means,
             **({"ema": self.ema_weights} if self.ema_weights is not None else {}),
             **({"scaler": self.scaler.state_dict()} if self.scaler is not None else {}),
+            **self.rates.state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -221,6 +222,7 @@ class Replica:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
+        self.rates.load(state)
         if self.ema_weights is not None:
             self.ema_weights.copy_(state["ema"] if "ema" in state else state["average"])  # older checkpoints: "average"
         if self.scaler is not None:

@@ -3,12 +3,12 @@
 import inspect
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from tenfold.common import catalog
 from tenfold.common.catalog import Registry
@@ -87,6 +87,27 @@ class Rates:
             return self.base * factor(named, step, self.steps, self.warmup_steps)
         return self.base * self.schedule(step - self.warmup_steps, max(1, self.steps - self.warmup_steps))
 
+    @property
+    def wants_metric(self) -> bool:
+        """Whether the rate depends on what is measured after each epoch, as with torch's ReduceLROnPlateau."""
+        find = getattr(self.schedule, "wants_metric", None)
+        return find is not None and bool(find(max(1, self.steps - self.warmup_steps)))
+
+    def observe(self, loss: float, metric: float | None) -> None:
+        """Tell a scheduler that wants a metric what was measured after an epoch."""
+        if hasattr(self.schedule, "observe"):
+            self.schedule.observe(loss, metric)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs; empty where the rate is a function of the step."""
+        saved = self.schedule.state() if hasattr(self.schedule, "state") else None
+        return {"schedule": saved} if saved is not None else {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned, if it is there."""
+        if "schedule" in state and hasattr(self.schedule, "load"):
+            self.schedule.load(state["schedule"])
+
     def problem(self, steps_per_epoch: int) -> str:
         """Return a warning about a scheduler of torch, "" if there is none."""
         find = getattr(self.schedule, "problem", None)
@@ -100,18 +121,14 @@ COUNTERS = ("epoch", "epochs", "step", "steps", "iteration", "current_step", "gl
 def make_own_schedule(training: Training, base: float, steps_per_epoch: int) -> Callable[[int, int], float]:
     """Return the user's own schedule as a function of the step and the number of steps.
 
-    A function whose first argument is called `optimizer` makes a scheduler, which is stepped once after every step; any
-    other is a function of the progress from 0 to 1 that returns the factor of the learning rate.
+    A function whose first argument is called `optimizer` makes a scheduler, which is stepped after every step, or after
+    every epoch if its `step` wants a metric; any other is a function of the progress from 0 to 1 that returns the
+    factor of the learning rate.
     """
     given, options = training.rate_schedule, training.schedule_options
     if isinstance(given, UnrecordedObject):
         raise ExperimentError(f"the schedule {given} was given as a Python object; pass it again")
     value: Any = given.value if isinstance(given, PythonObject) else resolve(given, "schedule")
-    if isinstance(value, type) and issubclass(value, ReduceLROnPlateau):
-        raise ExperimentError(
-            "training.schedule = ReduceLROnPlateau looks at the loss while training, but a schedule is known "
-            "before the run; use a schedule of the step, and training.patience to stop early"
-        )
     names = _argument_names(value)
     if names[:1] == ["optimizer"]:
         return StepwiseSchedule(value, base, options, names, steps_per_epoch, str(given))
@@ -134,7 +151,10 @@ def check_own_schedule(training: Training) -> None:
 
 
 class StepwiseSchedule:
-    """One of torch's schedulers, run ahead on a separate optimizer, so that the rate is a function of the step."""
+    """One of torch's schedulers, run ahead on a separate optimizer, so that the rate is a function of the step.
+
+    One whose `step` wants a metric, such as ReduceLROnPlateau, cannot be run ahead: it is stepped by `observe`.
+    """
 
     FADED = 0.02
     """A rate that is this small a share of the highest one of the first epoch was meant to fall over many epochs."""
@@ -154,12 +174,19 @@ class StepwiseSchedule:
         self._wants_steps = "steps" in names
         self._title = title
         self._scheduler: LRScheduler | None = None
+        self._wants_metric = False
+        self._saved: dict[str, Any] | None = None
         self._factors: list[float] = []
 
     def __call__(self, step: int, steps: int) -> float:
         """Return the factor of the learning rate at a step, counted from 0."""
         if self._scheduler is None:
             self._scheduler = self._made(steps)
+            self._wants_metric = _wants_metric(self._scheduler)
+            if self._saved is not None:
+                self._restore(self._scheduler, self._saved)
+        if self._wants_metric:
+            return float(self._scheduler.optimizer.param_groups[0]["lr"]) / self._base
         step = min(step, steps - 1)
         while len(self._factors) <= step:
             if self._factors:
@@ -168,6 +195,45 @@ class StepwiseSchedule:
                     self._scheduler.step()
             self._factors.append(float(self._scheduler.optimizer.param_groups[0]["lr"]) / self._base)
         return self._factors[step]
+
+    def wants_metric(self, steps: int) -> bool:
+        """Return whether the rate depends on what is measured after each epoch."""
+        self(0, steps)
+        return self._wants_metric
+
+    def observe(self, loss: float, metric: float | None) -> None:
+        """Step a scheduler that wants a metric: by the loss, or by the first metric if its `mode` is "max"."""
+        if not self._wants_metric:
+            return
+        wants_more = getattr(self._scheduler, "mode", "min") == "max"
+        value = metric if wants_more and metric is not None else loss
+        try:
+            self._scheduler.step(value)  # type: ignore[arg-type, union-attr]
+        except Exception as error:
+            raise ExperimentError(
+                f"training.schedule = {self._title} failed: {type(error).__name__}: {error}{user_frames(error)}"
+            ) from error
+
+    def state(self) -> dict[str, Any] | None:
+        """Return what a resumed run needs of a scheduler that wants a metric; None for any other."""
+        if self._scheduler is None or not self._wants_metric:
+            return self._saved
+        kept = {
+            name: value
+            for name, value in self._scheduler.state_dict().items()
+            if isinstance(value, bool | int | float | str | list)
+        }
+        return {"scheduler": kept, "lr": float(self._scheduler.optimizer.param_groups[0]["lr"])}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        self._saved = state
+        if self._scheduler is not None:
+            self._restore(self._scheduler, state)
+
+    def _restore(self, scheduler: LRScheduler, state: dict[str, Any]) -> None:
+        scheduler.load_state_dict(scheduler.state_dict() | state["scheduler"])
+        scheduler.optimizer.param_groups[0]["lr"] = state["lr"]
 
     def problem(self, steps_per_epoch: int, steps: int) -> str:
         """Return the warning for a scheduler that was meant to be stepped once an epoch; "" if it was not."""
@@ -191,12 +257,20 @@ class StepwiseSchedule:
             raise ExperimentError(
                 f"training.schedule = {self._title} cannot be made: {type(error).__name__}: {error}{user_frames(error)}"
             ) from error
-        if not isinstance(made, LRScheduler) or isinstance(made, ReduceLROnPlateau):
+        if not isinstance(made, LRScheduler):
             raise ExperimentError(
-                f"training.schedule = {self._title} returned a {type(made).__name__}; it must return a scheduler of "
-                "the step, such as torch.optim.lr_scheduler.StepLR"
+                f"training.schedule = {self._title} returned a {type(made).__name__}; it must return a scheduler, such "
+                "as torch.optim.lr_scheduler.StepLR"
             )
         return made
+
+
+def _wants_metric(scheduler: LRScheduler) -> bool:
+    """Return whether `step` has to be called with a value, as that of ReduceLROnPlateau."""
+    parameters = inspect.signature(scheduler.step).parameters.values()
+    return any(
+        one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters
+    )
 
 
 def _factor(function: Callable[..., Any], progress: float, options: dict[str, Any], title: str) -> float:

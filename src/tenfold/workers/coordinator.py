@@ -38,7 +38,7 @@ from tenfold.training.evaluation import (
     without_large_outputs,
 )
 from tenfold.training.measures import describe_equal_targets, is_reached, output_kind, require_direction
-from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task
+from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task, describe_few_steps
 
 
 class Supervisor:
@@ -93,7 +93,10 @@ class Supervisor:
         """Announce that training begins or continues, with what a display needs to know."""
         for note in self.task.splits.notes:
             self.emit(Note(at=self.stopwatch.now(), text=note))
-        for text in (describe_equal_targets(self.task.splits.train.targets), self._describe_line_searches()):
+        texts = [describe_equal_targets(self.task.splits.train.targets), self._describe_line_searches()]
+        if not resumed:
+            texts.append(describe_few_steps(self.task))
+        for text in texts:
             if text:
                 self.emit(Warned(at=self.stopwatch.now(), text=text))
         self.emit(
@@ -186,7 +189,9 @@ class Supervisor:
         self._announce(EpochEnded(at=self.stopwatch.now(), epoch=first.epoch, metrics=measured))
         patience = self.task.experiment.training.patience
         stop = patience is not None and self.best_epoch is not None and first.epoch - self.best_epoch >= patience
-        return Decision(stop=stop or self._stops, best=best)
+        metric = main_metric(name for name in self.metrics if name in self.measured)
+        found = self.measured[metric] if metric is not None and self.task.evaluation_part is not None else None
+        return Decision(stop=stop or self._stops, best=best, loss=loss, metric=found)
 
     @property
     def _stops(self) -> bool:

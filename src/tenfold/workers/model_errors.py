@@ -9,14 +9,17 @@ from torch import Tensor, nn
 
 from tenfold.common.imports import user_frames
 from tenfold.data import DatasetPart, Part, batches, order
-from tenfold.data.part import NO_LABEL, find_main_output
+from tenfold.data.part import NO_LABEL, find_main_output, tree_leaves
 from tenfold.errors import ModelError, TrainingError
 from tenfold.training import Replica, all_targets, base_rate, choose_loss, choose_metrics, predict
-from tenfold.training.evaluation import check_fits, make_measure_error, required_bytes
+from tenfold.training.evaluation import check_fits, evaluation_mode, make_measure_error, required_bytes
 from tenfold.training.measures import AlignedMeasure, as_number, describe_failure, describe_unclear_classes
+from tenfold.training.network_call import autocast, call_network
 from tenfold.training.randomness import keep_rng_state
 from tenfold.workers.task import Task, make_network
 
+TRIED = (3, 2)
+"""Samples for which outputs are computed to find which of their dimensions is that of the samples."""
 FEW = 32
 """Samples on which the user's own metrics are tried, so that one that fails does so before the first epoch."""
 
@@ -101,18 +104,52 @@ def _find_unlabeled_batch(task: Task, step: int, worker: int) -> int | None:
 def check_outputs(task: Task, network: nn.Module) -> str:
     """Return a warning if it is not clear which dimension of the outputs is that of the classes; "" if it is.
 
-    This is checked where samples have a label for each of their positions. Random generators are left as they were.
+    Raises ModelError where outputs do not begin with the samples. Both are checked where samples have a label for each
+    of their positions, and with a loss or metrics of the user's own; built-in ones compare the shapes themselves.
+    Random generators are left as they were.
     """
     training, classes, train = task.experiment.training, task.splits.classes, task.splits.train
     targets = train.targets
     has_positions = targets.ndim > 1 if targets is not None else getattr(train, "label_range", None) is not None
-    built_in = [choose_loss(training, classes), *choose_metrics(training, classes).values()]
-    if not has_positions or not any(measure.needs_tensor for measure in built_in):
+    measures = [choose_loss(training, classes), *choose_metrics(training, classes).values()]
+    if not has_positions and not any(measure.own for measure in measures):
         return ""
+    joins_all = any(measure.own and measure.needs_all_outputs for measure in measures)
     with keep_rng_state():
         few = _few(train)
-        outputs = predict(network, few, torch.arange(len(few)), precision=training.precision)
+        _check_samples_first(network, few, training.precision, joins_all=joins_all)
+        if not has_positions or not any(measure.needs_tensor for measure in measures):
+            return ""
+        outputs = predict(network, few, torch.arange(len(few)), precision=training.precision, main_only=True)
         return describe_unclear_classes(find_main_output(outputs), all_targets(few))
+
+
+def _check_samples_first(network: nn.Module, few: Part, precision: str, *, joins_all: bool) -> None:
+    """Raise ModelError if the samples come second in an output that is joined over batches: the main one, or any."""
+    made = [_outputs_for(network, few, count, precision) for count in TRIED if count <= len(few)]
+    if len(made) < len(TRIED):
+        return
+    outputs = made if joins_all else [[main] for one in made if (main := find_main_output(one)) is not None]
+    for several in zip(*map(tree_leaves, outputs), strict=False):
+        shapes = [tuple(one.shape) for one in several]
+        if len(shapes) == len(TRIED) and _dimension(shapes, 1) and not _dimension(shapes, 0):
+            raise ModelError(
+                f"the network returns an output of shape {shapes[0]} for {TRIED[0]} samples: outputs should begin with "
+                "the samples, not with positions or layers; build recurrent layers with batch_first=True, or return "
+                "output.transpose(0, 1)"
+            )
+
+
+def _dimension(shapes: list[tuple[int, ...]], number: int) -> bool:
+    """Return whether this dimension of an output is the number of samples."""
+    return all(len(shape) > number and shape[number] == count for shape, count in zip(shapes, TRIED, strict=True))
+
+
+def _outputs_for(network: nn.Module, few: Part, samples: int, precision: str) -> Any:
+    x, _ = next(few.batches([torch.arange(samples)]))
+    device_type = next((parameter.device.type for parameter in network.parameters()), "cpu")
+    with evaluation_mode(network), autocast(precision, device_type):
+        return call_network(network, x)
 
 
 def check_metrics(task: Task, network: nn.Module) -> None:

@@ -25,6 +25,9 @@ from tenfold.runs import stored_predictions
 from tenfold.training import flat_size
 from tenfold.training.evaluation import EvaluatedShare, share_of
 
+FEWEST_STEPS = 10
+"""A run with fewer steps is warned about."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -38,6 +41,8 @@ class Task:
     """The cores that each worker is pinned to."""
     checkpoints: Path | None = None
     """The folder for checkpoints; None if none are saved."""
+    expects_few_steps: bool = False
+    """Whether a run of very few steps is meant to be one, as that of `partial_fit`."""
 
     @property
     def workers(self) -> int:
@@ -131,6 +136,24 @@ class Task:
         return share_of(len(part), rank, size or self.workers)
 
 
+def describe_few_steps(task: Task) -> str:
+    """Return a warning if the optimizer takes so few steps in the whole run that it can hardly learn; "" if not.
+
+    A run with `data.limit` is a quick test, and L-BFGS searches in each step.
+    """
+    training = task.experiment.training
+    steps = task.steps_per_epoch * training.epochs
+    few_are_meant = task.expects_few_steps or training.needs_closure
+    if steps >= FEWEST_STEPS or few_are_meant or task.experiment.data.limit is not None:
+        return ""
+    workers = f" x {task.workers} workers" if task.workers > 1 else ""
+    return (
+        f"the whole run has {steps} step{'s' * (steps > 1)}, too few to learn much: {len(task.splits.train):,} samples "
+        f"in batches of {training.samples_per_step}{workers}, {training.epochs} "
+        f"epoch{'s' * (training.epochs > 1)}; use more epochs or a smaller batch_size"
+    )
+
+
 def weight_bytes(task: Task) -> int:
     """Return the bytes of one replica's state."""
     return 4 * flat_size(make_network(task))
@@ -217,6 +240,10 @@ class Decision:
     stop: bool = False
     best: bool = False
     saved: bool = True
+    loss: float | None = None
+    """After an epoch: the loss on the evaluation part, or in training where there is none."""
+    metric: float | None = None
+    """After an epoch: the first metric, where there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)

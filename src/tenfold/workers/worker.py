@@ -216,9 +216,10 @@ class Worker:
     def _check_metrics(self) -> None:
         """Try the user's own metrics after the first step, so that one that fails does so before the epoch ends."""
         with self.progress.allow_more_time():
-            check_metrics(self.task, self.replica.network)
+            unclear = check_outputs(self.task, self.replica.network)
             if self.number == 0:
-                self._warn(check_outputs(self.task, self.replica.network))
+                self._warn(unclear)
+            check_metrics(self.task, self.replica.network)
         self.time.lap("evaluate")
 
     def _log(self, step: int) -> tuple[float, int]:
@@ -265,6 +266,8 @@ class Worker:
             return decision
 
         decision = self.channels.repeat(evaluate)
+        if decision.loss is not None:
+            self.replica.rates.observe(decision.loss, decision.metric)
         self.time.lap("evaluate")
         return decision.stop
 

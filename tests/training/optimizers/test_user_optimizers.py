@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
+import tenfold
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training import base_rate
@@ -130,6 +131,57 @@ def test_a_scheduler_may_ask_for_the_steps_and_starts_after_the_warm_up():
     assert [rates.at(step) for step in range(4, 12)] == pytest.approx([2 - step / 4 for step in range(8)])
 
 
+class Halving(lr_scheduler.ReduceLROnPlateau):
+    """Halves the rate after each epoch whose value is above 1."""
+
+    def step(self, value):
+        self.optimizer.param_groups[0]["lr"] *= 0.5 if value > 1 else 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "metric", "rates"),
+    [
+        (lr_scheduler.ReduceLROnPlateau, {"patience": 1, "factor": 0.1}, None, [1, 1, 1, 1, 0.1]),
+        (lr_scheduler.ReduceLROnPlateau, {"patience": 0, "factor": 0.1, "mode": "max"}, 0.5, [1, 1, 0.1, 0.01, 1e-3]),
+        (Halving, {}, None, [1, 0.5, 0.5, 0.5, 0.5]),
+    ],
+)
+def test_a_scheduler_that_wants_a_metric_is_told_it_after_each_epoch(kind, options, metric, rates):
+    training = Training(lr=2.0, epochs=5, schedule=kind, schedule_options=options)
+    planned, resumed = (plan_rates(training, steps_per_epoch=3, rate_scale=0.5) for _ in range(2))
+    assert planned.wants_metric
+    found = []
+    for epoch, loss in enumerate((2.0, 0.7, 0.8, 0.9, 0.9)):
+        if epoch == 3:
+            resumed.load(planned.state())
+            planned = resumed
+        found += [planned.at(3 * epoch + step) for step in range(3)]
+        planned.observe(loss, metric)
+    assert found == pytest.approx([rate for rate in rates for _ in range(3)])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fields", [{"workers": 1}, {"workers": 2}, {"workers": 2, "engine": "fused"}])
+def test_the_rate_of_a_run_falls_where_its_loss_does_not(fields, tmp_path):
+    x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    seen = []
+    tenfold.train(
+        model=lambda: nn.Linear(3, 1),
+        data=(x, torch.zeros(64) + 5),
+        lr=1e-9,
+        lr_scaling="none",
+        optimizer="sgd",
+        schedule=lr_scheduler.ReduceLROnPlateau,
+        schedule_options={"patience": 0, "factor": 0.5, "threshold": 0.5, "eps": 0.0},
+        epochs=4,
+        listen=lambda event: seen.append(event.value) if getattr(event, "name", "") == "lr" else None,
+        runs=tmp_path,
+        progress=False,
+        **fields,
+    )
+    assert [rate / 1e-9 for rate in seen] == pytest.approx([1, 1, 0.5, 0.25])
+
+
 def test_a_function_of_the_progress_is_a_schedule():
     rates = plan_rates(Training(lr=1.0, epochs=1, schedule=lambda progress: 1 - progress / 2), steps_per_epoch=4)
     assert [rates.at(step) for step in range(5)] == [1.0, 0.875, 0.75, 0.625, 0.5]
@@ -138,7 +190,6 @@ def test_a_function_of_the_progress_is_a_schedule():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"schedule": lr_scheduler.ReduceLROnPlateau}, "looks at the loss while training"),
         ({"schedule": lr_scheduler.StepLR}, "cannot be made: TypeError"),
         ({"schedule": lambda optimizer: 3}, "returned a int; it must return a scheduler"),
         ({"schedule": lambda progress: {}["x"]}, "failed at progress 0: KeyError"),

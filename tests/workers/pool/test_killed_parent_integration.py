@@ -38,7 +38,7 @@ alone = tenfold.train(model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10
 print(alone.status, type(alone.model).__name__, alone.accuracy > 0.5, flush=True)
 x = torch.randn(40, 4)
 run = tenfold.train(model=Network, data=(x, (x.sum(1) > 0).long()), loss=loss, metrics={"mine": loss},
-                    workers=2, threads=1, oversubscribe=True, epochs=2, batch_size=8)
+                    workers=2, threads=1, oversubscribe=True, epochs=5, batch_size=8)
 print(run.status, run.result["workers"], "mine" in run.metrics, flush=True)
 endless = dict(model="mlp", data="digits", hidden=[8], epochs=10**6, workers=3, oversubscribe=True, runs="endless")
 threading.Thread(target=tenfold.train, kwargs=endless | dict(strategy="easgd")).start()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tenfold.common.files import check_output
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.report import clocks, summary
 from tenfold.report.curves import find_knee, rows_with_rounds, scaling_families
@@ -235,6 +236,24 @@ def render_twin(twin: Twin) -> str:
         ],
     }
     return render_template("twin.html", content)
+
+
+def report(runs: Run | Sequence[Run] | Comparison, path: str | Path = "report.html") -> Path:
+    """Write an HTML report on a run, or on several side by side, and return its path.
+
+    It is one self-contained file with plots, tables and data to download. `runs` is a run, a list of runs such as
+    `list_runs` returns, or the result of `compare`. A file of this name is replaced.
+    """
+    if isinstance(runs, Comparison):
+        given: list[Any] = runs.runs
+    else:
+        given = list(runs) if isinstance(runs, list | tuple) else [runs]
+    for one in given:
+        if not isinstance(one, Run):
+            what = f"a {type(one).__name__}"
+            raise ExperimentError(f"report takes runs, not {what}; tenfold.open_run(number) returns one")
+    check_output(Path(path), "a report", ".html", ".htm")
+    return write_report(runs if isinstance(runs, Comparison) else given, path)
 
 
 def write_report(runs: Sequence[Run] | Comparison, path: str | Path) -> Path:
