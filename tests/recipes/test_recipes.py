@@ -7,11 +7,11 @@ from tenfold.cli import app as cli_app
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.papers import load, names, run
-from tenfold.papers import recipe_result as agreement
-from tenfold.papers.recipe import PaperClaim, Recipe
+from tenfold.papers.recipe import PaperClaim, Recipe, read_number
 from tenfold.papers.recipe_page import recipe_plots, write
-from tenfold.papers.recipe_result import ABSENT, RecipeResult, ResultRow, Setting
+from tenfold.papers.recipe_result import Pair, RecipeResult, ResultRow, Setting, check_claim, compare_column
 from tenfold.papers.run_recipe import is_available, settings_of
+from tenfold.report.formatting import NOTHING
 from tenfold.report.rows import DOUBTS
 
 TINY = {
@@ -59,6 +59,13 @@ def test_quoted_percentages_follow_from_quoted_times(name):
         assert min(abs(quoted["computed"] - gain), abs(quoted["computed"] - improvement)) < 0.006
 
 
+def test_a_claim_about_the_number_of_layers_varies_it():
+    (block,) = load("singh-size").blocks
+    numbers, widths = ({measure(hidden) for hidden in block.vary["hidden"]} for measure in (len, max))
+    assert len(numbers) == len(widths) == 3
+    assert len(block.vary["hidden"]) == 9
+
+
 def test_rows_match_the_paper_and_what_is_missing_says_so(tmp_path):
     result = run(Recipe(**TINY), runs=tmp_path)
     assert result.complete
@@ -66,9 +73,7 @@ def test_rows_match_the_paper_and_what_is_missing_says_so(tmp_path):
     assert result.rows[0].paper["seconds"] == 2.0
     assert result.rows[2].paper == {}
     assert all(row.clock == "measured" and row.ours["seconds"] > 0 for row in (result.rows[0], result.rows[2]))
-    cells = result.table().rows
-    assert ABSENT in cells[1]
-    assert ABSENT not in cells[2]
+    assert "0.5" not in result.table().rows[2]
     again = run(Recipe(**TINY), runs=tmp_path)
     assert [one.id for setting in again.settings for one in setting.runs] == [1, 2]
     page = result.report(tmp_path / "page.html").read_text()
@@ -101,19 +106,79 @@ def test_what_cannot_be_run_is_a_row_with_its_reason(tmp_path):
     assert all(row.note.startswith("needs ") for row in result.rows)
 
 
+def pairs(*numbers):
+    return [Pair(name, paper, ours) for name, paper, ours in numbers]
+
+
+def compared(column, numbers):
+    return compare_column(column, numbers, {pair.label: pair.paper for pair in numbers})
+
+
 def test_agreement_is_computed():
-    rows = [(name, {"seconds": a}, {"seconds": b}) for name, a, b in (("a", 3, 1), ("b", 2, 0.5), ("c", 4, 9))]
-    said = agreement.sentence("seconds", rows)
-    assert "same order" in said
-    assert "2 of 2" in said
-    assert "both have the lowest value at b" in said
-    other = agreement.sentence(
-        "accuracy", [(n, {"accuracy": a}, {"accuracy": b}) for n, a, b in (("a", 1, 1), ("b", 2, 0))]
+    falling = pairs(("a", 4, 3), ("b", 2, 2), ("c", 1, 0.5))
+    found = compared("seconds", falling)
+    assert [one.text for one in found] == [
+        "Time falls at every step, as in the paper.",
+        "Both have the lowest value at c.",
+    ]
+    assert all(one.agrees for one in found)
+    found = compared("seconds", pairs(("1 core", 1, 4), ("2 cores", 2, 3)))
+    assert found == [("From 1 core to 2 cores: 2x slower in the paper, 1.33x faster here.", False)]
+    found = compared("seconds", pairs(("1 core", 1, 4), ("2 cores", 2, 4.05)))
+    assert found == [("From 1 core to 2 cores: 2x slower in the paper, about as fast here.", False)]
+    up_and_down = pairs(("a", 3, 1), ("b", 2, 0.5), ("c", 4, 9))
+    assert [one.agrees for one in compared("seconds", up_and_down)] == [True, True]
+    differing = compared("accuracy", pairs(("a", 0.1, 0.1), ("b", 0.2, 0), ("c", 0.1, 0)))
+    assert [one.agrees for one in differing] == [False, False, False]
+    assert differing[0].text == "From a to b: from 10.00% to 20.00% in the paper, from 10.00% to 0.00% here."
+    single = compare_column("seconds", [Pair("a", 9511.66, 1.0, "9,511.66 s")], {"a": 9511.66})
+    assert single == [("Time, a: 9,511.66 s in the paper, 1.00 s here.", None)]
+    assert compare_column("accuracy", [], {}) == []
+
+
+def test_sentences_over_some_rows_say_which_and_know_where_the_paper_is_best():
+    found = compare_column(
+        "seconds", pairs(("1 core", 507, 3), ("2 cores", 1004, 2)), {"1 core": 507, "2 cores": 1004, "4 cores": 502}
     )
-    assert "opposite direction" in other
-    assert "at b in the paper and at a here" in other
-    assert agreement.sentence("seconds", rows[:1]) == "seconds: 3.00 s in the paper, 1.00 s here (a)."
-    assert agreement.sentence("accuracy", rows) == ""
+    text = " ".join(one.text for one in found)
+    assert "lowest value is at 4 cores, which is not compared" in text
+    assert "not compared: 4 cores" in text
+    assert found[1].agrees is None
+
+
+def test_what_the_paper_prints_is_shown_as_printed_and_words_are_compared_with_nothing():
+    printed = {"seconds": "9,511.66 s", "accuracy": "nearly 50 %", "gain": "SLOWEST"}
+    row = {"label": "slow", "settings": {"lr": 0.01}, "paper": printed}
+    result = RecipeResult(Recipe(**TINY | {"rows": [row]}), "small", [])
+    assert result.table().rows[0][1:] == ["9,511.66 s", NOTHING, "nearly 50 %", "SLOWEST", NOTHING, ""]
+    assert result.rows[0].paper == {"seconds": 9511.66}
+    assert read_number("seconds", "507,069 ms") == 507.069
+    assert read_number("accuracy", "33 %") == 0.33
+    assert read_number("PI", "-48.08 %") == -48.08
+
+
+def test_a_metric_that_only_the_paper_has_stands_beside_ours_under_its_own_name():
+    result = RecipeResult(load("dsmp-table-2"), "small", [])
+    node = next(row for row in result.rows if row.label == "1 node")
+    node.ours.update(precision_at_10=0.6, seconds=1.0)
+    heads = result.table().columns
+    assert "accuracy, paper" in heads
+    assert "precision at 10, ours" in heads
+    assert not {"accuracy, ours", "precision at 10, paper"} & set(heads)
+    assert not any("in the paper" in sentence for sentence in result.agreement())
+
+
+def test_a_small_difference_has_a_size():
+    claim = PaperClaim(said="a small decrease", column="accuracy", best={"workers": 1}, at_most=0.02)
+    found = check_claim(claim, [("", True, 0.49), ("", False, 0.48), ("", False, 0.41)])
+    assert not found.agrees
+    assert "49.00% against 41.00%" in found.text
+    assert "2 percentage points" in found.text
+    assert check_claim(claim, [("", True, 0.49), ("", False, 0.48)]).agrees
+    assert not check_claim(claim, [("", True, 0.49), ("", False, 0.50)]).agrees
+    alike = claim.model_copy(update={"at_most": None, "similar": 0.02})
+    assert check_claim(alike, [("", True, 0.49), ("", False, 0.50)]).agrees
+    assert not check_claim(alike, [("", True, 0.49), ("", False, 0.60)]).agrees
 
 
 def test_unknown_recipes_and_malformed_files_are_explained(tmp_path):
@@ -185,9 +250,9 @@ def test_measured_times_are_not_held_against_predicted_ones():
 
     result = RecipeResult(Recipe(**TINY | {"rows": [], "show": {"columns": ["seconds"]}}), "small", [])
     result.rows = [row("a", "measured", 1, 9), row("b", "predicted", 2, 2), row("c", "predicted", 3, 3)]
-    (said,) = result.agreement()
-    assert said.startswith("seconds: it changes in the same direction, by a factor of 1.5 in the paper and 1.5 here; ")
-    assert said.endswith("both have the lowest value at b.")
+    first, *_, last = result.agreement()
+    assert first == "From b to c: 1.5x slower in the paper, 1.5x slower here."
+    assert "not compared: a" in last
 
 
 def test_a_schematic_shows_nodes_and_folds(tmp_path):
@@ -271,42 +336,55 @@ def test_rows_measured_on_a_busy_machine_are_marked_as_in_comparisons(tmp_path, 
 def test_claims_in_words_are_checked_group_by_group():
     claim = PaperClaim(said="ten folds are best", column="accuracy", best={"folds": 10}, each=["workers"])
     rows = [("1 worker", False, 0.3), ("1 worker", True, 0.4), ("2 workers", False, 0.3), ("2 workers", True, 0.2)]
-    assert agreement.check_claim(claim, rows).endswith("this holds here for 1 worker, not for 2 workers.")
-    assert agreement.check_claim(claim, rows[:2]).endswith("this holds here.")
-    assert agreement.check_claim(claim, rows[2:]).endswith("this does not hold here.")
-    assert agreement.check_claim(claim, rows[:1]) == ""
+    both = check_claim(claim, rows)
+    assert not both.agrees
+    assert "so for 1 worker (40.00% against 30.00%), and not for 2 workers (20.00% against 30.00%)" in both.text
+    assert check_claim(claim, rows[:2]).agrees
+    assert check_claim(claim, rows[2:]).agrees is False
+    assert check_claim(claim, rows[:1]) is None
 
 
 def test_claims_about_times_say_by_which_factor():
     claim = PaperClaim(said="up to 8x faster", column="seconds", best={"device": "cuda"}, each=["lr"])
     rows = [("lr 1", False, 6.0), ("lr 1", True, 2.0), ("lr 2", False, 5.0), ("lr 2", True, 4.0)]
     slower = [("lr 3", False, 1.0), ("lr 3", True, 2.5)]
-    assert agreement.check_claim(claim, rows).endswith("this holds here in all 2 cases (by a factor of 1.25 to 3).")
-    assert agreement.check_claim(claim, rows + slower).endswith(
-        "for lr 1; lr 2 (by a factor of 1.25 to 3), not for lr 3 (the other way round, by a factor of 2.5)."
-    )
-    assert agreement.check_claim(claim, slower).endswith(
-        "this does not hold here (the other way round, by a factor of 2.5)."
+    assert "in all 2 cases (1.25x to 3x faster)" in check_claim(claim, rows).text
+    assert check_claim(claim, rows + slower).text.endswith(
+        "for lr 1; lr 2 (1.25x to 3x faster), and not for lr 3 (2.5x slower)."
     )
     numbers = claim.model_copy(update={"factor": True})
-    assert agreement.check_claim(numbers, rows).endswith("here the factor is 1.25 to 3 in 2 cases.")
-    assert agreement.sentence(
-        "seconds", [("a", {"seconds": 48}, {"seconds": 1}), ("b", {"seconds": 16}, {"seconds": 0.25})]
-    ) == (
-        "seconds: it changes in the same direction, by a factor of 3 in the paper and 4 here; "
-        "both have the lowest value at b."
+    assert check_claim(numbers, rows) == (
+        "The paper says “up to 8x faster”; here it is 1.25x to 3x faster in 2 cases.",
+        None,
     )
+    assert check_claim(numbers, rows + slower).text.endswith("from 2.5x slower to 3x faster in 3 cases.")
 
 
 def test_a_time_of_zero_has_no_factor():
     claim = PaperClaim(said="up to 8x faster", column="seconds", best={"device": "cuda"}, each=["lr"])
     rows = [("lr 1", False, 6.0), ("lr 1", True, 0.0)]
-    assert agreement.check_claim(claim, rows).endswith("this holds here.")
-    assert agreement.check_claim(claim, [("lr 1", False, 0.0), ("lr 1", True, 6.0)]).endswith("does not hold here.")
+    assert check_claim(claim, rows).agrees
+    assert not check_claim(claim, [("lr 1", False, 0.0), ("lr 1", True, 6.0)]).agrees
     numbers = claim.model_copy(update={"factor": True})
-    assert agreement.check_claim(numbers, rows) == ""
+    assert check_claim(numbers, rows) is None
     more = [*rows, ("lr 2", False, 6.0), ("lr 2", True, 2.0)]
-    assert agreement.check_claim(numbers, more).endswith("here the factor is 3.")
+    assert check_claim(numbers, more).text.endswith("here it is 3x faster.")
+
+
+def test_a_claim_compares_the_rows_that_it_names():
+    claims = [
+        {"said": "more is slower", "column": "seconds", "best": {"lr": 0.1}, "against": {"lr": 0.2}},
+        {"said": "any other is slower", "column": "seconds", "against": {"lr": 0.3}},
+        {"said": "on a GPU", "column": "seconds", "best": {"lr": 9}},
+    ]
+    result = RecipeResult(Recipe(**TINY | {"rows": [], "claims": claims}), "small", [])
+    result.rows = [
+        ResultRow("", {"lr": lr}, {}, {"seconds": s}, "measured") for lr, s in ((0.1, 1), (0.2, 2), (0.3, 0.5))
+    ]
+    first, second, third = result.findings()
+    assert (first.agrees, second.agrees, third.agrees) == (True, False, None)
+    assert "2x faster" in first.text
+    assert "not run" in third.text
 
 
 def test_a_page_of_several_recipes_has_contents_and_says_what_is_missing(tmp_path):
