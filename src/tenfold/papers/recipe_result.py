@@ -1,4 +1,4 @@
-"""Where a paper's numbers and ours agree, computed from both: the direction of each change, the best row, and claims."""
+"""Where a paper's numbers and ours agree, computed from both: directions of change, best rows, claims."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -123,8 +123,8 @@ class _Case:
         worst = max if best is min else min
         own, others = ([value for favored, value in rows if favored is which] for which in (True, False))
         sized = claim.at_most or claim.similar
-        self.own = best(own)
-        self.other = (worst if sized else best)(others)
+        self.own: float = best(own)
+        self.other: float = (worst if sized else best)(others)
         better = best(self.own, self.other) == self.own
         if claim.similar is not None:
             gaps = [_gap(claim.column, self.own, value) for value in others]

@@ -280,7 +280,7 @@ def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: Cl
         known = measure_rounds(known, report)
     elif not (known.costs.start and known.costs.save):
         known = _with_start_and_save(known, report)
-    asked = {(task.threads, task.workers)} if cluster is HERE else _on_nodes(cluster)
+    asked = {(task.threads, task.workers)} if cluster is HERE else _on_nodes(cluster, task.workers)
     name, batch = work_of(task)
     if missing := sorted(setting for setting in asked if not known.has_step(name, batch, *setting)):
         known = _with_steps(known, task.experiment, task.splits, missing, report)
@@ -407,15 +407,22 @@ def _shared(experiment: Experiment, counts: Iterable[int], *, few: bool) -> list
     return [first, *(one for one in alone if one not in (first, *rest)), *rest]
 
 
-def _on_nodes(cluster: Cluster) -> set[tuple[int, int]]:
+def _on_nodes(cluster: Cluster, workers: int) -> set[tuple[int, int]]:
     """Return (threads, workers) of the nodes that step as this machine does, as far as it has the cores.
 
     For more threads than that, one worker with every number of threads that it has cores for, to extrapolate from.
     """
     budget = cores.budget()
-    alike = [group for group in cluster.groups if group.step_seconds is None and group.profile is None]
-    fits = {(group.threads, min(group.workers, budget // group.threads)) for group in alike if group.threads <= budget}
-    beyond = any(group.threads > budget for group in alike)
+    placed = zip(cluster.groups, cluster.placed(workers), strict=True)
+    alike = [
+        (group, taken) for group, taken in placed if taken and group.step_seconds is None and group.profile is None
+    ]
+    fits = {
+        (group.threads, min(group.workers, taken, budget // group.threads))
+        for group, taken in alike
+        if group.threads <= budget
+    }
+    beyond = any(group.threads > budget for group, _ in alike)
     return fits | ({(count, 1) for count in probes.counts_up_to(budget)} if beyond else set())
 
 

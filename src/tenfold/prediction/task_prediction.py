@@ -82,10 +82,10 @@ def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
 def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluster: Cluster) -> Hardware:
     """Return a cluster's times; a node steps as described by hand, else as its own profile or this machine's says."""
     measured, standard_error = {}, 0.0
-    for group in cluster.groups:
-        if group.step_seconds is None:
+    for group, taken in zip(cluster.groups, cluster.placed(task.workers), strict=True):
+        if group.step_seconds is None and taken:
             own = Profile.load(group.profile) if group.profile is not None else profile
-            setting = (*work_of(task), group.threads, group.workers)
+            setting = (*work_of(task), group.threads, min(taken, group.workers))
             measured[group.name] = own.step_time(*setting)
             standard_error = max(standard_error, own.nearest_step(*setting).standard_error)
     return cluster.hardware(
