@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 from looped import looped
 from typer.testing import CliRunner
@@ -75,10 +78,37 @@ def test_rows_match_the_paper_and_what_is_missing_says_so(tmp_path):
     assert all(row.clock == "measured" and row.ours["seconds"] > 0 for row in (result.rows[0], result.rows[2]))
     assert "0.5" not in result.table().rows[2]
     again = run(Recipe(**TINY), runs=tmp_path)
-    assert [one.id for setting in again.settings for one in setting.runs] == [1, 2]
+    ids = [[one.id for setting in one_of.settings for one in setting.runs] for one_of in (result, again)]
+    assert ids[0] == ids[1]
     page = result.report(tmp_path / "page.html").read_text()
     assert "two learning rates" in page
     assert '"kind": "bar-table"' in page
+
+
+def test_a_short_first_run_of_a_process_is_repeated_and_never_reused(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'name = "x"\nexperiment = {model = "mlp", data = "digits", threads = 1, epochs = 1, limit = 200}\n'
+        + OWN.replace("[0.1]", "[0.1, 0.2]")
+    )
+    command = [sys.executable, "-m", "tenfold", "recipe", "run", str(own), "--runs", str(tmp_path / "runs"), "-q"]
+    for _ in range(2):
+        subprocess.run(command, check=True, timeout=120, capture_output=True)
+    first, again, *others = sorted(tenfold.list_runs(runs=tmp_path / "runs"), key=lambda one: one.id)
+    assert len(others) == 1
+    assert first.experiment == again.experiment
+    result = run(own, runs=tmp_path / "runs")
+    assert [setting.runs[0].id for setting in result.settings] == [2, 3]
+
+
+def test_what_is_recorded_is_run_again_if_asked_and_progress_counts(tmp_path):
+    lines = []
+    for fresh in (False, False, True):
+        result = run(Recipe(**TINY), runs=tmp_path, fresh=fresh, progress=lines.append)
+        lines.append([setting.runs[0].id for setting in result.settings])
+    assert lines[2] == lines[5]
+    assert not set(lines[2]) & set(lines[8])
+    assert ["1 of 2" in lines[0], "2 of 2" in lines[1]] == [True, True]
 
 
 def test_more_cores_than_there_are_means_predicted(tmp_path):
@@ -331,6 +361,17 @@ def test_rows_measured_on_a_busy_machine_are_marked_as_in_comparisons(tmp_path, 
     assert result.table().rows[0][0] == "lr 0.01 !"
     assert f"! {DOUBTS['load']}" in result.notes()
     assert 'class="doubtful"' in result.report(tmp_path / "page.html").read_text()
+
+
+def test_rows_predicted_from_steps_of_a_busy_machine_are_marked(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENFOLD_PROFILE", str(tmp_path / "profile.toml"))
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 99.0, 99.0))
+    blocks = [{"verb": verb, "vary": {"lr": [0.1]}, "fields": {"link": "1gbe"}} for verb in ("simulate", "forecast")]
+    result = run(Recipe(**TINY | {"rows": [], "blocks": blocks}), runs=tmp_path)
+    assert [row.doubts for row in result.rows] == [("load",)] * 2
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    again = run(Recipe(**TINY | {"rows": [], "blocks": blocks[1:]}), runs=tmp_path)
+    assert [row.doubts for row in again.rows] == [()]
 
 
 def test_claims_in_words_are_checked_group_by_group():

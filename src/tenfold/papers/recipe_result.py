@@ -251,7 +251,9 @@ class Setting:
     """Why it is missing, or what failed."""
     note: str = ""
     predicted_seconds: float | None = None
-    """The predicted time of a cross-validation that needs more cores than there are; nothing was trained."""
+    """The predicted time where nothing was trained."""
+    doubts: tuple[Doubt, ...] = ()
+    """Why that time should not be trusted."""
 
     @property
     def clock(self) -> str:
@@ -329,7 +331,8 @@ def _row(
             ours[name] = fmean(values)
     clock = " and ".join(dict.fromkeys(one.clock for one in found if one.clock))
     note = "; ".join(dict.fromkeys(text for one in found for text in (one.reason, one.note) if text))
-    doubted = tuple(dict.fromkeys(doubt for run in runs for doubt in doubts.get(run.id, ())))
+    of_runs = [doubt for run in runs for doubt in doubts.get(run.id, ())]
+    doubted = tuple(dict.fromkeys([*of_runs, *(doubt for one in found for doubt in one.doubts)]))
     note = note or ("" if found else "was not run at this scale")
     settings = found[0].settings | {"verb": found[0].verb} if found else {}
     if paper is None:

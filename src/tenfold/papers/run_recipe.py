@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tenfold.api.simulate import LoadedData
 
 
+COLD_SECONDS = 10.0
+"""A first run in a process that trained for less is repeated: loading libraries may have taken much of its time."""
 ONLY_TIME = "only the time was predicted; nothing was trained"
 ShowProgress = Callable[[str], None]
 
@@ -27,12 +29,14 @@ def run(
     scale: Scale = "small",
     device: str | None = None,
     runs: str | Path | None = None,
+    fresh: bool = False,
     progress: ShowProgress | None = None,
     trust: bool = False,
 ) -> RecipeResult:
     """Run a recipe and return its numbers beside the paper's.
 
-    Runs that are recorded already are not repeated, so an interrupted recipe continues when it is started again.
+    Runs that are recorded already are not repeated, so an interrupted recipe continues when it is started again; with
+    `fresh` everything is run again. A short first run of a process, whose time is not to be trusted, is repeated.
     Settings that need more cores than this machine has are predicted on a virtual cluster; what cannot be run or
     predicted is listed with the reason. `progress` is called with a line for each setting. `trust` is that of `load`.
     """
@@ -51,13 +55,14 @@ def run(
 
     found: list[Setting] = []
     loaded = LoadedData()
-    for (block, settings), own in zip(planned, fields, strict=True):
+    for at, ((block, settings), own) in enumerate(zip(planned, fields, strict=True), 1):
         if progress is not None:
-            progress(f"{recipe.name}: {block.verb} " + ", ".join(f"{key}={value}" for key, value in settings.items()))
+            varied = ", ".join(f"{key}={value}" for key, value in settings.items())
+            progress(f"{recipe.name}, {at} of {len(planned)}: {block.verb} {varied}")
         if missing:
             found.append(Setting(block.verb, settings, reason=f"needs {' and '.join(missing)}"))
         else:
-            found.append(_run_setting(block, settings, own, size, runs, loaded))
+            found.append(_run_setting(block, settings, own, size, runs, loaded, fresh=fresh))
     return RecipeResult(recipe, scale, found)
 
 
@@ -106,6 +111,8 @@ def _run_setting(
     size: Size,
     runs: str | Path | None,
     loaded: "LoadedData",
+    *,
+    fresh: bool,
 ) -> Setting:
     """Run one setting, or predict it where this machine has too few cores for it."""
     from tenfold.api.compare import compare
@@ -122,14 +129,21 @@ def _run_setting(
         if block.verb == "forecast" or (block.verb == "crossval" and short):
             from tenfold.api.simulate import forecast_grid
 
-            predicted = forecast_grid(_virtual(experiment), {}, loaded).rows[0].seconds.mean
-            return Setting(block.verb, settings, note=ONLY_TIME, predicted_seconds=predicted)
-        comparison = compare(experiment, repeats=size.repeats, runs=runs, progress=False)
+            (row,) = forecast_grid(_virtual(experiment), {}, loaded).rows
+            return Setting(block.verb, settings, note=ONLY_TIME, predicted_seconds=row.seconds.mean, doubts=row.doubts)
+        comparison = compare(experiment, repeats=size.repeats, runs=runs, fresh=fresh, progress=False)
+        if any(map(_is_cold, comparison.runs)):
+            comparison = compare(experiment, repeats=size.repeats, runs=runs, fresh=True, progress=False)
     except TenfoldError as error:
         return Setting(block.verb, settings, reason=str(error).partition("\n")[0])
     failed = "; ".join(dict.fromkeys(comparison.failed.values()))
     done: list[Run] = comparison.runs
     return Setting(block.verb, settings, runs=done, reason=failed, note=short)
+
+
+def _is_cold(run: Run) -> bool:
+    """Return whether a run, perhaps recorded by another command, was the first of its process, and short."""
+    return bool(run.result.get("first_in_process")) and (run.seconds or 0.0) < COLD_SECONDS
 
 
 def _virtual(experiment: Experiment) -> Experiment:

@@ -272,7 +272,8 @@ def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: Cl
 
     What is measured are the steps of its workers on this machine, in a few seconds, and rounds where none were measured
     yet; or the steps of the workers on one node of each group of a cluster; startup and checkpoints; and what its
-    compression and its outer optimizer add to a round.
+    compression and its outer optimizer add to a round. Steps that were measured while other programs were running are
+    measured again on a machine that is idle now.
     """
     profile, place = load_profile()
     known = profile
@@ -282,6 +283,8 @@ def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: Cl
         known = _with_start_and_save(known, report)
     asked = {(task.threads, task.workers)} if cluster is HERE else _on_nodes(cluster, task.workers)
     name, batch = work_of(task)
+    if facts.load_per_core() <= facts.MOST_LOAD_PER_CORE:
+        known = known.without_busy_steps(name)
     if missing := sorted(setting for setting in asked if not known.has_step(name, batch, *setting)):
         known = _with_steps(known, task.experiment, task.splits, missing, report)
     known = _with_round_overhead(known, task, report)

@@ -150,6 +150,8 @@ class Step(Entry):
     """Standard deviation of the logarithm of one worker's steps."""
     samples: int = 1
     """Steps that were measured, over all workers."""
+    load: float = 0.0
+    """Load average per core of the machine meanwhile."""
     warmup: float = 0.0
     """Extra seconds that the first steps of a process take."""
     round: float | None = None

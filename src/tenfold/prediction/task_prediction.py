@@ -243,6 +243,7 @@ def predict_from_profile(
     """
     workload, hardware = workload_and_hardware(task, profile, cluster)
     prediction = predict_time(replace(workload, marks=marks), hardware, seed=seed)
+    prediction = replace(prediction, calibration_load=profile.load_of(work_of(task)[0]))
     if cluster is not HERE:
         return replace(prediction, reasons=(*prediction.reasons, *_about_threads(task, profile, cluster)))
     return _delayed(prediction, profile.nearest_step(*work_of(task), task.threads, task.workers).warmup)
@@ -355,6 +356,7 @@ class PredictedEvents:
             "samples_per_second": trained["samples"] / seconds,
             **({"seconds_to_target": seconds} if last is not None else {}),
             "calibrated": prediction.calibrated,
+            "calibration_load": prediction.calibration_load,
             "machine_speed": prediction.machine_speed,
             "reasons": list(prediction.reasons),
         }
