@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+from launchers import mpirun
 from looped import looped
 from typer.testing import CliRunner
 
@@ -109,6 +110,30 @@ def test_what_is_recorded_is_run_again_if_asked_and_progress_counts(tmp_path):
     assert lines[2] == lines[5]
     assert not set(lines[2]) & set(lines[8])
     assert ["1 of 2" in lines[0], "2 of 2" in lines[1]] == [True, True]
+
+
+def test_ranks_are_launched_under_mpirun_and_compared_with_one_process(tmp_path):
+    mpirun()
+    blocks = [
+        {"verb": "train"},
+        {
+            "verb": "launch",
+            "vary": {"transport": ["mpi"]},
+            "fields": {"workers": 2, "distribute": "scatter", "strategy": "parameter-server", "average": "gradients"},
+        },
+    ]
+    rows = [{"label": "two", "settings": {"verb": "launch"}, "paper": {"PI": "nearly 50 %"}}]
+    recipe = Recipe(**TINY | {"blocks": blocks, "rows": rows, "show": {"columns": ["seconds", "PI", "accuracy"]}})
+    first, again = (run(recipe, runs=tmp_path) for _ in range(2))
+    two = first.rows[0]
+    assert (two.clock, two.note) == ("measured", "")
+    assert {"PI", "accuracy"} <= set(two.ours)
+    (launched,) = first.settings[1].runs
+    assert launched.facts["launch"]["launcher"] == "open-mpi"
+    assert again.settings[1].runs[0].id == launched.id
+    nowhere = TINY["experiment"] | {"data": str(tmp_path / "nowhere.csv")}
+    (reason,) = run(Recipe(**TINY | {"blocks": blocks[1:], "experiment": nowhere, "rows": []}), runs=tmp_path).missing()
+    assert "nowhere.csv" in reason
 
 
 def test_more_cores_than_there_are_means_predicted(tmp_path):

@@ -14,7 +14,7 @@ model = "cnn"
 data = "mnist"
 
 [[blocks]]                          # what is run
-verb = "train"                      # train, crossval, simulate, or forecast (predict the time only)
+verb = "train"                      # train, launch (under mpirun), crossval, simulate, or forecast (the time only)
 vary = {workers = [1, 2]}           # every combination of these
 together = [{pin = "0", threads = 1}, ...]   # settings that change together
 
@@ -54,7 +54,7 @@ from tenfold.experiment.values import label_of
 from tenfold.report.formatting import metric_scale
 from tenfold.report.rows import is_timed, known_columns
 
-Verb = Literal["train", "crossval", "simulate", "forecast"]
+Verb = Literal["train", "launch", "crossval", "simulate", "forecast"]
 Scale = Literal["small", "machine", "full"]
 SCALES: tuple[Scale, ...] = ("small", "machine", "full")
 NEEDS = {
