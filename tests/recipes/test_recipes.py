@@ -456,8 +456,67 @@ def test_a_claim_compares_the_rows_that_it_names():
 def test_a_page_of_several_recipes_has_contents_and_says_what_is_missing(tmp_path):
     failed = RecipeResult(load("dsmp-table-5"), "small", [], problem="the disk is full")
     page = write([failed, run("dsmp-figure-1", runs=tmp_path)], tmp_path / "page.html").read_text()
-    assert '<a href="#dsmp-table-5">' in page
-    assert "missing: the disk is full" in page
+    assert 'href="#dsmp-table-5" data-verdict="not run"' in page
+    assert "the disk is full" in page
+
+
+def test_each_recipe_has_a_verdict():
+    def verdict(paper, ours, **fields):
+        rows = [
+            ResultRow(str(at), {}, {"seconds": a}, {"seconds": b})
+            for at, (a, b) in enumerate(zip(paper, ours, strict=True))
+        ]
+        result = RecipeResult(Recipe(**TINY | {"rows": []} | fields), "small", [])
+        result.rows = rows
+        return result.verdict
+
+    assert verdict([2, 1], [4, 3]) == "agrees"
+    assert verdict([2, 1], [3, 4]) == "differs"
+    assert verdict([2], [3]) == "no number to compare"
+    waiting = RecipeResult(Recipe(**TINY | {"rows": []}), "small", [Setting("train", {}, reason="needs a CUDA device")])
+    assert waiting.verdict == "needs a GPU"
+    failed = RecipeResult(Recipe(**TINY | {"rows": []}), "small", [Setting("train", {}, reason="no such file")])
+    assert failed.verdict == "not run"
+
+
+def test_bars_of_close_accuracies_begin_where_they_differ_and_say_so():
+    result = RecipeResult(Recipe(**TINY | {"rows": [], "show": {"columns": ["accuracy", "seconds"]}}), "small", [])
+    result.rows = [
+        ResultRow(str(at), {}, {}, {"accuracy": a, "seconds": s})
+        for at, (a, s) in enumerate(((0.97, 9.7), (0.99, 9.9)))
+    ]
+    (bars,) = recipe_plots(result)
+    accuracy, seconds = bars.measures
+    assert "begin at 96" in accuracy
+    assert seconds == "seconds"
+    lengths = [
+        [part.end - part.begin for part in cells]
+        for _, cells in [(name, [c[0] for c in cells]) for name, cells in bars.rows]
+    ]
+    assert lengths[0][0] < 0.5 * lengths[1][0]
+    assert lengths[0][1] > 0.9 * lengths[1][1]
+
+
+def test_the_paper_has_a_color_and_a_marker_of_its_own():
+    rows = [
+        ResultRow(
+            f"{x} {n}",
+            {"sync_every": x, "workers": n},
+            {"seconds": 2.0} if n == 4 else {},
+            {"seconds": 1.0},
+            "measured",
+        )
+        for x in (1, 10)
+        for n in (4, 8, 16)
+    ]
+    result = RecipeResult(Recipe(**TINY | {"rows": [], "show": LINES}), "small", [])
+    result.rows = rows
+    (seconds,) = recipe_plots(result)
+    styles = {line.label: (line.colour, line.markers[0]) for line in seconds.lines}
+    paper = next(style for label, style in styles.items() if label.startswith("paper"))
+    ours = [style for label, style in styles.items() if not label.startswith("paper")]
+    assert len(ours) == 3
+    assert all(style[0] != paper[0] and style[1] != paper[1] for style in ours)
 
 
 def test_with_all_one_failing_recipe_does_not_stop_the_others(tmp_path, monkeypatch):
