@@ -4,6 +4,7 @@ import sys
 import pytest
 from launchers import mpirun
 from looped import looped
+from made_runs import make_run
 from typer.testing import CliRunner
 
 import tenfold
@@ -397,6 +398,38 @@ def test_rows_predicted_from_steps_of_a_busy_machine_are_marked(tmp_path, monkey
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     again = run(Recipe(**TINY | {"rows": [], "blocks": blocks[1:]}), runs=tmp_path)
     assert [row.doubts for row in again.rows] == [()]
+
+
+def test_speedups_compare_times_to_the_target_and_are_left_out_where_one_worker_does_not_reach_it(tmp_path):
+    def ratios(*times):
+        show = {"columns": ["seconds_to_target", "speedup"]}
+        settings = [
+            Setting(
+                "train",
+                {"workers": n},
+                runs=[make_run(tmp_path, workers=n, result={"seconds": 1.0, "seconds_to_target": time})],
+            )
+            for n, time in zip((1, 2, 4), times, strict=True)
+        ]
+        result = RecipeResult(Recipe(**TINY | {"rows": [], "show": show}), "small", settings)
+        return [row.ours.get("speedup") for row in result.rows]
+
+    assert ratios(8.0, 4.0, None) == [1.0, 2.0, None]
+    assert ratios(None, 4.0, 2.0) == [None, None, None]
+
+
+def test_a_speedup_with_a_much_worse_result_is_warned_of():
+    show = {"columns": ["seconds", "speedup", "accuracy"]}
+    result = RecipeResult(Recipe(**TINY | {"rows": [], "show": show}), "small", [])
+    result.rows = [
+        ResultRow(
+            f"{n} workers", {"workers": n}, {}, {"seconds": 1 / n, "speedup": n, "accuracy": accuracy}, "predicted"
+        )
+        for n, accuracy in ((1, 0.69), (4, 0.66), (16, 0.34))
+    ]
+    (warning,) = [note for note in result.notes() if "unequal" in note]
+    assert "16 workers" in warning
+    assert "69.00%" in warning
 
 
 def test_claims_in_words_are_checked_group_by_group():

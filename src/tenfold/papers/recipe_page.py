@@ -106,13 +106,12 @@ def recipe_plots(result: RecipeResult) -> list[Chart]:
     columns = [name for name in show.columns if any(name in row.ours for row in result.rows)]
     if show.plot not in ("bars", "lines") or not columns:
         return []
-    if show.plot == "lines" and all(show.over in row.settings for row in result.rows):
-        styles = _styles(result.rows, columns, show.over)
-        quoted = any(row.paper for row in result.rows)
-        return [
-            _lines([row for row in result.rows if _has(row, name)], name, show.over, styles, quoted=quoted)
-            for name in columns
-        ]
+    placed = [row for row in result.rows if show.over in row.settings]
+    if show.plot == "lines" and placed:
+        styles = _styles(placed, columns, show.over)
+        quoted = any(row.paper for row in placed)
+        drawn = {name: [row for row in placed if _has(row, name)] for name in columns}
+        return [_lines(rows, name, show.over, styles, quoted=quoted) for name, rows in drawn.items() if rows]
     return [_bars([row for row in result.rows if any(_has(row, name) for name in columns)], columns)]
 
 

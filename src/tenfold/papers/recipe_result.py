@@ -88,7 +88,7 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> F
     if not cases:
         return None
     yes, no = ([group for group, case in cases.items() if case.holds is which] for which in (True, False))
-    for_yes, for_no = (_evidence(claim.column, [cases[group] for group in some]) for some in (yes, no))
+    for_yes, for_no = (_evidence(claim, [cases[group] for group in some]) for some in (yes, no))
     limit = claim.at_most or claim.similar
     limited = (
         f" ({'small' if claim.at_most else 'similar'} means by at most {_amount(claim.column, limit)})" if limit else ""
@@ -141,12 +141,22 @@ class _Case:
         return self.other / self.own if min(self.own, self.other) > 0 else None
 
 
-def _evidence(column: str, cases: Sequence["_Case"]) -> str:
+def _evidence(claim: PaperClaim, cases: Sequence["_Case"]) -> str:
     """Return the numbers that decide a claim, in parentheses; "" where there are none."""
+    column = claim.column
     if len(cases) == 1 and not is_time(column):
         return f" ({written(column, cases[0].own)} against {written(column, cases[0].other)})"
     sizes = [case.size for case in cases if case.size is not None and is_time(column)]
-    return f" ({_range(column, sizes)})" if sizes else ""
+    return f" ({_who(claim)}{_range(column, sizes)})" if sizes else ""
+
+
+def _who(claim: PaperClaim) -> str:
+    """Return which settings a claim compares, where it names both."""
+    best, against = (
+        describe_settings({name: value for name, value in settings.items() if name != "verb"})
+        for settings in (claim.best, claim.against)
+    )
+    return f"{best} against {against}: " if best and against else ""
 
 
 def _range(column: str, sizes: Iterable[float]) -> str:
@@ -240,6 +250,10 @@ HOST_SETTINGS = ("workers", "device", "batch_size", "pin", "threads", "verb")
 """Settings in which a row may differ from the one that it is compared with."""
 
 
+LESS = 0.9
+"""A speedup compares unlike results if a metric is worse by more than this factor."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """One setting of a recipe, and the runs that were made with it."""
@@ -310,7 +324,8 @@ def result_rows(recipe: Recipe, settings: Sequence[Setting]) -> list[ResultRow]:
         matching = [one for one in left if _matches(row, one)]
         left = [one for one in left if one not in matching]
         rows.append(_row(recipe, row, matching, doubts))
-    rows = _with_ratios(rows + [_row(recipe, None, [one], doubts) for one in left])
+    compared = "seconds_to_target" if "seconds_to_target" in recipe.show.columns else "seconds"
+    rows = _with_ratios(rows + [_row(recipe, None, [one], doubts) for one in left], compared)
     return _with_selected(rows) if recipe.show.select else rows
 
 
@@ -386,30 +401,58 @@ def _untested(ours: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in ours.items() if name not in plain and not name.startswith("test_")}
 
 
-def _with_ratios(rows: list[ResultRow]) -> list[ResultRow]:
+def _with_ratios(rows: list[ResultRow], compared: str) -> list[ResultRow]:
     """Add speedup = T1/Tn, PI = (T1-Tn)/T1 x 100 and gain = Tslowest/Tn x 100.
 
-    Only times of the same clock are compared: measured with measured, predicted with predicted.
+    The times are those to the target, where a recipe shows them, so that all have the same accuracy. Only times of the
+    same clock are compared: measured with measured, predicted with predicted.
     """
     for row in rows:
-        alike = [other for other in rows if other.clock == row.clock and "seconds" in other.ours]
-        if "seconds" in row.ours and len(alike) > 1 and row.ours["seconds"]:
-            first, own = _first(row, alike).ours["seconds"], row.ours["seconds"]
-            slowest = max(other.ours["seconds"] for other in alike)
-            row.ours.update(speedup=first / own, PI=100 * (first - own) / first, gain=100 * slowest / own)
+        alike = [other for other in rows if other.clock == row.clock and compared in other.ours]
+        if compared not in row.ours or not row.ours[compared] or len(alike) < 2:
+            continue
+        own = row.ours[compared]
+        row.ours["gain"] = 100 * max(other.ours[compared] for other in alike) / own
+        first = _first(row, alike, rows)
+        if first is not None:
+            time = first.ours[compared]
+            row.ours.update(speedup=time / own, PI=100 * (time - own) / time)
     return rows
 
 
-def _first(row: ResultRow, rows: Sequence[ResultRow]) -> ResultRow:
-    """Return the row whose time is T1: of those with one worker the one most similar, else the first one."""
-    alone = [other for other in rows if other.settings.get("workers") == 1]
+def _first(row: ResultRow, alike: Sequence[ResultRow], rows: Sequence[ResultRow]) -> ResultRow | None:
+    """Return the row whose time is T1: of those with one worker the one most similar; None if these have no time.
+
+    Where no row has one worker, it is the first.
+    """
+    alone = [other for other in alike if other.settings.get("workers") == 1]
+    if not alone and any(other.settings.get("workers") == 1 for other in rows):
+        return None
     names = [name for name in row.settings if name not in HOST_SETTINGS]
 
     def similarity(other: ResultRow) -> tuple[int, bool]:
-        alike = sum(other.settings.get(name) == row.settings[name] for name in names)
-        return alike, other.settings.get("device") == row.settings.get("device")
+        agreeing = sum(other.settings.get(name) == row.settings[name] for name in names)
+        return agreeing, other.settings.get("device") == row.settings.get("device")
 
-    return max(alone or rows[:1], key=similarity)
+    return max(alone or alike[:1], key=similarity)
+
+
+def unequal_results(rows: Sequence[ResultRow], metric: str) -> list[tuple[ResultRow, ResultRow]]:
+    """Return the rows that are faster than the one that their speedup is against, and learn much less; with that one.
+
+    Much less: the metric is worse by more than a tenth.
+    """
+    found = []
+    for row in rows:
+        alike = [other for other in rows if other.clock == row.clock and metric in other.ours]
+        first = _first(row, alike, rows) if alike else None
+        if first is None or metric not in row.ours or row.ours.get("speedup", 0.0) <= 1:
+            continue
+        before, after = first.ours[metric], row.ours[metric]
+        worse = after > before / LESS if lower_is_better(metric) else after < before * LESS
+        if worse:
+            found.append((row, first))
+    return found
 
 
 MOST_NAMED = 4
@@ -489,10 +532,24 @@ class RecipeResult:
         notes += [
             f"{name.replace('_', ' ')}: {EXPLAINED[name]}" for name in self.recipe.show.columns if name in EXPLAINED
         ]
+        notes += self._warnings()
         notes += [f"selected: {row.label}, the best on the validation part" for row in self.rows if row.selected]
         notes += [f"it could not be run: {self.problem}"] if self.problem else []
         found = grouped((row.note, row.label) for row in self.rows if row.note)
         return notes + [f"{name_some(labels, MOST_NAMED)}: {note}" for note, labels in found.items()]
+
+    def _warnings(self) -> list[str]:
+        """Return a sentence where a row is faster than one worker, and learns much less."""
+        columns = self.recipe.show.columns
+        metric = next((name for name in columns if not is_timed(name)), None)
+        if metric is None or "seconds_to_target" in columns or not {"speedup", "PI"} & set(columns):
+            return []
+        return [
+            f"A speedup of {row.ours['speedup']:.3g}x with an unequal result: {metric.replace('_', ' ')} is "
+            f"{written(metric, row.ours[metric])} with {row.label}, {written(metric, first.ours[metric])} with "
+            f"{first.label}."
+            for row, first in unequal_results(self.rows, metric)
+        ]
 
     def crosstables(self) -> list[TextTable]:
         """Return our numbers by two settings, a table for each column, where the paper has them in this form."""
