@@ -24,10 +24,12 @@ def make_outer(division: Division) -> OuterOptimizer:
     return _member("outer", OUTER[division.outer], division.outer_options)  # type: ignore[no-any-return]
 
 
-def make_compressor(division: Division, size: int) -> Compressor:
-    """Return one sender's compressor for vectors of this size."""
+def make_compressor(division: Division, size: int, rows: tuple[int, ...] = ()) -> Compressor:
+    """Return one sender's compressor for vectors of this size, made up of rows of these lengths."""
     options = division.compression_options
-    return _member("compression", COMPRESSIONS[division.compression], options, size)  # type: ignore[no-any-return]
+    compressor: Compressor = _member("compression", COMPRESSIONS[division.compression], options, size)
+    compressor.rows = rows
+    return compressor
 
 
 def _member(kind: str, member: Any, options: dict[str, Any], *args: Any) -> Any:

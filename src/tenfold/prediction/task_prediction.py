@@ -20,15 +20,17 @@ from tenfold.cluster.workload import Workload
 from tenfold.machine.cores import running_elsewhere
 from tenfold.machine.liveness import MEMORY_METRICS
 from tenfold.mixing.builders import make_compressor, make_strategy
+from tenfold.mixing.compression import row_lengths
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import complete_profile, round_extras, silent, step_key, work_of
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.probes import Burst, ReportProgress, step_burst, step_entry
 from tenfold.prediction.profile import Profile
 from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Metric, Span, Started
+from tenfold.training.flat import ALIGNMENT, state_shapes
 from tenfold.workers.process import bytes_to_share
 from tenfold.workers.rounds import largest_share, shared_stacks, stacked_bytes
-from tenfold.workers.task import Task, weight_bytes
+from tenfold.workers.task import Task, make_network, weight_bytes
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 """Limits of how much rounds between real steps may differ from those measured alone; beyond, one was disturbed."""
@@ -149,7 +151,8 @@ def _with_copies(price: RoundPrice, adding: float) -> RoundPrice:
 def _compressed_share(task: Task, nbytes: int) -> float:
     """Return the share of `nbytes` bytes that is sent."""
     size = nbytes // 4
-    compressor = make_compressor(task.experiment.division, size)
+    rows = row_lengths(state_shapes(make_network(task)), ALIGNMENT)
+    compressor = make_compressor(task.experiment.division, size, rows)
     return compressor.encode(torch.linspace(-1, 1, size)).nbytes / nbytes
 
 

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from tenfold.experiment import Division
 from tenfold.mixing import Round, Strategy, is_round_due
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
+from tenfold.mixing.compression import row_lengths
 from tenfold.training import FlatState, Replica
+from tenfold.training.flat import ALIGNMENT
 from tenfold.training.muon import SMALL, Muon, Shape
 from tenfold.training.optimizers import make_optimizer
 from tenfold.transport import SharedMemoryTransport
@@ -51,10 +53,15 @@ class ReplicaRounds:
         """Take part as the division says; `samples` are the sizes of all workers' shards."""
         averages_gradients = division.average == "gradients"
         size = sum(p.numel() for p in replica.learning) if averages_gradients else replica.flat.parameters
+        rows = (
+            row_lengths([p.shape for p in replica.learning])
+            if averages_gradients
+            else row_lengths(replica.flat.parameter_shapes, ALIGNMENT)
+        )
         self.division = division
         self.strategy = make_strategy(division)
         self.outer = make_outer(division)
-        self.compressor = make_compressor(division, size)
+        self.compressor = make_compressor(division, size, rows)
         self.replica = replica
         self.channels = channels
         self.samples = samples
