@@ -292,6 +292,23 @@ def test_a_cross_validation_can_be_predicted_without_training(tmp_path):
     assert result.rows[1].ours["speedup"] == pytest.approx(2, rel=0.3)
 
 
+def test_folds_on_a_virtual_cluster_have_metrics_and_a_predicted_time(tmp_path):
+    recipe = TINY | {
+        "experiment": TINY["experiment"] | {"folds": 2, "fold_mode": "data-and-folds", "cluster": NODES},
+        "blocks": [{"verb": "simulate", "vary": {"workers": [1, 4]}}],
+        "scales": {"small": {"fields": {"epochs": 1, "limit": 600}}},
+        "show": {"columns": ["seconds", "accuracy", "compute_seconds"]},
+        "rows": [],
+    }
+    result = run(Recipe(**recipe), runs=tmp_path)
+    assert result.complete
+    for row in result.rows:
+        assert row.clock == "predicted"
+        assert "accuracy" in row.ours
+        assert "compute_seconds" not in row.ours
+    assert result.rows[1].ours["seconds"] < result.rows[0].ours["seconds"]
+
+
 def test_more_threads_than_cores_are_predicted(tmp_path):
     block = {"verb": "train", "vary": {"threads": [512]}, "fields": {"cluster": NODES}}
     result = run(Recipe(**TINY | {"blocks": [block], "rows": []}), runs=tmp_path)

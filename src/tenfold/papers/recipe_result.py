@@ -265,7 +265,7 @@ class Setting:
     """Why it is missing, or what failed."""
     note: str = ""
     predicted_seconds: float | None = None
-    """The predicted time where nothing was trained."""
+    """The predicted time where nothing was trained, or where folds were trained here for their metrics alone."""
     doubts: tuple[Doubt, ...] = ()
     """Why that time should not be trusted."""
 
@@ -334,19 +334,20 @@ def _row(
 ) -> ResultRow:
     """Return the row of the runs that match a row of the paper, or of a setting that the paper does not have."""
     runs = [run for one in found for run in one.runs if run.status == "finished"]
+    timed = [run for one in found if one.predicted_seconds is None for run in one.runs if run in runs]
     metrics = [name for run in runs for name in run.metrics]
     validated = [f"validation_{name}" for name in metrics] if recipe.show.select else []
     asked = [*recipe.show.columns, *(claim.column for claim in recipe.claims)]
     ours: dict[str, float] = {}
     for name in dict.fromkeys([*metrics, *validated, *asked, "seconds"]):
-        values = [value for run in runs if (value := run_value(run, name)) is not None]
+        values = [value for run in (timed if is_timed(name) else runs) if (value := run_value(run, name)) is not None]
         if name == "seconds":
             values += [one.predicted_seconds for one in found if one.predicted_seconds is not None]
         if values:
             ours[name] = fmean(values)
     clock = " and ".join(dict.fromkeys(one.clock for one in found if one.clock))
     note = "; ".join(dict.fromkeys(text for one in found for text in (one.reason, one.note) if text))
-    of_runs = [doubt for run in runs for doubt in doubts.get(run.id, ())]
+    of_runs = [doubt for run in timed for doubt in doubts.get(run.id, ())]
     doubted = tuple(dict.fromkeys([*of_runs, *(doubt for one in found for doubt in one.doubts)]))
     note = note or ("" if found else "was not run at this scale")
     settings = found[0].settings | {"verb": found[0].verb} if found else {}

@@ -128,6 +128,7 @@ def _run_setting(
 ) -> Setting:
     """Run one setting, or predict it where this machine has too few cores for it."""
     from tenfold.api.compare import compare
+    from tenfold.api.simulate import forecast_grid
 
     try:
         experiment = Experiment(**fields).with_trusted_imports()
@@ -138,13 +139,16 @@ def _run_setting(
         short = _too_few_cores(experiment) if block.verb in ("train", "launch", "crossval") else ""
         if block.verb == "launch" and not short:
             return Setting(block.verb, settings, runs=_launched(experiment, size.repeats, runs, fresh=fresh))
+        if block.verb == "simulate" and experiment.division.folds is not None:
+            (row,) = forecast_grid(_virtual(experiment), {}, loaded).rows
+            here = experiment.replace(engine="auto", cluster=None, link=None, oversubscribe=True)
+            folds = compare(here, repeats=size.repeats, runs=runs, fresh=fresh, progress=False)
+            return Setting(block.verb, settings, folds.runs, predicted_seconds=row.seconds.mean, doubts=row.doubts)
         if block.verb == "simulate" or (short and block.verb in ("train", "launch")):
             experiment = _virtual(experiment)
         if block.verb == "crossval" and experiment.division.folds is None:
             experiment = experiment.replace(folds=10)
         if block.verb == "forecast" or (block.verb == "crossval" and short):
-            from tenfold.api.simulate import forecast_grid
-
             (row,) = forecast_grid(_virtual(experiment), {}, loaded).rows
             return Setting(block.verb, settings, note=ONLY_TIME, predicted_seconds=row.seconds.mean, doubts=row.doubts)
         comparison = compare(experiment, repeats=size.repeats, runs=runs, fresh=fresh, progress=False)
