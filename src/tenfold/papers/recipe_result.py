@@ -23,7 +23,7 @@ MOST_NAMED = 4
 FASTER, ALIKE_WORD, SLOWER = "faster", "about as fast", "slower"
 
 
-class Finding(NamedTuple):
+class Statement(NamedTuple):
     """A sentence, and whether the paper and we agree in it; None where it has no verdict."""
 
     text: str
@@ -49,7 +49,7 @@ def written(column: str, value: float) -> str:
     return f"{value:.2f}x" if column == "speedup" else metric_value(column, value)
 
 
-def compare_column(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, float]) -> list[Finding]:
+def compare_column(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, float]) -> list[Statement]:
     """Return sentences about a column: the direction of each change, and the best row.
 
     `in_paper` has the paper's numbers of all its rows, by label, also of those that were not run here or not with the
@@ -59,20 +59,20 @@ def compare_column(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, fl
         return []
     rest = [label for label in in_paper if label not in {pair.label for pair in pairs}]
     if len(pairs) == 1 or column in RATIOS:
-        return [Finding(_side_by_side(column, pair)) for pair in pairs]
+        return [Statement(_side_by_side(column, pair)) for pair in pairs]
     changes = [_Change(column, *both) for both in pairwise(pairs)]
     found = [_as_in_the_paper(column, changes)] if all(change.agrees for change in changes) else []
     if not found:
-        found = [Finding(change.sentence, change.agrees) for change in changes]
+        found = [Statement(change.sentence, change.agrees) for change in changes]
     if len(pairs) > 2 or rest:
         found.append(_best_row(column, pairs, in_paper))
     if rest:
         compared = name_some([pair.label for pair in pairs], MOST_NAMED)
-        found.append(Finding(f"These sentences are about {compared}; not compared: {name_some(rest, MOST_NAMED)}."))
+        found.append(Statement(f"These sentences are about {compared}; not compared: {name_some(rest, MOST_NAMED)}."))
     return found
 
 
-def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> Finding | None:
+def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> Statement | None:
     """Return whether a claim holds: in each group of rows one that should be better must have the best value.
 
     Each row has the name of its group, whether it should be better, and its value. None where no group can decide it.
@@ -84,7 +84,7 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> F
     if claim.factor:
         told = [case.size for case in cases.values() if case.size is not None]
         several = f" in {len(told)} cases" if len(told) > 1 else ""
-        return Finding(f"{quoted}; here it is {_range(claim.column, told)}{several}.") if told else None
+        return Statement(f"{quoted}; here it is {_range(claim.column, told)}{several}.") if told else None
     if not cases:
         return None
     yes, no = ([group for group, case in cases.items() if case.holds is which] for which in (True, False))
@@ -95,10 +95,10 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> F
     )
     in_all = f" in all {len(cases)} cases" if len(cases) > 1 else ""
     if not no:
-        return Finding(f"{quoted}, and so it is here{in_all}{for_yes}{limited}.", True)
+        return Statement(f"{quoted}, and so it is here{in_all}{for_yes}{limited}.", True)
     if not yes:
-        return Finding(f"{quoted}; here it is not so{in_all}{for_no}{limited}.", False)
-    return Finding(
+        return Statement(f"{quoted}; here it is not so{in_all}{for_no}{limited}.", False)
+    return Statement(
         f"{quoted}; here it is so for {'; '.join(yes)}{for_yes}, and not for {'; '.join(no)}{for_no}{limited}.", False
     )
 
@@ -191,27 +191,27 @@ def _side_by_side(column: str, pair: Pair) -> str:
     return f"{_name(column)}, {pair.label}: {theirs} in the paper, {written(column, pair.ours)} here."
 
 
-def _as_in_the_paper(column: str, changes: Sequence[_Change]) -> Finding:
+def _as_in_the_paper(column: str, changes: Sequence[_Change]) -> Statement:
     directions = {change.directions[0] for change in changes}
     if len(changes) == 1:
-        return Finding(changes[0].sentence, True)
+        return Statement(changes[0].sentence, True)
     if len(directions) == 1 and 0 not in directions:
         falls_or_rises = "falls" if directions == {-1} else "rises"
-        return Finding(f"{_name(column)} {falls_or_rises} at every step, as in the paper.", True)
-    return Finding(f"{_name(column)} rises and falls at the same steps as in the paper.", True)
+        return Statement(f"{_name(column)} {falls_or_rises} at every step, as in the paper.", True)
+    return Statement(f"{_name(column)} rises and falls at the same steps as in the paper.", True)
 
 
-def _best_row(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, float]) -> Finding:
+def _best_row(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, float]) -> Statement:
     """Return where the paper's best value is, of all its rows, and where ours is, of those compared."""
     best = _best(column)
     word = "lowest" if best is min else "highest"
     theirs = best(in_paper, key=lambda label: in_paper[label])
     mine = best(pairs, key=lambda pair: pair.ours).label
     if theirs not in {pair.label for pair in pairs}:
-        return Finding(f"The paper's {word} value is at {theirs}, which is not compared; ours is at {mine}.")
+        return Statement(f"The paper's {word} value is at {theirs}, which is not compared; ours is at {mine}.")
     if theirs == mine:
-        return Finding(f"Both have the {word} value at {mine}.", True)
-    return Finding(f"The {word} value is at {theirs} in the paper, at {mine} here.", False)
+        return Statement(f"Both have the {word} value at {mine}.", True)
+    return Statement(f"The {word} value is at {theirs} in the paper, at {mine} here.", False)
 
 
 def _values(first: Pair, second: Pair) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -487,9 +487,9 @@ class RecipeResult:
         """Return sentences, computed from the numbers, on where the paper's and ours agree or differ."""
         return [finding.text for finding in self.findings()]
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Statement]:
         """Return the sentences of `agreement`, each with its verdict."""
-        found: list[Finding] = []
+        found: list[Statement] = []
         for column in self.recipe.show.columns:
             both = [row for row in self.rows if column in row.paper and column in row.ours]
             if column in RATIOS:  # where the paper has the times, a ratio of them says nothing more
@@ -502,7 +502,7 @@ class RecipeResult:
             rows = _of_one_clock(claim.column, [row for row in self.rows if claim.column in row.ours])
             checked = check_claim(claim, _claimed(claim, rows))
             found += _with_doubts([checked or _undecided(claim)], claim.column, rows if checked else ())
-        return found or ([Finding(self._nothing_to_compare())] if self.recipe.blocks else [])
+        return found or ([Statement(self._nothing_to_compare())] if self.recipe.blocks else [])
 
     @property
     def verdict(self) -> Verdict:
@@ -648,11 +648,11 @@ def _claimed(claim: PaperClaim, rows: Sequence[ResultRow]) -> list[tuple[str, bo
     return found
 
 
-def _undecided(claim: PaperClaim) -> Finding:
-    return Finding(f"The paper says “{claim.said}”; the rows that would decide it were not run here.")
+def _undecided(claim: PaperClaim) -> Statement:
+    return Statement(f"The paper says “{claim.said}”; the rows that would decide it were not run here.")
 
 
-def _with_doubts(found: Sequence[Finding], column: str, rows: Iterable[ResultRow]) -> list[Finding]:
+def _with_doubts(found: Sequence[Statement], column: str, rows: Iterable[ResultRow]) -> list[Statement]:
     """Return sentences about a column; the last warns where they rest on times that should not be trusted."""
     if not found or not is_timed(column) or not any(row.doubts for row in rows):
         return list(found)
