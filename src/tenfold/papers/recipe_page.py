@@ -360,6 +360,8 @@ def _lead(result: RecipeResult) -> str:
             statements = sum(finding.agrees is not None for finding in findings)
             counted = f"{len(decisive)} of {statements} statements: " if statements > 1 else ""
             return counted + decisive[0]
+    if doubtful := [statement.text for statement in findings if statement.doubtful]:
+        return doubtful[0]
     return next(iter([*result.missing(), *(finding.text for finding in findings)]), "")
 
 

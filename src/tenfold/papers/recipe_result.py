@@ -28,6 +28,8 @@ class Statement(NamedTuple):
 
     text: str
     agrees: bool | None = None
+    doubtful: bool = False
+    """Whether it rests on times that should not be trusted, and so has no verdict."""
 
 
 class Pair(NamedTuple):
@@ -458,7 +460,7 @@ def unequal_results(rows: Sequence[ResultRow], metric: str) -> list[tuple[Result
 
 MOST_NAMED = 4
 """A note about several rows names at most this many."""
-Verdict = Literal["agrees", "differs", "no number to compare", "needs a GPU", "not run"]
+Verdict = Literal["agrees", "differs", "no number to compare", "needs a GPU", "unreliable times", "not run"]
 
 
 class RecipeResult:
@@ -510,6 +512,8 @@ class RecipeResult:
         verdicts = [finding.agrees for finding in self.findings() if finding.agrees is not None]
         if verdicts:
             return "agrees" if all(verdicts) else "differs"
+        if any(statement.doubtful for statement in self.findings()):
+            return "unreliable times"
         if any(NEEDS["gpu"] in setting.reason for setting in self.settings):
             return "needs a GPU"
         if self.problem or (self.settings and not any(setting.done for setting in self.settings)):
@@ -653,10 +657,10 @@ def _undecided(claim: PaperClaim) -> Statement:
 
 
 def _with_doubts(found: Sequence[Statement], column: str, rows: Iterable[ResultRow]) -> list[Statement]:
-    """Return sentences about a column; the last warns where they rest on times that should not be trusted."""
+    """Return sentences about a column; those that rest on times that should not be trusted say so, without verdict."""
     if not found or not is_timed(column) or not any(row.doubts for row in rows):
         return list(found)
-    *others, last = found
+    *others, last = [one._replace(agrees=None, doubtful=one.agrees is not None) for one in found]
     return [*others, last._replace(text=f"{last.text} Some of our times are unreliable ({DOUBT}).")]
 
 
