@@ -409,7 +409,8 @@ def test_rows_measured_on_a_busy_machine_are_marked_as_in_comparisons(tmp_path, 
 def test_rows_predicted_from_steps_of_a_busy_machine_are_marked(tmp_path, monkeypatch):
     monkeypatch.setenv("TENFOLD_PROFILE", str(tmp_path / "profile.toml"))
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 99.0, 99.0))
-    blocks = [{"verb": verb, "vary": {"lr": [0.1]}, "fields": {"link": "1gbe"}} for verb in ("simulate", "forecast")]
+    fields = {"link": "1gbe", "workers": 2, "compression": "int8"}
+    blocks = [{"verb": verb, "vary": {"lr": [0.1]}, "fields": fields} for verb in ("simulate", "forecast")]
     result = run(Recipe(**TINY | {"rows": [], "blocks": blocks}), runs=tmp_path)
     assert [row.doubts for row in result.rows] == [("load",)] * 2
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))

@@ -351,13 +351,17 @@ def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -
     asked = round_extras(task.experiment.division) if task.workers > 1 else {}
     if not asked:
         return profile
+    was_busy = profile.costs.round_overhead_load > facts.MOST_LOAD_PER_CORE
+    if was_busy and facts.load_per_core() <= facts.MOST_LOAD_PER_CORE:
+        profile = profile.with_costs(round_overhead={}, round_overhead_load=0.0)
     nbytes, known = weight_bytes(task), profile.costs.round_overhead
     added = {name: fields for name, fields in asked.items() if nbytes not in known.get(name, {})}
     if not added:
         return profile
     found = probes.round_overhead(task.experiment, task.splits, task.threads, added, report)
     return profile.with_costs(
-        round_overhead=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found}
+        round_overhead=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found},
+        round_overhead_load=max(profile.costs.round_overhead_load, facts.load_per_core()),
     )
 
 

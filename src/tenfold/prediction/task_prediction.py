@@ -246,7 +246,9 @@ def predict_from_profile(
     """
     workload, hardware = workload_and_hardware(task, profile, cluster)
     prediction = predict_time(replace(workload, marks=marks), hardware, seed=seed)
-    prediction = replace(prediction, calibration_load=profile.load_of(work_of(task)[0]))
+    has_extras = task.workers > 1 and bool(round_extras(task.experiment.division))
+    load = max(profile.load_of(work_of(task)[0]), profile.costs.round_overhead_load if has_extras else 0.0)
+    prediction = replace(prediction, calibration_load=load)
     if cluster is not HERE:
         return replace(prediction, reasons=(*prediction.reasons, *_about_threads(task, profile, cluster)))
     return _delayed(prediction, profile.nearest_step(*work_of(task), task.threads, task.workers).warmup)
