@@ -52,7 +52,7 @@ def test_a_cluster_may_be_one_of_those_with_a_name(monkeypatch: pytest.MonkeyPat
     for given in ("dsmp-c1", NODES, Cluster(**NODES)):
         with pytest.raises(ExperimentError, match="enough"):
             tenfold.plan(model="mlp", data="digits", limit=40, target=0.5, cluster=given)
-    assert [one.workers for one in asked] == [64, 2, 2]
+    assert [one.workers for one in asked] == [8, 2, 2]
 
 
 def test_a_plan_needs_a_target() -> None:

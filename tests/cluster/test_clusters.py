@@ -3,7 +3,9 @@ from looped import looped
 
 from tenfold.cluster import LINKS, Cluster, Link, NodeGroup, StepTime
 from tenfold.cluster import cluster as described
+from tenfold.cluster.cluster import cluster_of
 from tenfold.errors import ExperimentError
+from tenfold.experiment import Experiment
 
 EXAMPLE = "\n".join(line[4:] for line in described.__doc__.splitlines() if line.startswith("    "))
 
@@ -117,6 +119,17 @@ class TestStepTimes:
         (first, *_) = Cluster(groups=[group]).step_times(8, StepTime(mean=1.0, fixed=0.25))
         assert first.mean == 1.0 * 2 / 0.5
         assert first.fixed == 1.0
+
+    def test_a_node_is_crowded_by_the_workers_that_it_runs_not_by_those_that_it_could_run(self):
+        group = {"count": 2, "workers": 8, "cores": 4}
+        times = Cluster(groups=[group]).step_times(10, StepTime(mean=1.0))
+        assert [one.mean for one in times] == [2.0] * 8 + [1.0] * 2
+        assert Cluster(groups=[group]).slowdown(4) == 1.0
+        assert Cluster(groups=[group]).slowdown(8) == 2.0
+
+    def test_the_paper_s_computer_gains_nothing_from_more_workers_than_cores(self):
+        cluster = cluster_of(Experiment(cluster="dsmp-c1", workers=8))
+        assert sum(1 / one.mean for one in cluster.step_times(8, StepTime(mean=1.0))) == 4
 
     def test_by_hand_needs_no_profile(self):
         hardware = Cluster.of(3, step_seconds=0.2).hardware(3)

@@ -15,10 +15,12 @@ from tenfold.workers.task import Task
 NODES = {"groups": [{"count": 4, "step_seconds": 0.01}]}
 
 
-def predicted(**fields: Any) -> float:
+def predicted(cluster: dict[str, Any] = NODES, **fields: Any) -> float:
     part = Tensors(torch.zeros(120, 3), torch.zeros(120, 1))
     splits = Splits(name="zeros", train=part, shape=(3,), classes=None, outputs=1)
-    experiment = Experiment(model="mlp", hidden=[4], batch_size=1, epochs=1, cluster=NODES, engine="virtual", **fields)
+    experiment = Experiment(
+        model="mlp", hidden=[4], batch_size=1, epochs=1, cluster=cluster, engine="virtual", **fields
+    )
     task = Task(experiment, splits, 1)
     return (predict_fold_times(task, predict_task) if experiment.division.folds else predict_task(task)).seconds
 
@@ -32,6 +34,13 @@ def predicted(**fields: Any) -> float:
 )
 def test_the_folds_take_turns(mode: str, steps: int) -> None:
     assert predicted(workers=4, folds=10, fold_mode=mode) == pytest.approx(0.01 * steps, rel=1e-6)
+
+
+def test_nodes_that_share_the_cores_of_a_computer_slow_each_other_down() -> None:
+    crowded = {"groups": [{"workers": 4, "cores": 2, "step_seconds": 0.01}]}
+    for mode in ("folds-over-workers", "data-and-folds"):
+        apart, together = (predicted(cluster, workers=4, folds=8, fold_mode=mode) for cluster in (NODES, crowded))
+        assert together == pytest.approx(2 * apart, rel=1e-6)
 
 
 def test_folds_that_use_all_workers_follow_one_another() -> None:

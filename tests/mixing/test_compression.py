@@ -8,8 +8,10 @@ from looped import looped
 from torch import Tensor
 
 from tenfold.errors import ExperimentError
+from tenfold.experiment import Division
 from tenfold.mixing import COMPRESSIONS
-from tenfold.mixing.compression import Compressor, Int8, OneBit, Packed, TopK
+from tenfold.mixing.builders import make_compressor
+from tenfold.mixing.compression import Compressor, Int8, OneBit, Packed, TopK, row_lengths
 
 law = settings(deadline=None, derandomize=True, max_examples=40)
 sizes = st.integers(0, 3000)
@@ -158,6 +160,15 @@ def test_one_bit_by_hand():
     assert octets.tolist() == [0b11010011, 0b10]
     assert means.tolist() == [[2, -4], [5, -3]]
     assert compressor.error.tolist() == [-1, 1, 2, 0, 0, -2, -2, 2, 0, 0]
+
+
+def test_the_columns_of_one_bit_are_the_rows_of_weight_matrices():
+    assert row_lengths([(2, 3), (4,), (2, 1, 2, 2)], alignment=8) == (3, 3, 2, 4, 4, 4, 4)
+    assert row_lengths([(2, 3), (4,)]) == (3, 3, 4)
+    compressor = make_compressor(Division(compression="1bit"), 6, (2, 4))
+    octets, means = compressor.encode(torch.tensor([1.0, -2.0, 10.0, 20.0, 30.0, -5.0])).tensors
+    assert octets.tolist() == [0b011101]
+    assert means.tolist() == [[1, -2], [20, -5]]
 
 
 @looped(

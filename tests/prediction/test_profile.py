@@ -154,6 +154,13 @@ class TestStepTime:
         assert 3e-3 < means[2] < 5e-3
         assert means[3:] == pytest.approx([3e-3, 2e-3, 1e-3 + 8e-3 / 1024])
 
+    def test_more_threads_cannot_be_predicted_where_more_are_not_faster(self) -> None:
+        known = {"work": "mlp", "batch_size": 64, "workers": 1}
+        slower = Profile(made="", machine=FACTS, steps=[Step(**known, threads=n, mean=1e-3 * n) for n in (1, 2)])
+        with pytest.raises(MachineError, match="8 threads cannot be predicted"):
+            slower.step_time("mlp", 64, 8, 1)
+        assert slower.step_time("mlp", 64, 2, 1).mean == pytest.approx(2e-3)
+
     @given(st.lists(st.lists(st.floats(1e-4, 1e-2), min_size=2, max_size=2), min_size=1, max_size=9))
     def test_a_written_trace_is_read_to_a_thousandth(self, rows: list[list[float]]) -> None:
         burst = np.array(rows)
@@ -206,6 +213,14 @@ class TestAdd:
         changed = profile.add(steps=[again])
         assert len(changed.steps) == len(profile.steps)
         assert changed.step_time("mlp", 64, 1, 1).mean == pytest.approx(5e-3)
+
+    def test_steps_remember_the_load_and_those_of_a_busy_machine_can_be_left_out(self) -> None:
+        known = {"work": "mlp", "batch_size": 64, "workers": 1, "mean": 1e-3}
+        steps = [Step(**known, threads=1, load=0.5), Step(**known, threads=2, load=3.0)]
+        profile = Profile(made="", machine=FACTS, steps=steps)
+        assert profile.load_of("mlp") == 3.0
+        assert profile.without_busy_steps("cnn") is profile
+        assert [step.threads for step in profile.without_busy_steps("mlp").steps] == [1]
 
     def test_has_step_knows_settings(self) -> None:
         profile = made_profile()

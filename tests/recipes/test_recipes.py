@@ -1,5 +1,10 @@
+import subprocess
+import sys
+
 import pytest
+from launchers import mpirun
 from looped import looped
+from made_runs import make_run
 from typer.testing import CliRunner
 
 import tenfold
@@ -7,11 +12,11 @@ from tenfold.cli import app as cli_app
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.papers import load, names, run
-from tenfold.papers import recipe_result as agreement
-from tenfold.papers.recipe import PaperClaim, Recipe
+from tenfold.papers.recipe import PaperClaim, Recipe, read_number
 from tenfold.papers.recipe_page import recipe_plots, write
-from tenfold.papers.recipe_result import ABSENT, RecipeResult, ResultRow, Setting
+from tenfold.papers.recipe_result import Pair, RecipeResult, ResultRow, Setting, check_claim, compare_column
 from tenfold.papers.run_recipe import is_available, settings_of
+from tenfold.report.formatting import NOTHING
 from tenfold.report.rows import DOUBTS
 
 TINY = {
@@ -59,6 +64,13 @@ def test_quoted_percentages_follow_from_quoted_times(name):
         assert min(abs(quoted["computed"] - gain), abs(quoted["computed"] - improvement)) < 0.006
 
 
+def test_a_claim_about_the_number_of_layers_varies_it():
+    (block,) = load("singh-size").blocks
+    numbers, widths = ({measure(hidden) for hidden in block.vary["hidden"]} for measure in (len, max))
+    assert len(numbers) == len(widths) == 3
+    assert len(block.vary["hidden"]) == 9
+
+
 def test_rows_match_the_paper_and_what_is_missing_says_so(tmp_path):
     result = run(Recipe(**TINY), runs=tmp_path)
     assert result.complete
@@ -66,14 +78,63 @@ def test_rows_match_the_paper_and_what_is_missing_says_so(tmp_path):
     assert result.rows[0].paper["seconds"] == 2.0
     assert result.rows[2].paper == {}
     assert all(row.clock == "measured" and row.ours["seconds"] > 0 for row in (result.rows[0], result.rows[2]))
-    cells = result.table().rows
-    assert ABSENT in cells[1]
-    assert ABSENT not in cells[2]
+    assert "0.5" not in result.table().rows[2]
     again = run(Recipe(**TINY), runs=tmp_path)
-    assert [one.id for setting in again.settings for one in setting.runs] == [1, 2]
+    ids = [[one.id for setting in one_of.settings for one in setting.runs] for one_of in (result, again)]
+    assert ids[0] == ids[1]
     page = result.report(tmp_path / "page.html").read_text()
     assert "two learning rates" in page
     assert '"kind": "bar-table"' in page
+
+
+def test_a_short_first_run_of_a_process_is_repeated_and_never_reused(tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'name = "x"\nexperiment = {model = "mlp", data = "digits", threads = 1, epochs = 1, limit = 200}\n'
+        + OWN.replace("[0.1]", "[0.1, 0.2]")
+    )
+    command = [sys.executable, "-m", "tenfold", "recipe", "run", str(own), "--runs", str(tmp_path / "runs"), "-q"]
+    for _ in range(2):
+        subprocess.run(command, check=True, timeout=120, capture_output=True)
+    first, again, *others = sorted(tenfold.list_runs(runs=tmp_path / "runs"), key=lambda one: one.id)
+    assert len(others) == 1
+    assert first.experiment == again.experiment
+    result = run(own, runs=tmp_path / "runs")
+    assert [setting.runs[0].id for setting in result.settings] == [2, 3]
+
+
+def test_what_is_recorded_is_run_again_if_asked_and_progress_counts(tmp_path):
+    lines = []
+    for fresh in (False, False, True):
+        result = run(Recipe(**TINY), runs=tmp_path, fresh=fresh, progress=lines.append)
+        lines.append([setting.runs[0].id for setting in result.settings])
+    assert lines[2] == lines[5]
+    assert not set(lines[2]) & set(lines[8])
+    assert ["1 of 2" in lines[0], "2 of 2" in lines[1]] == [True, True]
+
+
+def test_ranks_are_launched_under_mpirun_and_compared_with_one_process(tmp_path):
+    mpirun()
+    blocks = [
+        {"verb": "train"},
+        {
+            "verb": "launch",
+            "vary": {"transport": ["mpi"]},
+            "fields": {"workers": 2, "distribute": "scatter", "strategy": "parameter-server", "average": "gradients"},
+        },
+    ]
+    rows = [{"label": "two", "settings": {"verb": "launch"}, "paper": {"PI": "nearly 50 %"}}]
+    recipe = Recipe(**TINY | {"blocks": blocks, "rows": rows, "show": {"columns": ["seconds", "PI", "accuracy"]}})
+    first, again = (run(recipe, runs=tmp_path) for _ in range(2))
+    two = first.rows[0]
+    assert (two.clock, two.note) == ("measured", "")
+    assert {"PI", "accuracy"} <= set(two.ours)
+    (launched,) = first.settings[1].runs
+    assert launched.facts["launch"]["launcher"] == "open-mpi"
+    assert again.settings[1].runs[0].id == launched.id
+    nowhere = TINY["experiment"] | {"data": str(tmp_path / "nowhere.csv")}
+    (reason,) = run(Recipe(**TINY | {"blocks": blocks[1:], "experiment": nowhere, "rows": []}), runs=tmp_path).missing()
+    assert "nowhere.csv" in reason
 
 
 def test_more_cores_than_there_are_means_predicted(tmp_path):
@@ -101,19 +162,79 @@ def test_what_cannot_be_run_is_a_row_with_its_reason(tmp_path):
     assert all(row.note.startswith("needs ") for row in result.rows)
 
 
+def pairs(*numbers):
+    return [Pair(name, paper, ours) for name, paper, ours in numbers]
+
+
+def compared(column, numbers):
+    return compare_column(column, numbers, {pair.label: pair.paper for pair in numbers})
+
+
 def test_agreement_is_computed():
-    rows = [(name, {"seconds": a}, {"seconds": b}) for name, a, b in (("a", 3, 1), ("b", 2, 0.5), ("c", 4, 9))]
-    said = agreement.sentence("seconds", rows)
-    assert "same order" in said
-    assert "2 of 2" in said
-    assert "both have the lowest value at b" in said
-    other = agreement.sentence(
-        "accuracy", [(n, {"accuracy": a}, {"accuracy": b}) for n, a, b in (("a", 1, 1), ("b", 2, 0))]
+    falling = pairs(("a", 4, 3), ("b", 2, 2), ("c", 1, 0.5))
+    found = compared("seconds", falling)
+    assert [one.text for one in found] == [
+        "Time falls at every step, as in the paper.",
+        "Both have the lowest value at c.",
+    ]
+    assert all(one.agrees for one in found)
+    found = compared("seconds", pairs(("1 core", 1, 4), ("2 cores", 2, 3)))
+    assert found[0][:2] == ("From 1 core to 2 cores: 2x slower in the paper, 1.33x faster here.", False)
+    found = compared("seconds", pairs(("1 core", 1, 4), ("2 cores", 2, 4.05)))
+    assert found[0][:2] == ("From 1 core to 2 cores: 2x slower in the paper, about as fast here.", False)
+    up_and_down = pairs(("a", 3, 1), ("b", 2, 0.5), ("c", 4, 9))
+    assert [one.agrees for one in compared("seconds", up_and_down)] == [True, True]
+    differing = compared("accuracy", pairs(("a", 0.1, 0.1), ("b", 0.2, 0), ("c", 0.1, 0)))
+    assert [one.agrees for one in differing] == [False, False, False]
+    assert differing[0].text == "From a to b: from 10.00% to 20.00% in the paper, from 10.00% to 0.00% here."
+    single = compare_column("seconds", [Pair("a", 9511.66, 1.0, "9,511.66 s")], {"a": 9511.66})
+    assert single[0][:2] == ("Time, a: 9,511.66 s in the paper, 1.00 s here.", None)
+    assert compare_column("accuracy", [], {}) == []
+
+
+def test_sentences_over_some_rows_say_which_and_know_where_the_paper_is_best():
+    found = compare_column(
+        "seconds", pairs(("1 core", 507, 3), ("2 cores", 1004, 2)), {"1 core": 507, "2 cores": 1004, "4 cores": 502}
     )
-    assert "opposite direction" in other
-    assert "at b in the paper and at a here" in other
-    assert agreement.sentence("seconds", rows[:1]) == "seconds: 3.00 s in the paper, 1.00 s here (a)."
-    assert agreement.sentence("accuracy", rows) == ""
+    text = " ".join(one.text for one in found)
+    assert "lowest value is at 4 cores, which is not compared" in text
+    assert "not compared: 4 cores" in text
+    assert found[1].agrees is None
+
+
+def test_what_the_paper_prints_is_shown_as_printed_and_words_are_compared_with_nothing():
+    printed = {"seconds": "9,511.66 s", "accuracy": "nearly 50 %", "gain": "SLOWEST"}
+    row = {"label": "slow", "settings": {"lr": 0.01}, "paper": printed}
+    result = RecipeResult(Recipe(**TINY | {"rows": [row]}), "small", [])
+    assert result.table().rows[0][1:] == ["9,511.66 s", NOTHING, "nearly 50 %", "SLOWEST", NOTHING, ""]
+    assert result.rows[0].paper == {"seconds": 9511.66}
+    assert read_number("seconds", "507,069 ms") == 507.069
+    assert read_number("accuracy", "33 %") == 0.33
+    assert read_number("PI", "-48.08 %") == -48.08
+
+
+def test_a_metric_that_only_the_paper_has_stands_beside_ours_under_its_own_name():
+    result = RecipeResult(load("dsmp-table-2"), "small", [])
+    node = next(row for row in result.rows if row.label == "1 node")
+    node.ours.update(precision_at_10=0.6, seconds=1.0)
+    heads = result.table().columns
+    assert "accuracy, paper" in heads
+    assert "precision at 10, ours" in heads
+    assert not {"accuracy, ours", "precision at 10, paper"} & set(heads)
+    assert not any("in the paper" in sentence for sentence in result.agreement())
+
+
+def test_a_small_difference_has_a_size():
+    claim = PaperClaim(said="a small decrease", column="accuracy", best={"workers": 1}, at_most=0.02)
+    found = check_claim(claim, [("", True, 0.49), ("", False, 0.48), ("", False, 0.41)])
+    assert not found.agrees
+    assert "49.00% against 41.00%" in found.text
+    assert "2 percentage points" in found.text
+    assert check_claim(claim, [("", True, 0.49), ("", False, 0.48)]).agrees
+    assert not check_claim(claim, [("", True, 0.49), ("", False, 0.50)]).agrees
+    alike = claim.model_copy(update={"at_most": None, "similar": 0.02})
+    assert check_claim(alike, [("", True, 0.49), ("", False, 0.50)]).agrees
+    assert not check_claim(alike, [("", True, 0.49), ("", False, 0.60)]).agrees
 
 
 def test_unknown_recipes_and_malformed_files_are_explained(tmp_path):
@@ -171,6 +292,23 @@ def test_a_cross_validation_can_be_predicted_without_training(tmp_path):
     assert result.rows[1].ours["speedup"] == pytest.approx(2, rel=0.3)
 
 
+def test_folds_on_a_virtual_cluster_have_metrics_and_a_predicted_time(tmp_path):
+    recipe = TINY | {
+        "experiment": TINY["experiment"] | {"folds": 2, "fold_mode": "data-and-folds", "cluster": NODES},
+        "blocks": [{"verb": "simulate", "vary": {"workers": [1, 4]}}],
+        "scales": {"small": {"fields": {"epochs": 1, "limit": 600}}},
+        "show": {"columns": ["seconds", "accuracy", "compute_seconds"]},
+        "rows": [],
+    }
+    result = run(Recipe(**recipe), runs=tmp_path)
+    assert result.complete
+    for row in result.rows:
+        assert row.clock == "predicted"
+        assert "accuracy" in row.ours
+        assert "compute_seconds" not in row.ours
+    assert result.rows[1].ours["seconds"] < result.rows[0].ours["seconds"]
+
+
 def test_more_threads_than_cores_are_predicted(tmp_path):
     block = {"verb": "train", "vary": {"threads": [512]}, "fields": {"cluster": NODES}}
     result = run(Recipe(**TINY | {"blocks": [block], "rows": []}), runs=tmp_path)
@@ -185,9 +323,9 @@ def test_measured_times_are_not_held_against_predicted_ones():
 
     result = RecipeResult(Recipe(**TINY | {"rows": [], "show": {"columns": ["seconds"]}}), "small", [])
     result.rows = [row("a", "measured", 1, 9), row("b", "predicted", 2, 2), row("c", "predicted", 3, 3)]
-    (said,) = result.agreement()
-    assert said.startswith("seconds: it changes in the same direction, by a factor of 1.5 in the paper and 1.5 here; ")
-    assert said.endswith("both have the lowest value at b.")
+    first, *_, last = result.agreement()
+    assert first == "From b to c: 1.5x slower in the paper, 1.5x slower here."
+    assert "not compared: a" in last
 
 
 def test_a_schematic_shows_nodes_and_folds(tmp_path):
@@ -268,52 +406,169 @@ def test_rows_measured_on_a_busy_machine_are_marked_as_in_comparisons(tmp_path, 
     assert 'class="doubtful"' in result.report(tmp_path / "page.html").read_text()
 
 
+def test_rows_predicted_from_steps_of_a_busy_machine_are_marked(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENFOLD_PROFILE", str(tmp_path / "profile.toml"))
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 99.0, 99.0))
+    fields = {"link": "1gbe", "workers": 2, "compression": "int8"}
+    blocks = [{"verb": verb, "vary": {"lr": [0.1]}, "fields": fields} for verb in ("simulate", "forecast")]
+    result = run(Recipe(**TINY | {"rows": [], "blocks": blocks}), runs=tmp_path)
+    assert [row.doubts for row in result.rows] == [("load",)] * 2
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    again = run(Recipe(**TINY | {"rows": [], "blocks": blocks[1:]}), runs=tmp_path)
+    assert [row.doubts for row in again.rows] == [()]
+
+
+def test_speedups_compare_times_to_the_target_and_are_left_out_where_one_worker_does_not_reach_it(tmp_path):
+    def ratios(*times):
+        show = {"columns": ["seconds_to_target", "speedup"]}
+        settings = [
+            Setting(
+                "train",
+                {"workers": n},
+                runs=[make_run(tmp_path, workers=n, result={"seconds": 1.0, "seconds_to_target": time})],
+            )
+            for n, time in zip((1, 2, 4), times, strict=True)
+        ]
+        result = RecipeResult(Recipe(**TINY | {"rows": [], "show": show}), "small", settings)
+        return [row.ours.get("speedup") for row in result.rows]
+
+    assert ratios(8.0, 4.0, None) == [1.0, 2.0, None]
+    assert ratios(None, 4.0, 2.0) == [None, None, None]
+
+
+def test_a_speedup_with_a_much_worse_result_is_warned_of():
+    show = {"columns": ["seconds", "speedup", "accuracy"]}
+    result = RecipeResult(Recipe(**TINY | {"rows": [], "show": show}), "small", [])
+    result.rows = [
+        ResultRow(
+            f"{n} workers", {"workers": n}, {}, {"seconds": 1 / n, "speedup": n, "accuracy": accuracy}, "predicted"
+        )
+        for n, accuracy in ((1, 0.69), (4, 0.66), (16, 0.34))
+    ]
+    (warning,) = [note for note in result.notes() if "unequal" in note]
+    assert "16 workers" in warning
+    assert "69.00%" in warning
+
+
 def test_claims_in_words_are_checked_group_by_group():
     claim = PaperClaim(said="ten folds are best", column="accuracy", best={"folds": 10}, each=["workers"])
     rows = [("1 worker", False, 0.3), ("1 worker", True, 0.4), ("2 workers", False, 0.3), ("2 workers", True, 0.2)]
-    assert agreement.check_claim(claim, rows).endswith("this holds here for 1 worker, not for 2 workers.")
-    assert agreement.check_claim(claim, rows[:2]).endswith("this holds here.")
-    assert agreement.check_claim(claim, rows[2:]).endswith("this does not hold here.")
-    assert agreement.check_claim(claim, rows[:1]) == ""
+    both = check_claim(claim, rows)
+    assert not both.agrees
+    assert "so for 1 worker (40.00% against 30.00%), and not for 2 workers (20.00% against 30.00%)" in both.text
+    assert check_claim(claim, rows[:2]).agrees
+    assert check_claim(claim, rows[2:]).agrees is False
+    assert check_claim(claim, rows[:1]) is None
 
 
 def test_claims_about_times_say_by_which_factor():
     claim = PaperClaim(said="up to 8x faster", column="seconds", best={"device": "cuda"}, each=["lr"])
     rows = [("lr 1", False, 6.0), ("lr 1", True, 2.0), ("lr 2", False, 5.0), ("lr 2", True, 4.0)]
     slower = [("lr 3", False, 1.0), ("lr 3", True, 2.5)]
-    assert agreement.check_claim(claim, rows).endswith("this holds here in all 2 cases (by a factor of 1.25 to 3).")
-    assert agreement.check_claim(claim, rows + slower).endswith(
-        "for lr 1; lr 2 (by a factor of 1.25 to 3), not for lr 3 (the other way round, by a factor of 2.5)."
-    )
-    assert agreement.check_claim(claim, slower).endswith(
-        "this does not hold here (the other way round, by a factor of 2.5)."
+    assert "in all 2 cases (1.25x to 3x faster)" in check_claim(claim, rows).text
+    assert check_claim(claim, rows + slower).text.endswith(
+        "for lr 1; lr 2 (1.25x to 3x faster), and not for lr 3 (2.5x slower)."
     )
     numbers = claim.model_copy(update={"factor": True})
-    assert agreement.check_claim(numbers, rows).endswith("here the factor is 1.25 to 3 in 2 cases.")
-    assert agreement.sentence(
-        "seconds", [("a", {"seconds": 48}, {"seconds": 1}), ("b", {"seconds": 16}, {"seconds": 0.25})]
-    ) == (
-        "seconds: it changes in the same direction, by a factor of 3 in the paper and 4 here; "
-        "both have the lowest value at b."
+    assert check_claim(numbers, rows)[:2] == (
+        "The paper says “up to 8x faster”; here it is 1.25x to 3x faster in 2 cases.",
+        None,
     )
+    assert check_claim(numbers, rows + slower).text.endswith("from 2.5x slower to 3x faster in 3 cases.")
 
 
 def test_a_time_of_zero_has_no_factor():
     claim = PaperClaim(said="up to 8x faster", column="seconds", best={"device": "cuda"}, each=["lr"])
     rows = [("lr 1", False, 6.0), ("lr 1", True, 0.0)]
-    assert agreement.check_claim(claim, rows).endswith("this holds here.")
-    assert agreement.check_claim(claim, [("lr 1", False, 0.0), ("lr 1", True, 6.0)]).endswith("does not hold here.")
+    assert check_claim(claim, rows).agrees
+    assert not check_claim(claim, [("lr 1", False, 0.0), ("lr 1", True, 6.0)]).agrees
     numbers = claim.model_copy(update={"factor": True})
-    assert agreement.check_claim(numbers, rows) == ""
+    assert check_claim(numbers, rows) is None
     more = [*rows, ("lr 2", False, 6.0), ("lr 2", True, 2.0)]
-    assert agreement.check_claim(numbers, more).endswith("here the factor is 3.")
+    assert check_claim(numbers, more).text.endswith("here it is 3x faster.")
+
+
+def test_a_claim_compares_the_rows_that_it_names():
+    claims = [
+        {"said": "more is slower", "column": "seconds", "best": {"lr": 0.1}, "against": {"lr": 0.2}},
+        {"said": "any other is slower", "column": "seconds", "against": {"lr": 0.3}},
+        {"said": "on a GPU", "column": "seconds", "best": {"lr": 9}},
+    ]
+    result = RecipeResult(Recipe(**TINY | {"rows": [], "claims": claims}), "small", [])
+    result.rows = [
+        ResultRow("", {"lr": lr}, {}, {"seconds": s}, "measured") for lr, s in ((0.1, 1), (0.2, 2), (0.3, 0.5))
+    ]
+    first, second, third = result.findings()
+    assert (first.agrees, second.agrees, third.agrees) == (True, False, None)
+    assert "2x faster" in first.text
+    assert "not run" in third.text
 
 
 def test_a_page_of_several_recipes_has_contents_and_says_what_is_missing(tmp_path):
     failed = RecipeResult(load("dsmp-table-5"), "small", [], problem="the disk is full")
     page = write([failed, run("dsmp-figure-1", runs=tmp_path)], tmp_path / "page.html").read_text()
-    assert '<a href="#dsmp-table-5">' in page
-    assert "missing: the disk is full" in page
+    assert 'href="#dsmp-table-5" data-verdict="not run"' in page
+    assert "the disk is full" in page
+
+
+def test_each_recipe_has_a_verdict():
+    def verdict(paper, ours, doubts=()):
+        rows = [
+            ResultRow(str(at), {}, {"seconds": a}, {"seconds": b}, doubts=doubts)
+            for at, (a, b) in enumerate(zip(paper, ours, strict=True))
+        ]
+        result = RecipeResult(Recipe(**TINY | {"rows": []}), "small", [])
+        result.rows = rows
+        return result.verdict
+
+    assert verdict([2, 1], [4, 3]) == "agrees"
+    assert verdict([2, 1], [3, 4]) == "differs"
+    assert verdict([2], [3]) == "no number to compare"
+    assert verdict([2, 1], [3, 4], doubts=("load",)) == "unreliable times"
+    waiting = RecipeResult(Recipe(**TINY | {"rows": []}), "small", [Setting("train", {}, reason="needs a CUDA device")])
+    assert waiting.verdict == "needs a GPU"
+    failed = RecipeResult(Recipe(**TINY | {"rows": []}), "small", [Setting("train", {}, reason="no such file")])
+    assert failed.verdict == "not run"
+
+
+def test_bars_of_close_accuracies_begin_where_they_differ_and_say_so():
+    result = RecipeResult(Recipe(**TINY | {"rows": [], "show": {"columns": ["accuracy", "seconds"]}}), "small", [])
+    result.rows = [
+        ResultRow(str(at), {}, {}, {"accuracy": a, "seconds": s})
+        for at, (a, s) in enumerate(((0.97, 9.7), (0.99, 9.9)))
+    ]
+    (bars,) = recipe_plots(result)
+    accuracy, seconds = bars.measures
+    assert "begin at 96" in accuracy
+    assert seconds == "seconds"
+    lengths = [
+        [part.end - part.begin for part in cells]
+        for _, cells in [(name, [c[0] for c in cells]) for name, cells in bars.rows]
+    ]
+    assert lengths[0][0] < 0.5 * lengths[1][0]
+    assert lengths[0][1] > 0.9 * lengths[1][1]
+
+
+def test_the_paper_has_a_color_and_a_marker_of_its_own():
+    rows = [
+        ResultRow(
+            f"{x} {n}",
+            {"sync_every": x, "workers": n},
+            {"seconds": 2.0} if n == 4 else {},
+            {"seconds": 1.0},
+            "measured",
+        )
+        for x in (1, 10)
+        for n in (4, 8, 16)
+    ]
+    result = RecipeResult(Recipe(**TINY | {"rows": [], "show": LINES}), "small", [])
+    result.rows = rows
+    (seconds,) = recipe_plots(result)
+    styles = {line.label: (line.colour, line.markers[0]) for line in seconds.lines}
+    paper = next(style for label, style in styles.items() if label.startswith("paper"))
+    ours = [style for label, style in styles.items() if not label.startswith("paper")]
+    assert len(ours) == 3
+    assert all(style[0] != paper[0] and style[1] != paper[1] for style in ours)
 
 
 def test_with_all_one_failing_recipe_does_not_stop_the_others(tmp_path, monkeypatch):

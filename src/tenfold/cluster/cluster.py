@@ -181,11 +181,16 @@ class Cluster(Section):
         times: list[StepTime] = []
         for group, taken in zip(self.groups, self.placed(workers), strict=True):
             known = measured if measured is None or isinstance(measured, StepTime) else measured.get(group.name)
-            if taken:
-                times += [self._step_time(group, known)] * taken
+            for on_node in group.on_nodes(taken):
+                times += [self._step_time(group, known, on_node)] * on_node
         return times
 
-    def _step_time(self, group: NodeGroup, measured: StepTime | None) -> StepTime:
+    def slowdown(self, workers: int) -> float:
+        """Return how much longer steps take on the busiest node, if the threads of its workers outnumber its cores."""
+        placed = zip(self.groups, self.placed(workers), strict=True)
+        return max(group.slowdown(on_node) for group, taken in placed for on_node in group.on_nodes(taken))
+
+    def _step_time(self, group: NodeGroup, measured: StepTime | None, on_node: int) -> StepTime:
         if group.step_seconds is not None:
             base = StepTime(mean=group.step_seconds)
         elif measured is not None:
@@ -194,7 +199,7 @@ class Cluster(Section):
             raise ExperimentError(
                 f"nothing is known of how long a step takes in group '{group.name}'; calibrate, or set its step_seconds"
             )
-        factor = group.slowdown / group.speed
+        factor = group.slowdown(on_node) / group.speed
         base = replace(base, mean=base.mean * factor, fixed=base.fixed * factor)
         stragglers = self.stragglers
         if not (stragglers.persistent or stragglers.transient):

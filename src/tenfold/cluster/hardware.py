@@ -217,10 +217,14 @@ class NodeGroup(Section):
     shared_port: bool = True
     """Whether the workers of a node share its port to other nodes."""
 
-    @property
-    def slowdown(self) -> float:
-        """How much longer a step takes because threads outnumber cores."""
-        return max(1.0, self.workers * self.threads / self.cores)
+    def slowdown(self, workers: int) -> float:
+        """Return how much longer a step takes on a node that runs this many workers, if threads outnumber cores."""
+        return max(1.0, workers * self.threads / self.cores)
+
+    def on_nodes(self, taken: int) -> list[int]:
+        """Return how many workers each node runs, where the group runs `taken`: they fill one node after another."""
+        full, rest = divmod(taken, self.workers)
+        return [self.workers] * full + [rest] * (rest > 0)
 
 
 class GroupLink(Section):

@@ -40,6 +40,8 @@ class TimePrediction:
     """Sentences that explain where a setting makes no difference."""
     calibrated: bool
     """Whether the step times were measured; otherwise they were described by hand."""
+    calibration_load: float = 0.0
+    """The load per core of the machine while its step times were measured; above 1.25 they are not to be trusted."""
     machine_speed: float = 1.0
     """How fast this machine was when the prediction was made, relative to its calibration."""
     exchange_times: Floats | None = None

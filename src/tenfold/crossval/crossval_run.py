@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
+from tenfold.cluster.cluster import HERE, cluster_of
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.common.metric_table import LOSS, main_metric
 from tenfold.crossval.crossval_result import (
@@ -164,7 +165,24 @@ def predict_fold_times(task: Task, predict: Callable[[Task], TimePrediction]) ->
     longest = max(splits, key=lambda split: len(split.train))
     models = len(splits) // workers if mode == "data-and-folds" else len(splits)
     turns = math.ceil(models / workers) if mode == "folds-over-workers" else models
-    return _repeated(predict(fold_task(task, FoldJob(0, longest, threads=task.threads))), turns)
+    one = predict(fold_task(task, FoldJob(0, longest, threads=task.threads)))
+    cluster = cluster_of(task.experiment)
+    if mode != "fold-by-fold" and cluster is not HERE:  # the other workers train folds of their own at the same time
+        one = _slowed(one, cluster.slowdown(workers) / cluster.slowdown(1))
+    return _repeated(one, turns)
+
+
+def _slowed(one: TimePrediction, factor: float) -> TimePrediction:
+    """Return a prediction whose steps take `factor` times as long, because workers share the cores of their node."""
+    added = (factor - 1) * float(one.times["compute"].max())
+    low, high = one.interval
+    return replace(
+        one,
+        seconds=one.seconds + added,
+        interval=(low + added, high + added),
+        total=one.total + added,
+        times=one.times | {"compute": factor * one.times["compute"]},
+    )
 
 
 def _repeated(one: TimePrediction, turns: int) -> TimePrediction:

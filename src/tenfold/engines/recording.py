@@ -112,6 +112,7 @@ def record_work(
     then it is interrupted and can be resumed.
     """
     path = store.folder_of(run)
+    is_first = _is_first()
     load_before, energy = machine_load(), EnergyMeter()
     with keeping_console(path) as console:
         dispatcher = EventDispatcher(Recorder(store, run), stopwatch, listen, console, dict(known or {}), partial)
@@ -119,9 +120,20 @@ def record_work(
         outcome.result["total_seconds"] = stopwatch.now()
         outcome.result["listening_seconds"] = dispatcher.listening
         predicted = outcome.result.get("clock") == "predicted"
+        if is_first and not predicted:
+            outcome.result["first_in_process"] = True
         outcome.result.update(_machine_use(load_before, energy, predicted=predicted))
         _finish(outcome, dispatcher, path)
     return outcome
+
+
+_began: list[bool] = []
+
+
+def _is_first() -> bool:
+    """Return whether no other work was recorded in this process; libraries prepare themselves during the first."""
+    _began.append(True)
+    return len(_began) == 1
 
 
 def _run_or_record_failure(work: Work, dispatcher: EventDispatcher, path: Path, *, is_fold: bool) -> Outcome:

@@ -12,6 +12,8 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
 from tenfold.mixing import Round, is_round_due
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
+from tenfold.mixing.compression import row_lengths
+from tenfold.training.flat import ALIGNMENT
 from tenfold.training.replica import product
 from tenfold.training.stack import ALL
 from tenfold.training.stacked_replicas import Fused
@@ -40,7 +42,7 @@ class StackedRounds:
         self.weights = fused.optimizer.weights[rows]
         self.outer_state = self.outer.start(self.weights[0])
         size = self.weights.shape[1] if division.average != "gradients" else len(self.columns)
-        self.compressors = [make_compressor(division, size) for _ in range(self.size)]
+        self.compressors = [make_compressor(division, size, self._row_lengths()) for _ in range(self.size)]
         self.compressed = self.compressors[0].name != "none"
         self.reference = self.weights.clone() if self.compressed and division.average != "gradients" else None
         self.count = 0
@@ -50,6 +52,13 @@ class StackedRounds:
         self._matrices: dict[int, tuple[Round, Tensor]] = {}
         self._begun: dict[str, Any] | None = None
         """What the overlapped round that has begun adds to the replicas after the next step."""
+
+    def _row_lengths(self) -> tuple[int, ...]:
+        """Return the lengths of the rows of the weight matrices, in the order in which workers would send them."""
+        parameters = list(self.fused.stack.network.parameters())
+        if self.division.average != "gradients":
+            return row_lengths([one.shape for one in parameters], ALIGNMENT)
+        return row_lengths([one.shape for one in parameters if one.requires_grad])
 
     @cached_property
     def columns(self) -> Tensor:

@@ -159,6 +159,15 @@ def machine_load() -> float | None:
         return None
 
 
+MOST_LOAD_PER_CORE = 1.25
+"""A load average per core above this means that other programs are running; a run or a measurement makes about 1."""
+
+
+def load_per_core() -> float:
+    """Return the load over the last minute per core; 0 where the system does not tell it."""
+    return (machine_load() or 0.0) / (os.cpu_count() or 1)
+
+
 class EnergyMeter:
     """Measures the energy that the whole machine uses, other programs included: CPUs by RAPL, NVIDIA GPUs by NVML."""
 

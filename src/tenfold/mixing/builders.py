@@ -30,10 +30,12 @@ def make_outer(division: Division) -> OuterOptimizer:
     return _member("outer", member_of(OUTER, division.outer), OuterOptimizer, division.outer_options)  # type: ignore[no-any-return]
 
 
-def make_compressor(division: Division, size: int) -> Compressor:
-    """Return one sender's compressor for vectors of this size."""
+def make_compressor(division: Division, size: int, rows: tuple[int, ...] = ()) -> Compressor:
+    """Return one sender's compressor for vectors of this size, made up of rows of these lengths."""
     member = member_of(COMPRESSIONS, division.compression)
-    return _member("compression", member, Compressor, division.compression_options, size)  # type: ignore[no-any-return]
+    compressor: Compressor = _member("compression", member, Compressor, division.compression_options, size)
+    compressor.rows = rows
+    return compressor
 
 
 def _member(kind: str, member: Any, base: type[Any], options: dict[str, Any], *args: Any) -> Any:

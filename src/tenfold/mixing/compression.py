@@ -11,7 +11,9 @@ alone.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -42,6 +44,8 @@ class Compressor(ABC):
     size: int
     """Numbers in a vector."""
 
+    rows: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)
+    """The lengths of the rows of the weight matrices that make up a vector; empty where they are not known."""
     error: Tensor | None = field(default=None, init=False, repr=False, compare=False)
     """What has not been sent yet; None before the first vector. Saved and loaded with the replica."""
 
@@ -163,46 +167,74 @@ class TopK(Compressor):
 
 
 BYTE = 8
+USUAL_COLUMN = 1024
+"""Numbers of a column where the rows of the weight matrices are not known."""
 
 
 @dataclass
 class OneBit(Compressor):
     """Sends signs; each is rebuilt as the mean of the positives or of the negatives of its column (Seide et al. 2014).
 
-    A flat vector has no columns of its own: every `column` numbers in a row make one. Zero counts as positive.
+    A column is a row of a weight matrix, the weights of one neuron, or a vector of biases; with `column`, so many
+    numbers that follow one another. Zero counts as positive.
     """
 
     name: ClassVar[str] = "1bit"
 
-    column: int = field(default=1024, kw_only=True)
-    """Numbers that share their two means."""
+    column: int | None = field(default=None, kw_only=True)
+    """Numbers that share their two means. Default: a row of a weight matrix."""
 
     def __post_init__(self) -> None:
-        require(self.column >= 1, f"1bit: column is {self.column}; it must be at least 1")
+        require(self.column is None or self.column >= 1, f"1bit: column is {self.column}; it must be at least 1")
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
         """Rebuild each number as one of its column's two means."""
         octets, means = packed.tensors
         bits = octets[:, None].bitwise_right_shift(_places(octets)).bitwise_and_(1).view(-1)[: self.size]
-        positive = in_blocks(bits, self.column).bool()
-        rebuilt = torch.where(positive, means[:, :1], means[:, 1:])
-        return out.copy_(rebuilt.view(-1)[: self.size])
+        return out.copy_(means.view(-1)[2 * self._columns(out) + 1 - bits])
 
     def _pack(self, u: Tensor) -> Packed:
-        columns = in_blocks(u, self.column)
-        real = in_blocks(torch.ones_like(u, dtype=torch.bool), self.column)
-        means = torch.stack([_mean(columns, real & (columns >= 0)), _mean(columns, real & (columns < 0))], dim=1)
-        bits = in_blocks((u >= 0).to(torch.uint8), BYTE)
+        """Take the means in float64, which holds the sum of a column of equal numbers exactly."""
+        positive = u >= 0
+        places = 2 * self._columns(u) + ~positive
+        count = 2 * len(self._lengths)
+        total = torch.zeros(count, dtype=torch.float64, device=u.device).index_add_(0, places, u.double())
+        means = (total / torch.bincount(places, minlength=count).clamp_min(1)).float().view(-1, 2)
+        bits = in_blocks(positive.to(torch.uint8), BYTE)
         return Packed((bits.bitwise_left_shift(_places(bits)).sum(dim=1, dtype=torch.uint8), means))
 
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        """The lengths of the columns."""
+        if self.column is None and self.rows:
+            return self.rows
+        column = self.column or USUAL_COLUMN
+        full, rest = divmod(self.size, column)
+        return (column,) * full + (rest,) * (rest > 0)
 
-def _mean(columns: Tensor, chosen: Tensor) -> Tensor:
-    """Return the mean of the chosen numbers of each row, 0 where there are none.
+    def _columns(self, like: Tensor) -> Tensor:
+        """Return the column of each number."""
+        return _numbered(self._lengths, like.device)
 
-    In float64, which holds the sum of a column of equal numbers exactly.
+
+def row_lengths(shapes: Sequence[Sequence[int]], alignment: int = 1) -> tuple[int, ...]:
+    """Return the lengths of the rows of tensors that follow one another, each filled up to a multiple of `alignment`.
+
+    A vector, such as biases, is one row; what fills up a tensor is a row of its own.
     """
-    total = columns.where(chosen, 0).sum(dim=1, dtype=torch.float64)
-    return (total / chosen.sum(dim=1).clamp_min(1)).float()
+    lengths: list[int] = []
+    for shape in shapes:
+        size = torch.Size(shape).numel()
+        rows = shape[0] if len(shape) > 1 else 1
+        lengths += [size // rows] * rows if size else []
+        lengths += [-size % alignment] if size % alignment else []
+    return tuple(lengths)
+
+
+@lru_cache(maxsize=8)
+def _numbered(lengths: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return the number of its column for each number of a vector."""
+    return torch.repeat_interleave(torch.tensor(lengths, device=device, dtype=torch.int64))
 
 
 def _places(like: Tensor) -> Tensor:

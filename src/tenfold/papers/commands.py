@@ -91,13 +91,14 @@ def run(
         ),
     ] = "small",
     device: options.Device = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already recorded.")] = False,
     output: options.Report = None,
     runs: options.Runs = None,
     trust: options.Trust = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Run a recipe and show its numbers beside the paper's; runs that are recorded already are not repeated.
+    """Run a recipe and show its numbers beside the paper's; recorded runs are repeated only with [cyan]--fresh[/].
 
     Examples: [cyan]tenfold recipe run dsmp-table-3 -o table3.html[/],
     [cyan]tenfold recipe run --all --scale small -o papers.html[/]
@@ -108,7 +109,7 @@ def run(
     from tenfold.papers.recipe_page import write
 
     recipes = [load(one, trust=trust) for one in (names() if everything else [str(name)])]
-    results = _run_all(recipes, quiet or as_json, everything, scale=scale, device=device, runs=runs)
+    results = _run_all(recipes, quiet or as_json, everything, scale=scale, device=device, runs=runs, fresh=fresh)
     if as_json:
         print_json([_record(result) for result in results])
     else:
@@ -133,7 +134,7 @@ def _run_all(recipes: Sequence["Recipe"], quiet: bool, everything: bool, **optio
         with showing_progress(quiet) as show_line:
             for at, one in enumerate(recipes, 1):
 
-                def tell(what: str, place: str = f"{at} of {len(recipes)}: " if everything else "") -> None:
+                def tell(what: str, place: str = f"recipe {at} of {len(recipes)}: " if everything else "") -> None:
                     show_line(place + what)
 
                 try:

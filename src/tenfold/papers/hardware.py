@@ -1,8 +1,8 @@
 """The computers of the DSMP paper, as virtual clusters; their steps take as long as on this machine."""
 
 DSMP_C1 = {
-    "name": "DSMP, configuration C1: desktop computers with four cores (i7-4790S) on a gigabit network",
-    "groups": [{"name": "c1", "count": 64, "cores": 4, "link": "1gbe"}],
+    "name": "DSMP, configuration C1: one computer with four cores and eight threads (i7-4790S)",
+    "groups": [{"name": "c1", "workers": 8, "cores": 4, "inside": "shared-memory"}],
 }
 DSMP_C2 = {
     "name": "DSMP, configuration C2: one server with 64 logical cores (Xeon Gold 5218)",

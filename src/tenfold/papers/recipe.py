@@ -14,7 +14,7 @@ model = "cnn"
 data = "mnist"
 
 [[blocks]]                          # what is run
-verb = "train"                      # train, crossval, simulate, or forecast (predict the time only)
+verb = "train"                      # train, launch (under mpirun), crossval, simulate, or forecast (the time only)
 vary = {workers = [1, 2]}           # every combination of these
 together = [{pin = "0", threads = 1}, ...]   # settings that change together
 
@@ -25,10 +25,10 @@ fields = {limit = 6000, epochs = 1}
 columns = ["seconds", "gain", "accuracy"]
 plot = "bars"
 
-[[rows]]                            # the paper's numbers, and the settings that they belong to
+[[rows]]                            # the paper's numbers as it prints them, and the settings that they belong to
 label = "serial"
 settings = {workers = 1}
-paper = {seconds = 749.0}
+paper = {seconds = "749 s", gain = "N/A"}    # words such as N/A are shown, and compared with nothing
 
 [[claims]]                          # what the paper says in words; whether it holds here is computed
 said = "two workers are faster"
@@ -36,6 +36,7 @@ column = "seconds"
 best = {workers = 2}
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -50,9 +51,10 @@ from tenfold.common.trust import Origin, mark_paths
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Section
 from tenfold.experiment.values import label_of
-from tenfold.report.rows import is_time, known_columns
+from tenfold.report.formatting import metric_scale
+from tenfold.report.rows import is_timed, known_columns
 
-Verb = Literal["train", "crossval", "simulate", "forecast"]
+Verb = Literal["train", "launch", "crossval", "simulate", "forecast"]
 Scale = Literal["small", "machine", "full"]
 SCALES: tuple[Scale, ...] = ("small", "machine", "full")
 NEEDS = {
@@ -114,28 +116,71 @@ class Show(Section):
     """Also show our numbers in crossed tables: `over` down, this setting across."""
 
 
+class PaperNumber(Section):
+    """A number of the paper whose text alone would be misread, such as one against another baseline than ours."""
+
+    printed: str
+    value: float
+
+
 class PaperRow(Section):
     """A row of the paper's table, or a bar of its figure."""
 
     label: str
     settings: dict[str, Any]
     """The settings of the runs that this row is compared with."""
-    paper: dict[str, float] = {}
-    """The paper's numbers by column; a number that our copy of the paper does not have is left out."""
+    paper: dict[str, float | str | PaperNumber] = {}
+    """What the paper prints, by column: "9,511.66 s" is compared with ours; words such as "N/A", "nearly 50 %" and
+    "not in our copy" are only shown. A column that the paper does not have is left out."""
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers among them, in seconds, as shares of one, or in the unit of the column."""
+        read = {column: read_number(column, given) for column, given in self.paper.items()}
+        return {column: value for column, value in read.items() if value is not None}
+
+    @property
+    def printed(self) -> dict[str, str]:
+        """Those that are given as text, as the paper prints them."""
+        return {
+            column: given if isinstance(given, str) else given.printed
+            for column, given in self.paper.items()
+            if not isinstance(given, float)
+        }
+
+
+NUMBER = re.compile(r"(-?[\d,]*\d(?:\.\d+)?) ?(ms|s|sec|%|x)?")
+
+
+def read_number(column: str, given: "float | str | PaperNumber") -> float | None:
+    """Return the number that a paper prints in a column; None for words."""
+    if not isinstance(given, str):
+        return given if isinstance(given, float) else given.value
+    found = NUMBER.fullmatch(given)
+    if found is None:
+        return None
+    number, unit = float(found[1].replace(",", "")), found[2]
+    return number / {"ms": 1000, "%": metric_scale(column)[0]}.get(unit, 1)
 
 
 class PaperClaim(Section):
-    """What the paper says in words about which setting is best; whether it holds here is computed."""
+    """What the paper says in words about which settings are better; whether it holds here is computed."""
 
     said: str
     """The paper's words."""
     column: str
-    best: dict[str, Any]
-    """The settings that should have the best value: the lowest of times, else as the metric has it."""
+    best: dict[str, Any] = {}
+    """The settings that should be better: lower for times, else as the metric has it. Default: all but `against`."""
+    against: dict[str, Any] = {}
+    """The settings that they are compared with. Default: all others."""
     each: list[str] = []
     """The claim is made for each value of these settings."""
     factor: bool = False
-    """Whether the words are about how many times faster; the factor here stands beside them, with no verdict."""
+    """Whether the words are about how much faster; our number stands beside them, with no verdict."""
+    at_most: Annotated[float, Field(gt=0)] | None = None
+    """The size of a "small" difference: of a metric absolute, of times relative. By more, the claim does not hold."""
+    similar: Annotated[float, Field(gt=0)] | None = None
+    """The size up to which values are "similar", whichever is better; likewise."""
 
 
 class Recipe(Section):
@@ -230,9 +275,9 @@ def _unknown_columns(recipe: Recipe) -> Iterator[str]:
     ):
         yield from (f"{where}: unknown column '{name}'; {suggest(name, known)}" for name in names if name not in known)
     yield from (
-        f"claims.{at}.factor: needs a column of times, not {claim.column}"
+        f"claims.{at}.factor: needs a column of times or of their ratios, not {claim.column}"
         for at, claim in enumerate(recipe.claims)
-        if claim.factor and not is_time(claim.column)
+        if claim.factor and not is_timed(claim.column)
     )
     if recipe.show.select and not any({"validation_fraction", "folds"} & set(one) for one in fields):
         yield "show.select: needs a validation part; set validation_fraction or folds in [experiment]"
@@ -249,7 +294,10 @@ def _settings_not_varied(recipe: Recipe) -> Iterator[str]:
     for at, row in enumerate(recipe.rows):
         yield from _not_among(settings | {"verb"}, "a setting of a block", f"rows.{at}.settings", row.settings)
     for at, claim in enumerate(recipe.claims):
-        yield from _not_among(settings, "a setting of a block", f"claims.{at}", [*claim.best, *claim.each])
+        named = [*claim.best, *claim.against, *claim.each]
+        yield from _not_among(settings | {"verb"}, "a setting of a block", f"claims.{at}", named)
+        if not claim.best and not claim.against:
+            yield f"claims.{at}: name the settings that should be `best`, or those that they are compared `against`"
     named = [name for name in (recipe.show.over, recipe.show.across) if name]
     yield from _not_among(settings, "a setting of a block", "show", named)
     if recipe.show.plot == "lines" and not recipe.show.over:

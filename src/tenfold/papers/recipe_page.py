@@ -1,19 +1,30 @@
 """A drawing of how an experiment divides its data: the shards of its nodes, and the folds of each."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tenfold.experiment import Experiment
-from tenfold.papers.recipe_result import RecipeResult, ResultRow, setting_values, written
+from tenfold.papers.recipe_result import RecipeResult, ResultRow, Verdict, setting_values, written
 from tenfold.report.clocks import HOW_RUN, PREDICTED
 from tenfold.report.differences import describe_settings
 from tenfold.report.formatting import field_value, joined, metric_scale, plural
 from tenfold.report.pages.page import page_figures, render_template, save_page
-from tenfold.report.plots import charts as palette
-from tenfold.report.plots.charts import BarPart, BarTable, Chart, ChartLine, LineChart
+from tenfold.report.plots.charts import (
+    BLUE,
+    GREEN,
+    MARKERS,
+    ORANGE,
+    SERIES,
+    BarPart,
+    BarTable,
+    Chart,
+    ChartLine,
+    LineChart,
+)
 from tenfold.report.rows import is_time, is_timed
 
 MOST_FOLDS = 10
@@ -22,7 +33,7 @@ GAPPED = 0.985
 """The part of a node's shard that is drawn, so that shards stand apart."""
 TRAINED, VALIDATED, TESTED = 0, 1, 2
 NAMES = ("trained on", "validated on", "test part, held out")
-COLOURS = (palette.BLUE, palette.GREEN, palette.ORANGE)
+COLOURS = (BLUE, GREEN, ORANGE)
 
 
 def division_plot(experiment: Experiment) -> BarTable:
@@ -77,6 +88,12 @@ def _part(series: int, begin: float, end: float, name: str) -> BarPart:
 Who = Literal["ours", "paper"]
 WHO: tuple[Who, ...] = ("ours", "paper")
 PAPER_DASH = (6.0, 4.0)
+PAPER_COLOUR, PAPER_MARKER = ORANGE, "D"
+"""Of the paper's bars and lines, and of no line of ours."""
+OUR_COLOURS = [colour for colour in SERIES if colour != PAPER_COLOUR]
+OUR_MARKERS = [marker for marker in MARKERS if marker != PAPER_MARKER]
+NARROW = 0.25
+"""Bars of a metric whose values all lie within this share of the highest do not begin at zero."""
 UNITS = {"PI": (1, "%"), "gain": (1, "%"), "speedup": (1, "x")}
 """By which factor a column's values are drawn, and what follows them."""
 WIDE_RANGE = 8
@@ -89,13 +106,12 @@ def recipe_plots(result: RecipeResult) -> list[Chart]:
     columns = [name for name in show.columns if any(name in row.ours for row in result.rows)]
     if show.plot not in ("bars", "lines") or not columns:
         return []
-    if show.plot == "lines" and all(show.over in row.settings for row in result.rows):
-        styles = _styles(result.rows, columns, show.over)
-        quoted = any(row.paper for row in result.rows)
-        return [
-            _lines([row for row in result.rows if _has(row, name)], name, show.over, styles, quoted=quoted)
-            for name in columns
-        ]
+    placed = [row for row in result.rows if show.over in row.settings]
+    if show.plot == "lines" and placed:
+        styles = _styles(placed, columns, show.over)
+        quoted = any(row.paper for row in placed)
+        drawn = {name: [row for row in placed if _has(row, name)] for name in columns}
+        return [_lines(rows, name, show.over, styles, quoted=quoted) for name, rows in drawn.items() if rows]
     return [_bars([row for row in result.rows if any(_has(row, name) for name in columns)], columns)]
 
 
@@ -110,7 +126,7 @@ def _bars(rows: Sequence[ResultRow], columns: Sequence[str]) -> BarTable:
         title="the paper's numbers and ours" if quoted else "our numbers",
         measures=[scale.heading for scale in scales],
         zeros=[scale.zero for scale in scales],
-        series=[(who, palette.SERIES[at]) for at, who in enumerate(WHO[: 2 if quoted else 1])],
+        series=[("ours", BLUE), ("paper", PAPER_COLOUR)][: 2 if quoted else 1],
         rows=[(row.marked_label, [scale.parts(row) for scale in scales]) for row in rows],
         stripes=PREDICTED if any(row.clock == PREDICTED for row in rows) and any(map(is_timed, columns)) else "",
     )
@@ -128,15 +144,19 @@ class _Scale:
         least = min((value / self._most[who] for who in WHO for value in values[who]), default=0.0)
         self.zero = max(0.0, -least) / (1 + max(0.0, -least))
         """Where zero is, as a share of the width."""
+        self._start = 0.0 if is_timed(column) else _start([*values["ours"], *values["paper"]])
         name = column.replace("_", " ")
         self.heading = name if self.common else f"{name}, the paper's and ours each on its own scale"
+        if self._start:
+            self.heading += f", bars begin at {written(column, self._start)}"
 
     def parts(self, row: ResultRow) -> list[BarPart]:
         return [self._part(row, at, who) for at, who in enumerate(WHO) if self.column in getattr(row, who)]
 
     def _part(self, row: ResultRow, series: int, who: Who) -> BarPart:
         value = getattr(row, who)[self.column]
-        end = self.zero + (1 - self.zero) * value / self._most[who]
+        start = self._start
+        end = self.zero + (1 - self.zero) * (value - start) / (self._most[who] - start)
         return BarPart(
             series=series,
             begin=min(self.zero, end),
@@ -145,6 +165,17 @@ class _Scale:
             note=_note(row, self.column, who),
             striped=who == "ours" and row.clock == PREDICTED and is_timed(self.column),
         )
+
+
+def _start(values: Sequence[float]) -> float:
+    """Return where the bars of a metric begin: at 0, or where close values can be told apart, at a round number."""
+    if not values or len(set(values)) < 2 or min(values) <= 0:
+        return 0.0
+    low, high = min(values), max(values)
+    if high - low > NARROW * high:
+        return 0.0
+    step = 10.0 ** math.floor(math.log10(high - low))
+    return max(0.0, round(math.floor((low - (high - low) / 4) / step) * step, 12))
 
 
 def _note(row: ResultRow, column: str, who: Who) -> str:
@@ -161,7 +192,12 @@ Family = tuple[Who, str, str]
 def _styles(rows: Sequence[ResultRow], columns: Sequence[str], over: str) -> dict[Family, tuple[str, str]]:
     """Return the colour and the marker of each line, the same in all plots of a recipe."""
     found = dict.fromkeys(family for column in columns for who in WHO for family in _families(rows, column, over, who))
-    return {family: palette.series(at) for at, family in enumerate(found)}
+    ours = [family for family in found if family[0] == "ours"]
+    styles = {
+        family: (OUR_COLOURS[at % len(OUR_COLOURS)], OUR_MARKERS[at % len(OUR_MARKERS)])
+        for at, family in enumerate(ours)
+    }
+    return styles | {family: (PAPER_COLOUR, PAPER_MARKER) for family in found if family not in ours}
 
 
 def _name(family: Family, column: str, among: Sequence[Family], *, quoted: bool) -> str:
@@ -284,7 +320,10 @@ def write(results: Sequence[RecipeResult], path: str | Path) -> Path:
     one = results[0].recipe if len(results) == 1 else None
     content = {
         "title": f"{one.name}: {one.title}" if one else "The experiments of five papers",
-        "facts": [*([] if one else [plural(len(results), "recipe")]), f"scale {results[0].scale}"],
+        "facts": [
+            *([] if one else [plural(len(results), "recipe"), *_count_verdicts(results)]),
+            f"scale {results[0].scale}",
+        ],
         "truth": "Predicted times are marked in the column time; all others were measured",
         "papers": [] if one else _contents(results),
         "recipes": sections,
@@ -294,7 +333,7 @@ def write(results: Sequence[RecipeResult], path: str | Path) -> Path:
 
 
 def _contents(results: Sequence[RecipeResult]) -> list[dict[str, Any]]:
-    """Return the recipes by paper, each with what agrees and what is missing."""
+    """Return a card for each recipe, by paper: the table or figure, the verdict, and the sentence that decides it."""
     return [
         {
             "citation": citation,
@@ -303,14 +342,33 @@ def _contents(results: Sequence[RecipeResult]) -> list[dict[str, Any]]:
                     "name": one.recipe.name,
                     "place": one.recipe.paper.place,
                     "title": one.recipe.title,
-                    "lines": one.agreement(),
-                    "missing": one.missing(),
+                    "verdict": one.verdict,
+                    "lead": _lead(one),
                 }
                 for one in group
             ],
         }
         for citation, group in groupby(results, key=lambda one: one.recipe.paper.citation)
     ]
+
+
+def _lead(result: RecipeResult) -> str:
+    """Return the sentence that a card shows: the first one that differs, else the first that agrees, else a reason."""
+    findings = result.findings()
+    for wanted in (False, True):
+        if decisive := [finding.text for finding in findings if finding.agrees is wanted]:
+            statements = sum(finding.agrees is not None for finding in findings)
+            counted = f"{len(decisive)} of {statements} statements: " if statements > 1 else ""
+            return counted + decisive[0]
+    if doubtful := [statement.text for statement in findings if statement.doubtful]:
+        return doubtful[0]
+    return next(iter([*result.missing(), *(finding.text for finding in findings)]), "")
+
+
+def _count_verdicts(results: Sequence[RecipeResult]) -> list[str]:
+    """Return how many recipes have each verdict, as in "12 agrees"."""
+    verdicts = [result.verdict for result in results]
+    return [f"{verdicts.count(verdict)} × {verdict}" for verdict in get_args(Verdict) if verdict in verdicts]
 
 
 def _section(result: RecipeResult, charts: dict[str, Chart | None]) -> dict[str, Any]:
@@ -334,6 +392,6 @@ def _section(result: RecipeResult, charts: dict[str, Chart | None]) -> dict[str,
         "crosstables": result.crosstables(),
         "bars": [name for name, chart in named.items() if isinstance(chart, BarTable)],
         "lines": [name for name, chart in named.items() if not isinstance(chart, BarTable)],
-        "agreement": result.agreement(),
+        "agreement": result.findings(),
         "notes": result.notes(),
     }

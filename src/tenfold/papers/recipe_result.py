@@ -1,22 +1,45 @@
-"""Where a paper's numbers and ours agree, computed from both: the order, the direction of change, the best row."""
+"""Where a paper's numbers and ours agree, computed from both: directions of change, best rows, claims."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from tenfold.common.metric_table import lower_is_better, main_metric
-from tenfold.papers.recipe import PaperClaim, PaperRow, Recipe, Scale, Size
+from tenfold.papers.recipe import NEEDS, PaperClaim, PaperRow, Recipe, Scale, Size
 from tenfold.report.differences import describe_settings
-from tenfold.report.formatting import NOTHING, duration, field_value, grouped, metric_value, name_some
-from tenfold.report.rows import DOUBTS, EXPLAINED, Doubt, is_time, is_timed, make_rows, run_value
+from tenfold.report.formatting import NOTHING, duration, field_value, grouped, metric_scale, metric_value, name_some
+from tenfold.report.rows import DOUBTS, EXPLAINED, RATIOS, SECONDS, Doubt, is_time, is_timed, make_rows, run_value
 from tenfold.report.tables.columns import DOUBT
 from tenfold.report.tables.run_tables import TextTable
 from tenfold.runs import Run
 
-Numbers = Sequence[tuple[str, Mapping[str, float], Mapping[str, float]]]
-"""For each row its label, the paper's numbers and ours, by column."""
+ALIKE = 0.03
+"""Two times that differ by less than this share are called equal: a repeated run differs as much."""
+MOST_NAMED = 4
+"""A sentence names at most this many rows."""
+FASTER, ALIKE_WORD, SLOWER = "faster", "about as fast", "slower"
+
+
+class Statement(NamedTuple):
+    """A sentence, and whether the paper and we agree in it; None where it has no verdict."""
+
+    text: str
+    agrees: bool | None = None
+    doubtful: bool = False
+    """Whether it rests on times that should not be trusted, and so has no verdict."""
+
+
+class Pair(NamedTuple):
+    """A row that has both numbers of a column."""
+
+    label: str
+    paper: float
+    ours: float
+    printed: str = ""
+    """The paper's number as it prints it."""
 
 
 def written(column: str, value: float) -> str:
@@ -28,111 +51,209 @@ def written(column: str, value: float) -> str:
     return f"{value:.2f}x" if column == "speedup" else metric_value(column, value)
 
 
-def sentence(column: str, rows: Numbers) -> str:
-    """Return one sentence about a column; "" where no row has both numbers."""
-    both = [(label, paper[column], ours[column]) for label, paper, ours in rows if column in paper and column in ours]
-    if not both:
-        return ""
-    name = column.replace("_", " ")
-    if len(both) == 1:
-        label, their_value, my_value = both[0]
-        return f"{name}: {written(column, their_value)} in the paper, {written(column, my_value)} here ({label})."
-    labels = [label for label, _, _ in both]
-    theirs, mine = [paper for _, paper, _ in both], [ours for _, _, ours in both]
-    parts = [_order(labels, theirs, mine), _signs(theirs, mine) + _by_factors(column, theirs, mine)]
-    best = _best(column)
-    their_best, my_best = labels[theirs.index(best(theirs))], labels[mine.index(best(mine))]
-    word = "highest" if best is max else "lowest"
-    parts.append(
-        f"both have the {word} value at {their_best}"
-        if their_best == my_best
-        else f"the {word} value is at {their_best} in the paper and at {my_best} here"
-    )
-    return f"{name}: " + "; ".join(part for part in parts if part) + "."
+def compare_column(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, float]) -> list[Statement]:
+    """Return sentences about a column: the direction of each change, and the best row.
 
-
-def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> str:
-    """Return whether a claim holds: in each group of rows one that should be the best must have the best value.
-
-    Each row has the name of its group, whether it should be the best, and its value. "" where no group can decide it.
-    Of times above 0, the sentence also says by which factor they differ.
+    `in_paper` has the paper's numbers of all its rows, by label, also of those that were not run here or not with the
+    same clock: a sentence over some rows says which.
     """
-    groups = grouped((group, (favoured, value)) for group, favoured, value in rows)
-    decided = {group: found for group, found in groups.items() if len({favoured for favoured, _ in found}) == 2}
-    if not decided:
-        return ""
-    best = _best(claim.column)
-    holds: dict[str, bool] = {}
-    factors: dict[str, float] = {}
-    for group, found in decided.items():
-        own, others = (best(value for favoured, value in found if favoured is which) for which in (True, False))
-        holds[group] = best(own, others) == own
-        if is_time(claim.column) and min(own, others) > 0:
-            factors[group] = others / own
-    quoted, number = f'The paper says "{claim.said}"', len(holds)
+    if not pairs:
+        return []
+    rest = [label for label in in_paper if label not in {pair.label for pair in pairs}]
+    if len(pairs) == 1 or column in RATIOS:
+        return [Statement(_side_by_side(column, pair)) for pair in pairs]
+    changes = [_Change(column, *both) for both in pairwise(pairs)]
+    found = [_as_in_the_paper(column, changes)] if all(change.agrees for change in changes) else []
+    if not found:
+        found = [Statement(change.sentence, change.agrees) for change in changes]
+    if len(pairs) > 2 or rest:
+        found.append(_best_row(column, pairs, in_paper))
+    if rest:
+        compared = name_some([pair.label for pair in pairs], MOST_NAMED)
+        found.append(Statement(f"These sentences are about {compared}; not compared: {name_some(rest, MOST_NAMED)}."))
+    return found
+
+
+def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> Statement | None:
+    """Return whether a claim holds: in each group of rows one that should be better must have the best value.
+
+    Each row has the name of its group, whether it should be better, and its value. None where no group can decide it.
+    """
+    groups = grouped((group, (favored, value)) for group, favored, value in rows)
+    decided = {group: found for group, found in groups.items() if len({favored for favored, _ in found}) == 2}
+    cases = {group: _Case(claim, found) for group, found in decided.items()}
+    quoted = f"The paper says “{claim.said}”"
     if claim.factor:
-        if not factors:
-            return ""
-        cases = f" in {len(factors)} cases" if len(factors) > 1 else ""
-        return f"{quoted}: here the factor is {_range(factors.values())}{cases}."
-    yes, no = ([group for group, held in holds.items() if held is which] for which in (True, False))
-    by, the_other_way = (_factor([factors[group] for group in some if group in factors]) for some in (yes, no))
+        told = [case.size for case in cases.values() if case.size is not None]
+        several = f" in {len(told)} cases" if len(told) > 1 else ""
+        return Statement(f"{quoted}; here it is {_range(claim.column, told)}{several}.") if told else None
+    if not cases:
+        return None
+    yes, no = ([group for group, case in cases.items() if case.holds is which] for which in (True, False))
+    for_yes, for_no = (_evidence(claim, [cases[group] for group in some]) for some in (yes, no))
+    limit = claim.at_most or claim.similar
+    limited = (
+        f" ({'small' if claim.at_most else 'similar'} means by at most {_amount(claim.column, limit)})" if limit else ""
+    )
+    in_all = f" in all {len(cases)} cases" if len(cases) > 1 else ""
     if not no:
-        return f"{quoted}: this holds here{f' in all {number} cases' if number > 1 else ''}{by}."
+        return Statement(f"{quoted}, and so it is here{in_all}{for_yes}{limited}.", True)
     if not yes:
-        in_none = f"this holds here in none of {number} cases" if number > 1 else "this does not hold here"
-        return f"{quoted}: {in_none}{the_other_way}."
-    return f"{quoted}: this holds here for {'; '.join(yes)}{by}, not for {'; '.join(no)}{the_other_way}."
+        return Statement(f"{quoted}; here it is not so{in_all}{for_no}{limited}.", False)
+    return Statement(
+        f"{quoted}; here it is so for {'; '.join(yes)}{for_yes}, and not for {'; '.join(no)}{for_no}{limited}.", False
+    )
 
 
-def _factor(factors: Sequence[float]) -> str:
-    """Return by which factor times differ, in parentheses; "" where there are no times."""
-    if not factors:
-        return ""
-    if max(factors) < 1:
-        return f" (the other way round, by a factor of {_range(1 / factor for factor in factors)})"
-    return f" (by a factor of {_range(factors)})"
+class _Change:
+    """The change of a column from one row to the next, in the paper and here."""
+
+    def __init__(self, column: str, first: Pair, second: Pair) -> None:
+        self._column = column
+        theirs, mine = (_direction(column, before, after) for before, after in _values(first, second))
+        self.directions = theirs, mine
+        self.agrees = theirs == mine
+        said = [_change(column, before, after) for before, after in _values(first, second)]
+        self.sentence = f"From {first.label} to {second.label}: {said[0]} in the paper, {said[1]} here."
 
 
-def _range(factors: Iterable[float]) -> str:
-    low, *_, high = sorted([*factors] * 2)
-    return " to ".join(dict.fromkeys(f"{factor:.3g}" for factor in (low, high)))
+class _Case:
+    """One group of a claim's rows: the best value of those that should be better beside the best, or worst, other."""
+
+    def __init__(self, claim: PaperClaim, rows: Sequence[tuple[bool, float]]) -> None:
+        best = _best(claim.column)
+        worst = max if best is min else min
+        own, others = ([value for favored, value in rows if favored is which] for which in (True, False))
+        sized = claim.at_most or claim.similar
+        self.own: float = best(own)
+        self.other: float = (worst if sized else best)(others)
+        better = best(self.own, self.other) == self.own
+        if claim.similar is not None:
+            gaps = [_gap(claim.column, self.own, value) for value in others]
+            self.holds = max(gaps) <= claim.similar
+            self.other = others[gaps.index(max(gaps))]
+        else:
+            self.holds = better and (claim.at_most is None or _gap(claim.column, self.own, self.other) <= claim.at_most)
+        self.size = self._size(claim.column)
+
+    def _size(self, column: str) -> float | None:
+        """Return how many times as fast the better ones are; of a ratio or a metric, their value."""
+        if not is_time(column):
+            return self.own
+        return self.other / self.own if min(self.own, self.other) > 0 else None
 
 
-def _best(column: str) -> Callable[..., float]:
+def _evidence(claim: PaperClaim, cases: Sequence["_Case"]) -> str:
+    """Return the numbers that decide a claim, in parentheses; "" where there are none."""
+    column = claim.column
+    if len(cases) == 1 and not is_time(column):
+        return f" ({written(column, cases[0].own)} against {written(column, cases[0].other)})"
+    sizes = [case.size for case in cases if case.size is not None and is_time(column)]
+    return f" ({_who(claim)}{_range(column, sizes)})" if sizes else ""
+
+
+def _who(claim: PaperClaim) -> str:
+    """Return which settings a claim compares, where it names both."""
+    best, against = (
+        describe_settings({name: value for name, value in settings.items() if name != "verb"})
+        for settings in (claim.best, claim.against)
+    )
+    return f"{best} against {against}: " if best and against else ""
+
+
+def _range(column: str, sizes: Iterable[float]) -> str:
+    """Return the lowest and the highest of some sizes, once where they read the same."""
+    low, *_, high = sorted([*sizes] * 2)
+    if not is_time(column):
+        return " to ".join(dict.fromkeys(written(column, size) for size in (low, high)))
+    if high < 1:
+        low, high = 1 / high, 1 / low
+        return " to ".join(dict.fromkeys(f"{size:.3g}x" for size in (low, high))) + f" {SLOWER}"
+    if low < 1:
+        return f"from {1 / low:.3g}x {SLOWER} to {high:.3g}x {FASTER}"
+    return " to ".join(dict.fromkeys(f"{size:.3g}x" for size in (low, high))) + f" {FASTER}"
+
+
+def _gap(column: str, own: float, other: float) -> float:
+    """Return how far two values are apart: of times relative to the shorter, else absolute."""
+    if not is_time(column):
+        return abs(own - other)
+    return max(own, other) / min(own, other) - 1 if min(own, other) > 0 else float("inf")
+
+
+def _amount(column: str, size: float) -> str:
+    scale, unit = metric_scale(column)
+    if is_time(column):
+        return f"{size:.0%}"
+    return f"{size * scale:g} percentage points" if unit == "%" else f"{size:g}"
+
+
+def _side_by_side(column: str, pair: Pair) -> str:
+    theirs = pair.printed or written(column, pair.paper)
+    return f"{_name(column)}, {pair.label}: {theirs} in the paper, {written(column, pair.ours)} here."
+
+
+def _as_in_the_paper(column: str, changes: Sequence[_Change]) -> Statement:
+    directions = {change.directions[0] for change in changes}
+    if len(changes) == 1:
+        return Statement(changes[0].sentence, True)
+    if len(directions) == 1 and 0 not in directions:
+        falls_or_rises = "falls" if directions == {-1} else "rises"
+        return Statement(f"{_name(column)} {falls_or_rises} at every step, as in the paper.", True)
+    return Statement(f"{_name(column)} rises and falls at the same steps as in the paper.", True)
+
+
+def _best_row(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, float]) -> Statement:
+    """Return where the paper's best value is, of all its rows, and where ours is, of those compared."""
+    best = _best(column)
+    word = "lowest" if best is min else "highest"
+    theirs = best(in_paper, key=lambda label: in_paper[label])
+    mine = best(pairs, key=lambda pair: pair.ours).label
+    if theirs not in {pair.label for pair in pairs}:
+        return Statement(f"The paper's {word} value is at {theirs}, which is not compared; ours is at {mine}.")
+    if theirs == mine:
+        return Statement(f"Both have the {word} value at {mine}.", True)
+    return Statement(f"The {word} value is at {theirs} in the paper, at {mine} here.", False)
+
+
+def _values(first: Pair, second: Pair) -> tuple[tuple[float, float], tuple[float, float]]:
+    return (first.paper, second.paper), (first.ours, second.ours)
+
+
+def _direction(column: str, before: float, after: float) -> int:
+    """Return 1 for a rise, -1 for a fall, and 0 where a time stays the same within what repeats differ."""
+    if is_time(column) and min(before, after) > 0 and max(before, after) / min(before, after) < 1 + ALIKE:
+        return 0
+    return (after > before) - (after < before)
+
+
+def _change(column: str, before: float, after: float) -> str:
+    """Return a change in words: 1.98x slower, about as fast, from 98.10% to 97.20%."""
+    if not is_time(column) or min(before, after) <= 0:
+        return f"from {written(column, before)} to {written(column, after)}"
+    direction = _direction(column, before, after)
+    if not direction:
+        return ALIKE_WORD
+    return f"{max(before, after) / min(before, after):.3g}x {SLOWER if direction > 0 else FASTER}"
+
+
+def _name(column: str) -> str:
+    """Return how a sentence begins that is about a column."""
+    name = "time" if column == "seconds" else SECONDS.get(column) or column.replace("_", " ")
+    return name[0].upper() + name[1:]
+
+
+def _best(column: str) -> Callable[..., Any]:
     """Return the function that finds the best value of a column."""
     return min if is_time(column) or lower_is_better(column) else max
 
 
-def _order(labels: Sequence[str], theirs: Sequence[float], mine: Sequence[float]) -> str:
-    if len(labels) < 3:
-        return ""
-    same = _ranked(labels, theirs) == _ranked(labels, mine)
-    return "the rows are in the same order" if same else "the order of the rows differs"
-
-
-def _signs(theirs: Sequence[float], mine: Sequence[float]) -> str:
-    """Compare the direction of change from each row to the next."""
-    steps = len(theirs) - 1
-    alike = sum((theirs[k + 1] > theirs[k]) == (mine[k + 1] > mine[k]) for k in range(steps))
-    if steps == 1:
-        return "it changes in the same direction" if alike else "it changes in the opposite direction"
-    return f"{alike} of {steps} changes from row to row have the same sign"
-
-
-def _by_factors(column: str, theirs: Sequence[float], mine: Sequence[float]) -> str:
-    """Return by which factors two times differ, in the paper and here."""
-    if len(theirs) != 2 or not is_time(column) or min(*theirs, *mine) <= 0:
-        return ""
-    return f", by a factor of {max(theirs) / min(theirs):.3g} in the paper and {max(mine) / min(mine):.3g} here"
-
-
-def _ranked(labels: Sequence[str], values: Sequence[float]) -> list[str]:
-    return [label for _, label in sorted(zip(values, labels, strict=True))]
-
-
 HOST_SETTINGS = ("workers", "device", "batch_size", "pin", "threads", "verb")
 """Settings in which a row may differ from the one that it is compared with."""
+
+
+LESS = 0.9
+"""A speedup compares unlike results if a metric is worse by more than this factor."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +267,9 @@ class Setting:
     """Why it is missing, or what failed."""
     note: str = ""
     predicted_seconds: float | None = None
-    """The predicted time of a cross-validation that needs more cores than there are; nothing was trained."""
+    """The predicted time where nothing was trained, or where folds were trained here for their metrics alone."""
+    doubts: tuple[Doubt, ...] = ()
+    """Why that time should not be trusted."""
 
     @property
     def clock(self) -> str:
@@ -168,6 +291,7 @@ class ResultRow:
     label: str
     settings: dict[str, Any]
     paper: dict[str, float] = field(default_factory=dict)
+    """The paper's numbers, as far as they are numbers."""
     ours: dict[str, float] = field(default_factory=dict)
     clock: str = ""
     note: str = ""
@@ -175,8 +299,15 @@ class ResultRow:
     """Why its time or speedup should not be trusted, as in comparisons."""
     in_paper: bool = False
     """Whether it is a row of the paper's table or a bar of its figure."""
+    printed: dict[str, str] = field(default_factory=dict)
+    """What the paper prints, where that is known: numbers with their unit, and words such as N/A."""
     selected: bool = False
     """Whether it is the best on the validation part, where the recipe selects one."""
+
+    @property
+    def paper_columns(self) -> set[str]:
+        """The columns in which the paper prints something."""
+        return {*self.paper, *self.printed}
 
     @property
     def marked_label(self) -> str:
@@ -195,7 +326,8 @@ def result_rows(recipe: Recipe, settings: Sequence[Setting]) -> list[ResultRow]:
         matching = [one for one in left if _matches(row, one)]
         left = [one for one in left if one not in matching]
         rows.append(_row(recipe, row, matching, doubts))
-    rows = _with_ratios(rows + [_row(recipe, None, [one], doubts) for one in left])
+    compared = "seconds_to_target" if "seconds_to_target" in recipe.show.columns else "seconds"
+    rows = _with_ratios(rows + [_row(recipe, None, [one], doubts) for one in left], compared)
     return _with_selected(rows) if recipe.show.select else rows
 
 
@@ -204,23 +336,36 @@ def _row(
 ) -> ResultRow:
     """Return the row of the runs that match a row of the paper, or of a setting that the paper does not have."""
     runs = [run for one in found for run in one.runs if run.status == "finished"]
+    timed = [run for one in found if one.predicted_seconds is None for run in one.runs if run in runs]
     metrics = [name for run in runs for name in run.metrics]
     validated = [f"validation_{name}" for name in metrics] if recipe.show.select else []
     asked = [*recipe.show.columns, *(claim.column for claim in recipe.claims)]
     ours: dict[str, float] = {}
     for name in dict.fromkeys([*metrics, *validated, *asked, "seconds"]):
-        values = [value for run in runs if (value := run_value(run, name)) is not None]
+        values = [value for run in (timed if is_timed(name) else runs) if (value := run_value(run, name)) is not None]
         if name == "seconds":
             values += [one.predicted_seconds for one in found if one.predicted_seconds is not None]
         if values:
             ours[name] = fmean(values)
     clock = " and ".join(dict.fromkeys(one.clock for one in found if one.clock))
     note = "; ".join(dict.fromkeys(text for one in found for text in (one.reason, one.note) if text))
-    doubted = tuple(dict.fromkeys(doubt for run in runs for doubt in doubts.get(run.id, ())))
+    of_runs = [doubt for run in timed for doubt in doubts.get(run.id, ())]
+    doubted = tuple(dict.fromkeys([*of_runs, *(doubt for one in found for doubt in one.doubts)]))
     note = note or ("" if found else "was not run at this scale")
+    settings = found[0].settings | {"verb": found[0].verb} if found else {}
     if paper is None:
-        return ResultRow(setting_label(found[0]), found[0].settings, {}, ours, clock, note, doubted)
-    return ResultRow(paper.label, paper.settings, dict(paper.paper), ours, clock, note, doubted, in_paper=True)
+        return ResultRow(setting_label(found[0]), settings, {}, ours, clock, note, doubted)
+    return ResultRow(
+        paper.label,
+        settings | paper.settings,
+        paper.numbers,
+        ours,
+        clock,
+        note,
+        doubted,
+        in_paper=True,
+        printed=paper.printed,
+    )
 
 
 def _matches(row: PaperRow, setting: Setting) -> bool:
@@ -259,31 +404,61 @@ def _untested(ours: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in ours.items() if name not in plain and not name.startswith("test_")}
 
 
-def _with_ratios(rows: list[ResultRow]) -> list[ResultRow]:
+def _with_ratios(rows: list[ResultRow], compared: str) -> list[ResultRow]:
     """Add speedup = T1/Tn, PI = (T1-Tn)/T1 x 100 and gain = Tslowest/Tn x 100.
 
-    Only times of the same clock are compared: measured with measured, predicted with predicted.
+    The times are those to the target, where a recipe shows them, so that all have the same accuracy. Only times of the
+    same clock are compared: measured with measured, predicted with predicted.
     """
     for row in rows:
-        alike = [other for other in rows if other.clock == row.clock and "seconds" in other.ours]
-        if "seconds" in row.ours and len(alike) > 1 and row.ours["seconds"]:
-            first, own = _first(row, alike).ours["seconds"], row.ours["seconds"]
-            slowest = max(other.ours["seconds"] for other in alike)
-            row.ours.update(speedup=first / own, PI=100 * (first - own) / first, gain=100 * slowest / own)
+        alike = [other for other in rows if other.clock == row.clock and compared in other.ours]
+        if compared not in row.ours or not row.ours[compared] or len(alike) < 2:
+            continue
+        own = row.ours[compared]
+        row.ours["gain"] = 100 * max(other.ours[compared] for other in alike) / own
+        first = _first(row, alike, rows)
+        if first is not None:
+            time = first.ours[compared]
+            row.ours.update(speedup=time / own, PI=100 * (time - own) / time)
     return rows
 
 
-def _first(row: ResultRow, rows: Sequence[ResultRow]) -> ResultRow:
-    """Return the row whose time is T1: of those with one worker the one most similar, else the first one."""
-    alone = [other for other in rows if other.settings.get("workers") == 1]
+def _first(row: ResultRow, alike: Sequence[ResultRow], rows: Sequence[ResultRow]) -> ResultRow | None:
+    """Return the row whose time is T1: of those with one worker the one most similar; None if these have no time.
+
+    Where no row has one worker, it is the first.
+    """
+    alone = [other for other in alike if other.settings.get("workers") == 1]
+    if not alone and any(other.settings.get("workers") == 1 for other in rows):
+        return None
     names = [name for name in row.settings if name not in HOST_SETTINGS]
-    return max(alone or rows[:1], key=lambda other: sum(other.settings.get(x) == row.settings[x] for x in names))
+
+    def similarity(other: ResultRow) -> tuple[int, bool]:
+        agreeing = sum(other.settings.get(name) == row.settings[name] for name in names)
+        return agreeing, other.settings.get("device") == row.settings.get("device")
+
+    return max(alone or alike[:1], key=similarity)
 
 
-MOST_NAMED = 4
-"""A note about several rows names at most this many."""
-ABSENT = "not in our copy"
-"""Stands for a number that our copy of the paper does not have."""
+def unequal_results(rows: Sequence[ResultRow], metric: str) -> list[tuple[ResultRow, ResultRow]]:
+    """Return the rows that are faster than the one that their speedup is against, and learn much less; with that one.
+
+    Much less: the metric is worse by more than a tenth.
+    """
+    found = []
+    for row in rows:
+        alike = [other for other in rows if other.clock == row.clock and metric in other.ours]
+        first = _first(row, alike, rows) if alike else None
+        if first is None or metric not in row.ours or row.ours.get("speedup", 0.0) <= 1:
+            continue
+        before, after = first.ours[metric], row.ours[metric]
+        worse = after > before / LESS if lower_is_better(metric) else after < before * LESS
+        if worse:
+            found.append((row, first))
+    return found
+
+
+Verdict = Literal["agrees", "differs", "no number to compare", "needs a GPU", "unreliable times", "not run"]
 
 
 class RecipeResult:
@@ -310,26 +485,45 @@ class RecipeResult:
 
     def agreement(self) -> list[str]:
         """Return sentences, computed from the numbers, on where the paper's and ours agree or differ."""
-        found = []
+        return [finding.text for finding in self.findings()]
+
+    def findings(self) -> list[Statement]:
+        """Return the sentences of `agreement`, each with its verdict."""
+        found: list[Statement] = []
         for column in self.recipe.show.columns:
             both = [row for row in self.rows if column in row.paper and column in row.ours]
+            if column in RATIOS:  # where the paper has the times, a ratio of them says nothing more
+                both = [row for row in both if "seconds" not in row.paper]
             rows = _of_one_clock(column, both)
-            said = sentence(column, [(row.label, row.paper, row.ours) for row in rows])
-            found.append(_with_doubts(said, column, rows))
+            pairs = [Pair(row.label, row.paper[column], row.ours[column], _printed(row, column)) for row in rows]
+            in_paper = {row.label: row.paper[column] for row in self.rows if column in row.paper}
+            found += _with_doubts(compare_column(column, pairs, in_paper), column, rows)
         for claim in self.recipe.claims:
             rows = _of_one_clock(claim.column, [row for row in self.rows if claim.column in row.ours])
-            found.append(_with_doubts(check_claim(claim, _claimed(claim, rows)), claim.column, rows))
-        listed = [sentence for sentence in found if sentence]
-        return listed or ([self._nothing_to_compare()] if self.recipe.blocks else [])
+            checked = check_claim(claim, _claimed(claim, rows))
+            found += _with_doubts([checked or _undecided(claim)], claim.column, rows if checked else ())
+        return found or ([Statement(self._nothing_to_compare())] if self.recipe.blocks else [])
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the paper's numbers and ours agree, or why nothing can be said."""
+        verdicts = [finding.agrees for finding in self.findings() if finding.agrees is not None]
+        if verdicts:
+            return "agrees" if all(verdicts) else "differs"
+        if any(statement.doubtful for statement in self.findings()):
+            return "unreliable times"
+        if any(NEEDS["gpu"] in setting.reason for setting in self.settings):
+            return "needs a GPU"
+        if self.problem or (self.settings and not any(setting.done for setting in self.settings)):
+            return "not run"
+        return "no number to compare"
 
     def _nothing_to_compare(self) -> str:
         if not any(row.ours for row in self.rows):
-            return "Nothing was compared, as nothing could be run here."
+            return "Nothing is compared: nothing could be run here."
         if any(row.paper for row in self.rows):
-            return "Nothing was compared, as the rows that the paper has numbers for could not be run here."
-        if self.recipe.claims:
-            return "Nothing was compared, as some of the rows that the paper speaks of could not be run here."
-        return "Nothing was compared, as our copy of the paper has no numbers for these rows."
+            return "Nothing is compared: the rows that the paper has numbers for could not be run here."
+        return "Nothing is compared: our copy of the paper has no numbers for these rows."
 
     def notes(self) -> list[str]:
         """Return what a reader must know: the scale, predicted times, and why rows are missing."""
@@ -341,17 +535,31 @@ class RecipeResult:
         notes += [
             f"{name.replace('_', ' ')}: {EXPLAINED[name]}" for name in self.recipe.show.columns if name in EXPLAINED
         ]
+        notes += self._warnings()
         notes += [f"selected: {row.label}, the best on the validation part" for row in self.rows if row.selected]
         notes += [f"it could not be run: {self.problem}"] if self.problem else []
         found = grouped((row.note, row.label) for row in self.rows if row.note)
         return notes + [f"{name_some(labels, MOST_NAMED)}: {note}" for note, labels in found.items()]
+
+    def _warnings(self) -> list[str]:
+        """Return a sentence where a row is faster than one worker, and learns much less."""
+        columns = self.recipe.show.columns
+        metric = next((name for name in columns if not is_timed(name)), None)
+        if metric is None or "seconds_to_target" in columns or not {"speedup", "PI"} & set(columns):
+            return []
+        return [
+            f"A speedup of {row.ours['speedup']:.3g}x with an unequal result: {metric.replace('_', ' ')} is "
+            f"{written(metric, row.ours[metric])} with {row.label}, {written(metric, first.ours[metric])} with "
+            f"{first.label}."
+            for row, first in unequal_results(self.rows, metric)
+        ]
 
     def crosstables(self) -> list[TextTable]:
         """Return our numbers by two settings, a table for each column, where the paper has them in this form."""
         show = self.recipe.show
         rows = [row for row in self.rows if {show.over, show.across} <= set(row.settings)] if show.across else []
         down, across = (setting_values(rows, name) for name in (show.over, show.across))
-        found, quoted = [], any(row.paper for row in self.rows)
+        found, quoted = [], any(row.paper_columns for row in self.rows)
         for column in show.columns:
             places = {(str(row.settings[show.over]), str(row.settings[show.across])): row for row in rows}
             cells = [
@@ -378,14 +586,18 @@ class RecipeResult:
         return [row for row in rows if row.in_paper or row.ours] or rows
 
     def table(self) -> TextTable:
-        """Return the numbers: ours beside the paper's, where the paper has any."""
+        """Return the numbers: ours beside the paper's, where the paper has any.
+
+        A column that only the paper has, such as an accuracy where we measure another metric, is the paper's alone.
+        """
         rows = self.table_rows()
-        quoted = {name for row in rows for name in row.paper}
+        quoted = {name for row in rows for name in row.paper_columns}
+        ours = {name for row in rows for name in row.ours}
         pairs = [
             (name, who)
             for name in self.recipe.show.columns
             for who in ("paper", "ours")
-            if who == "ours" or name in quoted
+            if (name in quoted if who == "paper" else name in ours or name not in quoted or is_timed(name))
         ]
         heads = ["", *(_head(name, who, bool(quoted)) for name, who in pairs), "time"]
         cells = [[row.marked_label, *(_cell(row, name, who) for name, who in pairs), row.clock] for row in rows]
@@ -424,21 +636,34 @@ def _of_one_clock(column: str, rows: Sequence[ResultRow]) -> list[ResultRow]:
 
 
 def _claimed(claim: PaperClaim, rows: Sequence[ResultRow]) -> list[tuple[str, bool, float]]:
-    """Return the group of each row that a claim is about, whether it should be the best one, and its value."""
-    return [
-        (
-            describe_settings({name: row.settings[name] for name in claim.each if name in row.settings}),
-            all(row.settings.get(name) == value for name, value in claim.best.items()),
-            row.ours[claim.column],
-        )
-        for row in rows
-    ]
+    """Return the group of each row that a claim is about, whether it should be the better one, and its value."""
+
+    def has(row: ResultRow, settings: dict[str, Any]) -> bool:
+        return all(row.settings.get(name) == value for name, value in settings.items())
+
+    found = []
+    for row in rows:
+        favored = has(row, claim.best) if claim.best else not has(row, claim.against)
+        if favored or has(row, claim.against):
+            group = {name: row.settings[name] for name in claim.each if name in row.settings}
+            found.append((describe_settings(group), favored, row.ours[claim.column]))
+    return found
 
 
-def _with_doubts(said: str, column: str, rows: Iterable[ResultRow]) -> str:
-    """Return a sentence about a column; it warns where it rests on times that should not be trusted."""
-    unsure = said and is_timed(column) and any(row.doubts for row in rows)
-    return f"{said} Some of our times are unreliable ({DOUBT})." if unsure else said
+def _undecided(claim: PaperClaim) -> Statement:
+    return Statement(f"The paper says “{claim.said}”; the rows that would decide it were not run here.")
+
+
+def _with_doubts(found: Sequence[Statement], column: str, rows: Iterable[ResultRow]) -> list[Statement]:
+    """Return sentences about a column; those that rest on times that should not be trusted say so, without verdict."""
+    if not found or not is_timed(column) or not any(row.doubts for row in rows):
+        return list(found)
+    *others, last = [one._replace(agrees=None, doubtful=one.agrees is not None) for one in found]
+    return [*others, last._replace(text=f"{last.text} Some of our times are unreliable ({DOUBT}).")]
+
+
+def _printed(row: ResultRow, column: str) -> str:
+    return row.printed.get(column) or written(column, row.paper[column])
 
 
 def boxed(content: TextTable) -> Any:
@@ -460,8 +685,9 @@ def _head(column: str, who: str, quoted: bool) -> str:
 
 
 def _cell(row: ResultRow, column: str, who: str) -> str:
-    numbers, absent = (row.paper, ABSENT if row.in_paper else NOTHING) if who == "paper" else (row.ours, NOTHING)
-    return written(column, numbers[column]) if column in numbers else absent
+    if who == "paper":
+        return _printed(row, column) if column in row.paper_columns else NOTHING
+    return written(column, row.ours[column]) if column in row.ours else NOTHING
 
 
 def _size(recipe: Recipe, scale: Scale) -> str:

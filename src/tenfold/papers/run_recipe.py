@@ -1,22 +1,36 @@
 """Running a recipe: its settings one after another, measured where this machine can, else predicted or left out."""
 
 import importlib.util
+import json
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenfold.errors import ExperimentError, TenfoldError
+from tenfold.api.open_run import list_runs, open_run
+from tenfold.engines.prepare import measuring_machine
+from tenfold.errors import ExperimentError, MachineError, TenfoldError
 from tenfold.experiment import Experiment
+from tenfold.launch.start import find_mpirun, program
+from tenfold.machine.facts import facts
 from tenfold.papers.recipe import NEEDS, SCALES, Block, Recipe, Scale, Size, load
 from tenfold.papers.recipe_result import RecipeResult, Setting
-from tenfold.runs import Run
+from tenfold.runs import Run, Store
 
 if TYPE_CHECKING:
     from tenfold.api.simulate import LoadedData
 
 
+COLD_SECONDS = 10.0
+"""A first run in a process that trained for less is repeated: loading libraries may have taken much of its time."""
+MPIRUN_OPTIONS = ("--oversubscribe",)
+ROOT_MAY = "OMPI_ALLOW_RUN_AS_ROOT"
+"""Open MPI refuses to start ranks for root, as who is root in a container, without this variable."""
 ONLY_TIME = "only the time was predicted; nothing was trained"
 ShowProgress = Callable[[str], None]
 
@@ -27,12 +41,14 @@ def run(
     scale: Scale = "small",
     device: str | None = None,
     runs: str | Path | None = None,
+    fresh: bool = False,
     progress: ShowProgress | None = None,
     trust: bool = False,
 ) -> RecipeResult:
     """Run a recipe and return its numbers beside the paper's.
 
-    Runs that are recorded already are not repeated, so an interrupted recipe continues when it is started again.
+    Runs that are recorded already are not repeated, so an interrupted recipe continues when it is started again; with
+    `fresh` everything is run again. A short first run of a process, whose time is not to be trusted, is repeated.
     Settings that need more cores than this machine has are predicted on a virtual cluster; what cannot be run or
     predicted is listed with the reason. `progress` is called with a line for each setting. `trust` is that of `load`.
     """
@@ -51,13 +67,14 @@ def run(
 
     found: list[Setting] = []
     loaded = LoadedData()
-    for (block, settings), own in zip(planned, fields, strict=True):
+    for at, ((block, settings), own) in enumerate(zip(planned, fields, strict=True), 1):
         if progress is not None:
-            progress(f"{recipe.name}: {block.verb} " + ", ".join(f"{key}={value}" for key, value in settings.items()))
+            varied = ", ".join(f"{key}={value}" for key, value in settings.items())
+            progress(f"{recipe.name}, {at} of {len(planned)}: {block.verb} {varied}")
         if missing:
             found.append(Setting(block.verb, settings, reason=f"needs {' and '.join(missing)}"))
         else:
-            found.append(_run_setting(block, settings, own, size, runs, loaded))
+            found.append(_run_setting(block, settings, own, size, runs, loaded, fresh=fresh))
     return RecipeResult(recipe, scale, found)
 
 
@@ -82,7 +99,7 @@ def is_available(need: str) -> bool:
     if need == "flite":
         return shutil.which("flite") is not None
     if need == "mpi":
-        return shutil.which("mpirun") is not None and importlib.util.find_spec("mpi4py") is not None
+        return find_mpirun() is not None and importlib.util.find_spec("mpi4py") is not None
     from tenfold.data import where
 
     try:
@@ -106,30 +123,81 @@ def _run_setting(
     size: Size,
     runs: str | Path | None,
     loaded: "LoadedData",
+    *,
+    fresh: bool,
 ) -> Setting:
     """Run one setting, or predict it where this machine has too few cores for it."""
     from tenfold.api.compare import compare
+    from tenfold.api.simulate import forecast_grid
 
     try:
         experiment = Experiment(**fields).with_trusted_imports()
         if experiment.machine.device.startswith("cuda") and not is_available("gpu"):
             return Setting(block.verb, settings, reason=f"needs {NEEDS['gpu']}")
-        short = _too_few_cores(experiment) if block.verb in ("train", "crossval") else ""
-        if block.verb == "simulate" or (short and block.verb == "train"):
+        if block.verb == "launch" and not is_available("mpi"):
+            return Setting(block.verb, settings, reason=f"needs {NEEDS['mpi']}")
+        short = _too_few_cores(experiment) if block.verb in ("train", "launch", "crossval") else ""
+        if block.verb == "launch" and not short:
+            return Setting(block.verb, settings, runs=_launched(experiment, size.repeats, runs, fresh=fresh))
+        if block.verb == "simulate" and experiment.division.folds is not None:
+            (row,) = forecast_grid(_virtual(experiment), {}, loaded).rows
+            here = experiment.replace(engine="auto", cluster=None, link=None, oversubscribe=True)
+            folds = compare(here, repeats=size.repeats, runs=runs, fresh=fresh, progress=False)
+            return Setting(block.verb, settings, folds.runs, predicted_seconds=row.seconds.mean, doubts=row.doubts)
+        if block.verb == "simulate" or (short and block.verb in ("train", "launch")):
             experiment = _virtual(experiment)
         if block.verb == "crossval" and experiment.division.folds is None:
             experiment = experiment.replace(folds=10)
         if block.verb == "forecast" or (block.verb == "crossval" and short):
-            from tenfold.api.simulate import forecast_grid
-
-            predicted = forecast_grid(_virtual(experiment), {}, loaded).rows[0].seconds.mean
-            return Setting(block.verb, settings, note=ONLY_TIME, predicted_seconds=predicted)
-        comparison = compare(experiment, repeats=size.repeats, runs=runs, progress=False)
+            (row,) = forecast_grid(_virtual(experiment), {}, loaded).rows
+            return Setting(block.verb, settings, note=ONLY_TIME, predicted_seconds=row.seconds.mean, doubts=row.doubts)
+        comparison = compare(experiment, repeats=size.repeats, runs=runs, fresh=fresh, progress=False)
+        if any(map(_is_cold, comparison.runs)):
+            comparison = compare(experiment, repeats=size.repeats, runs=runs, fresh=True, progress=False)
     except TenfoldError as error:
         return Setting(block.verb, settings, reason=str(error).partition("\n")[0])
     failed = "; ".join(dict.fromkeys(comparison.failed.values()))
     done: list[Run] = comparison.runs
     return Setting(block.verb, settings, runs=done, reason=failed, note=short)
+
+
+def _launched(experiment: Experiment, repeats: int, runs: str | Path | None, *, fresh: bool) -> list[Run]:
+    """Return runs whose workers are ranks that mpirun starts; those that are recorded already are not repeated."""
+    store, seed = Store(runs), experiment.training.seed
+    planned = [experiment.replace(seed=seed + repeat) for repeat in range(repeats)]
+    here = measuring_machine({"machine": facts()})
+    recorded = [
+        run
+        for run in ([] if fresh else list_runs(runs=store.folder))
+        if run.status == "finished" and "launch" in run.facts and measuring_machine(run.facts) == here
+    ]
+    known = [next((run for run in recorded if run.experiment.flat() == one.flat()), None) for one in planned]
+    return [run or _launch(one, store.folder) for one, run in zip(planned, known, strict=True)]
+
+
+def _launch(experiment: Experiment, folder: Path) -> Run:
+    """Start as many ranks as there are workers under mpirun, and return the run that they record."""
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary) / "experiment.toml"
+        experiment.save(file)
+        ranks = [str(find_mpirun()), *MPIRUN_OPTIONS, "-n", str(experiment.division.workers)]
+        options = ["--runs", str(folder), "--quiet", "--json"]
+        ended = subprocess.run(
+            [*ranks, sys.executable, *program(file, options)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | ({ROOT_MAY: "1", f"{ROOT_MAY}_CONFIRM": "1"} if os.geteuid() == 0 else {}),
+        )
+    if ended.returncode:
+        told = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+        raise MachineError(f"mpirun ended with {ended.returncode}: {(told or ended.stderr.splitlines() or [''])[-1]}")
+    return open_run(int(json.loads(ended.stdout)["id"]), runs=folder)
+
+
+def _is_cold(run: Run) -> bool:
+    """Return whether a run, perhaps recorded by another command, was the first of its process, and short."""
+    return bool(run.result.get("first_in_process")) and (run.seconds or 0.0) < COLD_SECONDS
 
 
 def _virtual(experiment: Experiment) -> Experiment:

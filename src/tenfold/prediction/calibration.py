@@ -278,7 +278,8 @@ def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: Cl
 
     What is measured are the steps of its workers on this machine, in a few seconds, and rounds where none were measured
     yet; or the steps of the workers on one node of each group of a cluster; startup and checkpoints; and what its
-    compression and its outer optimizer add to a round.
+    compression and its outer optimizer add to a round. Steps that were measured while other programs were running are
+    measured again on a machine that is idle now.
     """
     profile, place = load_profile()
     known = profile
@@ -286,8 +287,10 @@ def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: Cl
         known = measure_rounds(known, report)
     elif not (known.costs.start and known.costs.save):
         known = _with_start_and_save(known, report)
-    asked = {(task.threads, task.workers)} if cluster is HERE else _on_nodes(cluster)
+    asked = {(task.threads, task.workers)} if cluster is HERE else _on_nodes(cluster, task.workers)
     name, batch = work_of(task)
+    if facts.load_per_core() <= facts.MOST_LOAD_PER_CORE:
+        known = known.without_busy_steps(name)
     if missing := sorted(setting for setting in asked if not known.has_step(name, batch, *setting)):
         known = _with_steps(known, task.experiment, task.splits, missing, report)
     known = _with_round_overhead(known, task, report)
@@ -354,13 +357,17 @@ def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -
     asked = round_extras(task.experiment.division) if task.workers > 1 else {}
     if not asked:
         return profile
+    was_busy = profile.costs.round_overhead_load > facts.MOST_LOAD_PER_CORE
+    if was_busy and facts.load_per_core() <= facts.MOST_LOAD_PER_CORE:
+        profile = profile.with_costs(round_overhead={}, round_overhead_load=0.0)
     nbytes, known = weight_bytes(task), profile.costs.round_overhead
     added = {name: fields for name, fields in asked.items() if nbytes not in known.get(name, {})}
     if not added:
         return profile
     found = probes.round_overhead(task.experiment, task.splits, task.threads, added, report)
     return profile.with_costs(
-        round_overhead=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found}
+        round_overhead=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found},
+        round_overhead_load=max(profile.costs.round_overhead_load, facts.load_per_core()),
     )
 
 
@@ -413,15 +420,22 @@ def _shared(experiment: Experiment, counts: Iterable[int], *, few: bool) -> list
     return [first, *(one for one in alone if one not in (first, *rest)), *rest]
 
 
-def _on_nodes(cluster: Cluster) -> set[tuple[int, int]]:
+def _on_nodes(cluster: Cluster, workers: int) -> set[tuple[int, int]]:
     """Return (threads, workers) of the nodes that step as this machine does, as far as it has the cores.
 
     For more threads than that, one worker with every number of threads that it has cores for, to extrapolate from.
     """
     budget = cores.budget()
-    alike = [group for group in cluster.groups if group.step_seconds is None and group.profile is None]
-    fits = {(group.threads, min(group.workers, budget // group.threads)) for group in alike if group.threads <= budget}
-    beyond = any(group.threads > budget for group in alike)
+    placed = zip(cluster.groups, cluster.placed(workers), strict=True)
+    alike = [
+        (group, taken) for group, taken in placed if taken and group.step_seconds is None and group.profile is None
+    ]
+    fits = {
+        (group.threads, min(group.workers, taken, budget // group.threads))
+        for group, taken in alike
+        if group.threads <= budget
+    }
+    beyond = any(group.threads > budget for group, _ in alike)
     return fits | ({(count, 1) for count in probes.counts_up_to(budget)} if beyond else set())
 
 

@@ -150,6 +150,8 @@ class Step(Entry):
     """Standard deviation of the logarithm of one worker's steps."""
     samples: int = 1
     """Steps that were measured, over all workers."""
+    load: float = 0.0
+    """Load average per core of the machine meanwhile."""
     warmup: float = 0.0
     """Extra seconds that the first steps of a process take."""
     round: float | None = None
@@ -245,6 +247,8 @@ class Costs(Entry):
     """Copying one byte of data into shared memory."""
     round_overhead: dict[str, dict[int, float]] = {}
     """What a compression or an outer optimizer adds to a round, by the bytes of the weights."""
+    round_overhead_load: float = 0.0
+    """Load average per core of the machine while that was measured."""
     orthogonalization: dict[str, dict[int, float]] = {}
     """Share of a step that the matrices take which workers divide (Muon), by the work and the batch size."""
     save: dict[int, float] = {}

@@ -17,6 +17,7 @@ from tenfold.engines.prepare import assign_cores
 from tenfold.engines.processes import Processes
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
+from tenfold.machine.facts import load_per_core
 from tenfold.mixing import Strategy
 from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.measurements import (
@@ -404,6 +405,7 @@ def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]
         between_workers=found.between_workers,
         between_steps=found.between_steps,
         samples=relative.size,
+        load=load_per_core(),
         warmup=statistics.median(one.warmup for one in bursts),
         round=statistics.median(rounds) if rounds else None,
         quantiles={f"{level:.1%}": value for level, value in zip(LEVELS, found.quantiles, strict=True)},

@@ -15,6 +15,7 @@ from tenfold.cluster.hardware import RoundPrice, StepTime
 from tenfold.common.files import read_regular, write_atomically
 from tenfold.errors import MachineError
 from tenfold.experiment.values import explain
+from tenfold.machine.facts import MOST_LOAD_PER_CORE
 from tenfold.mixing import Round
 from tenfold.prediction.measurements import (
     Averaging,
@@ -148,6 +149,15 @@ class Profile(Entry):
         fitting = [step for step in known if step.threads == nearest]
         return min(fitting, key=lambda step: (_apart(step.workers, workers), _apart(step.batch_size, batch_size)))
 
+    def load_of(self, work: str) -> float:
+        """Return the highest load per core under which steps of this work were measured; 0 where there are none."""
+        return max((step.load for step in self.steps if step.work == work), default=0.0)
+
+    def without_busy_steps(self, work: str) -> Self:
+        """Return the profile without the steps of this work that were measured while other programs were running."""
+        left = [step for step in self.steps if step.work != work or step.load <= MOST_LOAD_PER_CORE]
+        return self if len(left) == len(self.steps) else self.model_copy(update={"steps": tuple(left)})
+
     def measured_threads(self, work: str) -> list[int]:
         """Return the numbers of threads with which steps of this work were measured."""
         return sorted({step.threads for step in self.steps if step.work == work})
@@ -155,13 +165,19 @@ class Profile(Entry):
     def step_time(self, work: str, batch_size: int, threads: int, workers: int) -> StepTime:
         """Return how long a step takes when `workers` workers train together.
 
-        A number of threads that was not measured is interpolated or extrapolated from two or more that were.
+        A number of threads that was not measured is interpolated or extrapolated from two or more that were. More
+        threads than were measured cannot be extrapolated where the most of them are not faster than the fewest.
         """
         nearest = self.nearest_step(work, batch_size, threads, workers)
         if nearest.threads == threads:
             return self._step_time(work, batch_size, threads, workers)
         table = {n: self._step_time(work, batch_size, n, workers) for n in self.measured_threads(work)}
-        near = table[nearest.threads]
+        near, (fewest, *_, most) = table[nearest.threads], sorted(table)
+        if threads > most and table[most].mean >= table[fewest].mean:
+            raise MachineError(
+                f"steps with {threads} threads cannot be predicted on this machine, which has no use for more threads "
+                f"here: a step takes {table[most].mean:.3g} s with {most} and {table[fewest].mean:.3g} s with {fewest}"
+            )
         mean = over_threads(threads, {n: one.mean for n, one in table.items()})
         return replace(near, mean=mean, fixed=near.fixed * mean / near.mean)
 

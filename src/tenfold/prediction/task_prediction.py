@@ -20,15 +20,17 @@ from tenfold.cluster.workload import Workload
 from tenfold.machine.cores import running_elsewhere
 from tenfold.machine.liveness import MEMORY_METRICS
 from tenfold.mixing.builders import make_compressor, make_strategy
+from tenfold.mixing.compression import row_lengths
 from tenfold.mixing.round import exact_round
 from tenfold.prediction.calibration import complete_profile, round_extras, silent, step_key, work_of
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.probes import Burst, ReportProgress, step_burst, step_entry
 from tenfold.prediction.profile import Profile
 from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Metric, Span, Started
+from tenfold.training.flat import ALIGNMENT, state_shapes
 from tenfold.workers.process import bytes_to_share
 from tenfold.workers.rounds import largest_share, shared_stacks, stacked_bytes
-from tenfold.workers.task import Task, weight_bytes
+from tenfold.workers.task import Task, make_network, weight_bytes
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 """Limits of how much rounds between real steps may differ from those measured alone; beyond, one was disturbed."""
@@ -82,10 +84,10 @@ def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
 def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluster: Cluster) -> Hardware:
     """Return a cluster's times; a node steps as described by hand, else as its own profile or this machine's says."""
     measured, standard_error = {}, 0.0
-    for group in cluster.groups:
-        if group.step_seconds is None:
+    for group, taken in zip(cluster.groups, cluster.placed(task.workers), strict=True):
+        if group.step_seconds is None and taken:
             own = Profile.load(group.profile) if group.profile is not None else profile
-            setting = (*work_of(task), group.threads, group.workers)
+            setting = (*work_of(task), group.threads, min(taken, group.workers))
             measured[group.name] = own.step_time(*setting)
             standard_error = max(standard_error, own.nearest_step(*setting).standard_error)
     return cluster.hardware(
@@ -149,7 +151,8 @@ def _with_copies(price: RoundPrice, adding: float) -> RoundPrice:
 def _compressed_share(task: Task, nbytes: int) -> float:
     """Return the share of `nbytes` bytes that is sent."""
     size = nbytes // 4
-    compressor = make_compressor(task.experiment.division, size)
+    rows = row_lengths(state_shapes(make_network(task)), ALIGNMENT)
+    compressor = make_compressor(task.experiment.division, size, rows)
     return compressor.encode(torch.linspace(-1, 1, size)).nbytes / nbytes
 
 
@@ -243,6 +246,9 @@ def predict_from_profile(
     """
     workload, hardware = workload_and_hardware(task, profile, cluster)
     prediction = predict_time(replace(workload, marks=marks), hardware, seed=seed)
+    has_extras = task.workers > 1 and bool(round_extras(task.experiment.division))
+    load = max(profile.load_of(work_of(task)[0]), profile.costs.round_overhead_load if has_extras else 0.0)
+    prediction = replace(prediction, calibration_load=load)
     if cluster is not HERE:
         return replace(prediction, reasons=(*prediction.reasons, *_about_threads(task, profile, cluster)))
     return _delayed(prediction, profile.nearest_step(*work_of(task), task.threads, task.workers).warmup)
@@ -355,6 +361,7 @@ class PredictedEvents:
             "samples_per_second": trained["samples"] / seconds,
             **({"seconds_to_target": seconds} if last is not None else {}),
             "calibrated": prediction.calibrated,
+            "calibration_load": prediction.calibration_load,
             "machine_speed": prediction.machine_speed,
             "reasons": list(prediction.reasons),
         }

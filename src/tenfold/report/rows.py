@@ -13,6 +13,7 @@ from tenfold.common.metric_table import describe_direction, loss_last, main_metr
 from tenfold.common.part_names import PARTS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Experiment
+from tenfold.machine.facts import MOST_LOAD_PER_CORE
 from tenfold.report import clocks, summary
 from tenfold.report.differences import (
     MIXING_FIELDS,
@@ -110,15 +111,14 @@ MACHINE_FIELDS = (
 """Fields that say how and where to train, not what is learned: a baseline may differ in them."""
 MOST_SPEEDUP_PER_CORE = 1.15
 """A speedup per core above this cannot come from dividing the work, even if one worker's threads gain nothing."""
-MOST_LOAD_PER_CORE = 1.25
-"""A load average per core above this means that other programs were running; the run itself makes about 1."""
 CPU = "cpu"
 Interval = tuple[float, float]
 Doubt = Literal["speedup", "load"]
 DOUBTS: dict[Doubt, str] = {
     "speedup": "the speedup exceeds 115% of the cores: other programs or spinning threads probably slowed down the run "
     "with one worker; repeat it on an idle machine",
-    "load": "the machine's load exceeded its number of cores: other programs were running, so the time is unreliable",
+    "load": "the machine's load exceeded its number of cores when this was measured, or the steps that it is predicted "
+    "from: other programs were running, so the time is unreliable",
 }
 
 
@@ -372,12 +372,18 @@ def _cores(run: Run, workers: int, threads: int | None) -> int:
 
 
 def _load_doubts(group: Sequence[Run]) -> tuple[Doubt, ...]:
-    """Return the doubt about times that were measured while other programs kept the machine busy."""
-    measured = [run for run in group if run.clock == clocks.MEASURED]
-    return ("load",) if any(_load_per_core(run) > MOST_LOAD_PER_CORE for run in measured) else ()
+    """Return the doubt about times that were measured, or calibrated, while other programs kept the machine busy."""
+    return load_doubts(max(map(_load_per_core, group)))
+
+
+def load_doubts(load_per_core: float) -> tuple[Doubt, ...]:
+    """Return the doubt about times that were measured, or predicted from what was measured, under a load."""
+    return ("load",) if load_per_core > MOST_LOAD_PER_CORE else ()
 
 
 def _load_per_core(run: Run) -> float:
+    if run.clock == clocks.PREDICTED:
+        return float(run.result.get("calibration_load") or 0.0)
     load: dict[str, float] = run.result.get("load") or {}
     return max(load.get("before", 0.0), load.get("after", 0.0)) / (load.get("cores") or 1)
 

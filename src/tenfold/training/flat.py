@@ -114,6 +114,11 @@ class FlatState:
         self.batch_norm = BatchNormStatistics(network)
         """The running statistics in the vector, which a round averages as second moments."""
 
+    @property
+    def parameter_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the parameters, in their order in the vector."""
+        return [tuple(parameter.shape) for parameter, _ in self._slots]
+
     def release(self) -> None:
         """Give every tensor its own memory again."""
         for tensor in self._tensors:

@@ -64,6 +64,14 @@ class MPI(Network):
 
         self._wait([self._comm.Iallreduce(library.IN_PLACE, tensor.numpy())])
 
+    def gather_tensor(self, tensor: Tensor, rows: Tensor | None) -> None:
+        """Use MPI's own gather."""
+        self._wait([self._comm.Igather(tensor.numpy(), None if rows is None else rows.numpy(), root=0)])
+
+    def broadcast_tensor(self, tensor: Tensor) -> None:
+        """Use MPI's own broadcast."""
+        self._wait([self._comm.Ibcast(tensor.numpy(), root=0)])
+
     def supports(self, device: torch.device) -> bool:
         """Return whether this is the CPU."""
         return device.type == "cpu"

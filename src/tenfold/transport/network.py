@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tenfold.errors import TrainingError
 from tenfold.mixing import Round
+from tenfold.mixing.collectives import Server
 from tenfold.transport.base import Transport, average_in_rank_order, check_size, compute_shares
 from tenfold.transport.codec import MOST_HEADER_BYTES, Received, encode
 
@@ -83,6 +84,19 @@ class Network(ABC):
             self.exchange([(0, token)], [], timeout)
             self.exchange([], [(0, token)], timeout)
 
+    def gather_tensor(self, tensor: Tensor, rows: Tensor | None) -> None:
+        """Write every rank's tensor into a row of rank 0's `rows`, by rank."""
+        if rows is None:
+            self.exchange([(0, tensor)], [])
+        else:
+            rows[0].copy_(tensor)
+            self.exchange([], [(rank, rows[rank]) for rank in range(1, self.size)])
+
+    def broadcast_tensor(self, tensor: Tensor) -> None:
+        """Replace every rank's tensor by that of rank 0."""
+        others = [(rank, tensor) for rank in range(1, self.size)]
+        self.exchange(others if self.rank == 0 else [], [] if self.rank == 0 else [(0, tensor)])
+
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's value on rank 0, by rank, and nothing elsewhere."""
         if self.rank > 0:
@@ -142,6 +156,16 @@ class WeightExchange:
             self.weights.mul_(1 / self.network.size)
         self.bytes_moved += 4 * self.weights.nbytes * (self.network.size - 1) // self.network.size
 
+    def average_at_root(self, shares: Sequence[float] | None) -> None:
+        """Gather the weights of all ranks on rank 0, which averages them in rank order and broadcasts the mean."""
+        size, is_root = self.network.size, self.network.rank == 0
+        rows = self._rows(size + 2, self.weights.numel()) if is_root else None
+        self.network.gather_tensor(self.weights, None if rows is None else rows[:size])
+        if rows is not None:
+            average_in_rank_order(list(rows[:size]), shares, self.weights, rows[-2:])
+        self.network.broadcast_tensor(self.weights)
+        self.bytes_moved += 2 * self.weights.nbytes * (size - 1 if is_root else 1)
+
     def average_sources(self, sources: Sequence[int], readers: Sequence[int], shares: Sequence[float] | None) -> None:
         """Average the sources' weights, in rank order, into these; `readers` are the other ranks that read these."""
         others = [source for source in sources if source != self.network.rank]
@@ -194,7 +218,8 @@ class ExchangePlan:
 class NetworkTransport(Transport):
     """One of N ranks, wherever they run.
 
-    The mean over all of three or more ranks is the library's own all-reduce, which adds in its own order. A smaller
+    The mean over all of three or more ranks is the library's own all-reduce, which adds in its own order. By way of a
+    parameter server it is gathered on rank 0 and broadcast, which adds in rank order. A smaller
     group divides the work among its members, everything else goes whole from each source to each reader: both add in
     rank order, so the bits are those of shared memory.
 
@@ -216,7 +241,9 @@ class NetworkTransport(Transport):
         plan = self._plan(round_, None if samples is None else tuple(samples))
         with self._working:
             self._load()
-            if plan.grouped and len(plan.sources) == self.size > 2:
+            if plan.grouped and len(plan.sources) == self.size > 1 and isinstance(round_.collective, Server):
+                self._exchange.average_at_root(plan.shares)
+            elif plan.grouped and len(plan.sources) == self.size > 2:
                 self._exchange.all_reduce(None if plan.shares is None else plan.shares[self.rank])
             elif plan.grouped and len(plan.sources) > 2:
                 self._exchange.average_group(plan.sources, plan.shares)

@@ -12,8 +12,9 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
 from tenfold.mixing import Round, Strategy, is_round_due
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
+from tenfold.mixing.compression import row_lengths
 from tenfold.training import FlatState, Replica
-from tenfold.training.flat import DIGEST_SIZE
+from tenfold.training.flat import ALIGNMENT, DIGEST_SIZE
 from tenfold.training.muon import SMALL, Muon, Shape
 from tenfold.training.optimizers import make_missing_states, make_optimizer
 from tenfold.transport import SharedMemoryTransport
@@ -57,10 +58,15 @@ class ReplicaRounds:
         """Take part as the division says; `samples` are the sizes of all workers' shards."""
         averages_gradients = division.average == "gradients"
         size = sum(p.numel() for p in replica.learning) if averages_gradients else replica.flat.parameters
+        rows = (
+            row_lengths([p.shape for p in replica.learning])
+            if averages_gradients
+            else row_lengths(replica.flat.parameter_shapes, ALIGNMENT)
+        )
         self.division = division
         self.strategy = make_strategy(division)
         self.outer = make_outer(division)
-        self.compressor = make_compressor(division, size)
+        self.compressor = make_compressor(division, size, rows)
         self.replica = replica
         self.channels = channels
         self.samples = samples

@@ -14,7 +14,7 @@ from tenfold.report.curves import explain_knees, scaling_families
 from tenfold.report.differences import describe_settings, varied_fields
 from tenfold.report.formatting import NOTHING, duration, interval, plural
 from tenfold.report.results.comparison import ResultTable
-from tenfold.report.rows import Row, Spread, with_ratios
+from tenfold.report.rows import Row, Spread, load_doubts, with_ratios
 from tenfold.report.summary import KIND_NAMES
 from tenfold.report.tables.columns import Column
 from tenfold.report.tables.run_tables import TextTable
@@ -113,6 +113,7 @@ def _row(one: Predicted, names: Sequence[str]) -> Row:
         calibrated=prediction.calibrated,
         bytes_per_worker=fmean(map(float, prediction.bytes_per_worker)),
         times={kind: times[kind] for kind in summary.TRAINING_KINDS if kind in times},
+        doubts=load_doubts(prediction.calibration_load),
     )
 
 

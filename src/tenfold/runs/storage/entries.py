@@ -120,6 +120,8 @@ RESULT: dict[str, Any] = {
     "problem": str,
     "peak_memory": list[float],
     "load": dict[str, float | None] | None,
+    "calibration_load": float,
+    "first_in_process": bool,
     "seconds_to_target": float | None,
     "steps_to_target": int | None,
 }
