@@ -179,6 +179,7 @@ class TransportContract:
                     mixed = np.stack([one for one, _ in self.run(size, mix_all, join, start, rounds, weights)])
                 self.check(mixed, rounds, expected(start, rounds, weights))
 
+    @pytest.mark.timeout(60)
     def test_the_mean_is_kept(self) -> None:
         for size in self.sizes:
             start = starting_weights(size, 64)
