@@ -171,14 +171,15 @@ class TransportContract:
         assert np.array_equal(mixed, expected(start, rounds, None).numpy())
 
     @pytest.mark.timeout(60)
-    def test_a_server_adds_in_rank_order(self) -> None:
+    def test_a_server_takes_the_mean(self) -> None:
         for size in self.sizes:
             start, rounds = starting_weights(size, 333), [exact_round(size, Server())]
             for weights in (None, [1.0 + i for i in range(size)]):
                 with self.world(size, 333) as join:
                     mixed = np.stack([one for one, _ in self.run(size, mix_all, join, start, rounds, weights)])
-                assert np.array_equal(mixed, expected(start, rounds, weights).numpy())
+                self.check(mixed, rounds, expected(start, rounds, weights))
 
+    @pytest.mark.timeout(60)
     def test_the_mean_is_kept(self) -> None:
         for size in self.sizes:
             start = starting_weights(size, 64)
