@@ -23,6 +23,9 @@ SMALL = {"model": "linear", "data": "circle", "optimizer": "sign-sgd", "metrics"
 SMALL |= {"epochs": 2, "threads": 1}
 
 
+PAIR = {"workers": 2, "sync_every": 2, "oversubscribe": True}
+
+
 def results(strategy, **fields):
     one = tenfold.Experiment(**SMALL, strategy=strategy, workers=2, sync_every=2, oversubscribe=True, **fields)
     trained = tenfold.train(one, runs="runs")
@@ -43,8 +46,9 @@ if __name__ == "__main__":
     found = {
         "name": by_name,
         "object": results(Halves()),
-        "class": results(Halves),
-        "path": results("extras:Halves"),
+        "trained": [
+            tenfold.train(**SMALL, **PAIR, strategy=given, runs="runs").status for given in (Halves, "extras:Halves")
+        ],
         "asynchronous": results("relay", strategy_options={"every": 3})["seconds"],
         "engine": tenfold.train(**SMALL, engine="alone", runs="runs").status,
         "transport": str(tenfold.Experiment(transport="ordered").machine.transport),
@@ -100,7 +104,8 @@ def test_a_package_of_a_stranger_plugs_in(installed: Path, tmp_path: Path) -> No
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads(ran.stdout.splitlines()[-1])
-    for way in ("name", "object", "class", "path"):
+    assert found["trained"] == ["finished", "finished"]
+    for way in ("name", "object"):
         assert found[way]["alike"], way
         assert all(seconds > 0 for seconds in found[way]["seconds"]), way
     assert found["name"]["recorded"] == "halves"

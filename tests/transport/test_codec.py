@@ -137,7 +137,7 @@ class TestErrors:
 
 
 UNPICKLING = re.compile(
-    r"\bpickle\.|\bcloudpickle\.|\bmarshal\b|torch\.load\(|np\.load\(|allow_pickle|object_list|_object\(|gather_object"
+    r"\bpickle\.\w|\bcloudpickle\.|\bmarshal\b|torch\.load\(|np\.load\(|allow_pickle|object_list|_object\(|gather_object"
     r"|\.(?:bcast|gather|scatter|isend|irecv|alltoall|allgather|sendrecv)\(.*(?:world|comm)|\.recv\(\)"
 )
 HARMLESS = re.compile(r"weights_only=True|allow_pickle=False")

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -36,6 +37,7 @@ from tenfold.machine import devices
 from tenfold.runs import Event, Run, Stopwatch, Store
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.run import History
+from tenfold.training.measures import compares_numbers
 from tenfold.workers.fork_server import start_server_for
 from tenfold.workers.task import make_network
 
@@ -92,8 +94,10 @@ def fit(
 class WeightedLoss:
     """A loss whose targets have the weight of each sample as their last column: the mean of weight x loss."""
 
-    def __init__(self, loss: Any, classes: int | None) -> None:
+    def __init__(self, loss: Any, classes: int | None, unit: Tensor | None = None) -> None:
         self.classes = classes
+        self.unit = unit
+        """The unit of numbers as targets: outputs and targets are divided by it."""
         given = loss if loss is not None else "cross-entropy" if classes is not None else "mse"
         made = LOSSES_OF_TORCH.get(given) if isinstance(given, str) else given
         made = made() if isinstance(made, type) else made
@@ -113,6 +117,8 @@ class WeightedLoss:
             wanted = wanted[:, 0].long()
         else:
             outputs = outputs.reshape(wanted.shape)
+            if self.unit is not None:
+                outputs, wanted = outputs / self.unit, wanted / self.unit
         losses: Tensor = self.elements(outputs, wanted)
         return (losses.reshape(len(targets), -1).mean(1) * weights).mean()
 
@@ -219,11 +225,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         *,
         classes: int | None,
         weights: Array | None = None,
+        moments: tuple[Tensor, Tensor] | None = None,
         continues: bool = False,
         one_pass: bool = False,
     ) -> Self:
         """Train on checked inputs and targets; `continues` from the weights that the network has.
 
+        `moments` are the mean and the deviation of numbers as targets, by which a new network converts its outputs.
         `one_pass` is one epoch at a constant rate.
         """
         if self.patience is not None and not self.validation_fraction:
@@ -255,8 +263,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         experiment = self._experiment(len(tensors[0]), x.shape[1], outputs, seed, continues=continues)
         if one_pass:
             experiment = experiment.replace(epochs=1, schedule="constant", patience=None)
+        if moments is not None and compares_numbers(experiment.training):
+            mean, unit = moments
+            scaling = None if continues else {"target_mean": mean, "target_deviation": unit}
+            splits = replace(splits, scaling=scaling, loss_unit=unit)
         if weights is not None:
-            experiment = self._weighted(experiment, classes)
+            experiment = self._weighted(experiment, classes, splits.loss_unit)
         fitted = fit(experiment, splits, runs=self.runs, callbacks=self.callbacks, one_pass=one_pass)
         self.experiment_ = experiment
         self.network_, self.result_, self.history_, self.run_ = fitted
@@ -264,7 +276,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = passes + int(self.result_["epochs"])
         return self
 
-    def _weighted(self, experiment: Experiment, classes: int | None) -> Experiment:
+    def _weighted(self, experiment: Experiment, classes: int | None, unit: Tensor | None) -> Experiment:
         """Return the experiment with a loss, and for classes an accuracy, that take weights of samples."""
         if experiment.training.metrics:
             raise ExperimentError(
@@ -273,7 +285,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             )
         metrics = {"accuracy": weighted_accuracy} if classes is not None else ()
         given = experiment.training.loss
-        loss = WeightedLoss(given.value if isinstance(given, PythonObject) else given, classes)
+        loss = WeightedLoss(given.value if isinstance(given, PythonObject) else given, classes, unit)
         return experiment.replace(loss=loss, metrics=metrics, save_predictions=False)
 
     def _experiment(
@@ -484,8 +496,7 @@ class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
     True
     """
 
-    target_mean_: Array
-    target_scale_: Array
+    _moments: tuple[Tensor, Tensor]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Train on inputs X (samples x features) and a number, or a row of numbers, for each."""
@@ -503,21 +514,29 @@ class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
         x, y = validate_data(self, x, y, dtype=[np.float64, np.float32], reset=not continues, **numbers)
         weights = check_weights(sample_weight, len(y))
         rows = y.astype(np.float64).reshape(len(y), -1)
-        if continues and len(self.target_mean_) != rows.shape[1]:
+        if continues and len(self._moments[0]) != rows.shape[1]:
             raise ValueError(
-                f"y has {rows.shape[1]} columns; the network was trained to predict {len(self.target_mean_)}"
+                f"y has {rows.shape[1]} columns; the network was trained to predict {len(self._moments[0])}"
             )
         if not continues:
-            self.target_mean_ = np.average(rows, axis=0, weights=weights)
-            spread = np.sqrt(np.average((rows - self.target_mean_) ** 2, axis=0, weights=weights))
-            self.target_scale_ = np.where(spread > 0, spread, 1.0)
+            mean = np.average(rows, axis=0, weights=weights)
+            deviation = np.sqrt(np.average((rows - mean) ** 2, axis=0, weights=weights))
+            deviation = np.where(deviation > 0, deviation, 1.0)
+            self._moments = torch.tensor(mean).float(), torch.tensor(deviation).float()
         self._flat_target = y.ndim == 1
-        scaled = ((rows - self.target_mean_) / self.target_scale_).astype(np.float32)
-        return self._fit(x, scaled, classes=None, weights=weights, continues=continues, one_pass=one_pass)
+        return self._fit(
+            x,
+            rows.astype(np.float32),
+            classes=None,
+            weights=weights,
+            moments=self._moments,
+            continues=continues,
+            one_pass=one_pass,
+        )
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the predicted number, or row of numbers, of each sample."""
-        found = self._outputs(X) * self.target_scale_ + self.target_mean_
+        found = self._outputs(X)
         return np.asarray(found[:, 0] if self._flat_target else found)
 
     def __sklearn_tags__(self) -> Any:
