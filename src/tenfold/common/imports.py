@@ -104,7 +104,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, function: Callable[[], object]) -> None:
         self._name, self._function = name, function
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, fullname: str, *_: Any) -> Any:
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)

@@ -5,7 +5,8 @@ torch.distributed's functions, DistributedDataParallel and whatever is built on 
 `memory/shared_messages.py`, between hosts `network/host_collectives.py`) and begins it (`process_group_work.py`).
 """
 
-import weakref
+import functools
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,25 +14,47 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
 from tenfold.errors import ExperimentError
 from tenfold.transport.memory.shared_collectives import SharedCollectives, Steps, check_reduction, row_bytes, span_of
 from tenfold.transport.memory.shared_messages import SharedMessages
+from tenfold.transport.network.host_collectives import HostCollectives
 from tenfold.transport.process_group_members import Members, RankWatch
-from tenfold.transport.process_group_work import CollectiveError, GroupWork, Progress, RankLost
+from tenfold.transport.process_group_work import CollectiveError, GroupWork, Progress
 from tenfold.transport.segment import Counters
+from tenfold.transport.torch_distributed import choose_interface
 
+_ProcessGroup: Any = dist.ProcessGroup
 BARRIER_TAG, ANSWER_TAG = -2, -3
 """Tags of the messages of `monitored_barrier`; those of users are not negative."""
 
 
 def make_group(options: Any, _: Any = None) -> "TenfoldProcessGroup":
     """Return this rank's process group, as torch asks for it; all ranks of the group call this together."""
+    _admit_monitored_barrier()
     numbers = list(options.global_ranks_in_group) or list(range(options.group_size))
     return TenfoldProcessGroup(options.store, options.group_rank, numbers, options.timeout.total_seconds())
 
 
-class TenfoldProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
+def _admit_monitored_barrier() -> None:
+    """Let `torch.distributed.monitored_barrier`, which refuses all backends but gloo by their names, take this one."""
+    original = dist.monitored_barrier
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        found = dist.group.WORLD if group is None else group
+        if isinstance(found, TenfoldProcessGroup):
+            found.monitored_barrier(timeout, wait_all_ranks)
+        else:
+            original(group, timeout, wait_all_ranks)
+
+    dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier
+
+
+class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
     """One rank of a group. Reductions are made in rank order, so a run repeats bit for bit."""
 
     supports_splitting = False
@@ -41,6 +64,7 @@ class TenfoldProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Meet the other ranks; `numbers` are the ranks' numbers among all ranks, for error messages."""
         super().__init__(rank, len(numbers))
         self._rank, self._size, self._timeout = rank, len(numbers), timeout
+        self._name = self._desc = ""
         self._store = store
         self._members = members = Members(store, rank, numbers, timeout)
         segment, local = members.segment, members.host.index(rank)
@@ -48,9 +72,14 @@ class TenfoldProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._watch = RankWatch(members)
         self._collectives: Any = SharedCollectives(segment, counters, local)
         self._messages = SharedMessages(segment, local, row_bytes(segment.size))
+        self._hosts: HostCollectives | None = None
+        if len(members.hosts) > 1:
+            if os.environ.get("MASTER_ADDR"):
+                choose_interface(os.environ["MASTER_ADDR"])
+            self._hosts = HostCollectives(store, rank, members.hosts, self._collectives, timeout)
+            self._collectives = self._hosts
         self._progress = Progress(self._watch, self._messages.advance)
         self._is_open = True
-        _all.add(self)
 
     # What torch asks about a group.
 
@@ -62,6 +91,28 @@ class TenfoldProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return "tenfold"
 
     name = getBackendName
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """Return the name by which torch finds this group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
+        """Set the name by which torch finds this group."""
+        self._name = name
+
+    _set_group_name = setGroupName
+    group_name = property(getGroupName)
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        """Return what the group is for."""
+        return self._desc
+
+    def setGroupDesc(self, text: str) -> None:  # noqa: N802 - torch's name
+        """Set what the group is for."""
+        self._desc = text
+
+    _set_group_desc = setGroupDesc
+    group_desc = property(getGroupDesc)
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -88,7 +139,9 @@ class TenfoldProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._progress.close()
             self._progress.fail(CollectiveError("this process group was destroyed"))
             self._watch.leave()
-            self._members.segment.close()
+            if self._hosts is not None:
+                self._hosts.close()
+            self._members.leave()
 
     def abort(self) -> None:
         """End the waiting of all ranks with an error."""
@@ -276,24 +329,36 @@ class TenfoldProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Wait for all ranks; rank 0 raises an error that names those that did not come in time."""
         seconds = self._timeout if timeout is None else getattr(timeout, "total_seconds", lambda: timeout)()
-        token, answer = torch.zeros(1, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)
-        if self._rank:
-            self._message("send", token, 0, BARRIER_TAG, seconds).wait()
-            self._message("recv", answer, 0, ANSWER_TAG, seconds).wait()
+        if self._hosts is not None:
+            self._hosts.gloo.monitored_barrier(timedelta(seconds=seconds), wait_all_ranks)
             return
+        token, number = torch.zeros(1, dtype=torch.uint8), self._members.numbers[self._rank]
+        if self._rank:
+            try:
+                self._message("send", token, 0, BARRIER_TAG, seconds).wait()
+                self._message("recv", token.clone(), 0, ANSWER_TAG, seconds).wait()
+            except CollectiveError as error:
+                raise CollectiveError(
+                    f"Rank {number} successfully reached monitoredBarrier, but received errors while waiting for "
+                    f"send/recv from rank {self._members.numbers[0]}: {error}"
+                ) from None
+            return
+        if seconds <= 0:
+            raise CollectiveError(f"Rank {number} timed out in monitoredBarrier after 0 ms")
         others, missing = range(1, self._size), []
         receives = [self._message("recv", token.clone(), other, BARRIER_TAG, seconds) for other in others]
         for other, receive in zip(others, receives, strict=True):
             try:
                 receive.wait()
             except CollectiveError:
-                missing.append(other)
+                missing.append(self._members.numbers[other])
                 if not wait_all_ranks:
                     break
         if missing:
-            numbers = [self._members.numbers[other] for other in missing]
-            which = f"Ranks {', '.join(map(str, numbers))}" if len(numbers) > 1 else f"Rank {numbers[0]}"
-            raise RankLost(numbers[0], f"[Rank 0]: {which} failed to pass monitoredBarrier in {seconds * 1000:.0f} ms")
+            which = f"Ranks {', '.join(map(str, missing))}" if wait_all_ranks else f"Rank {missing[0]}"
+            raise CollectiveError(
+                f"[Rank {number}]: {which} failed to pass monitoredBarrier in {1000 * seconds:.0f} ms"
+            )
         for other in others:
             self._message("send", token, other, ANSWER_TAG, seconds).wait()
 
@@ -315,9 +380,11 @@ class TenfoldProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._check_tensors([tensor])
         flat = tensor.contiguous()
         with self._progress.lock:
-            if name == "send":
+            if self._hosts is not None:
+                transfer: Any = self._hosts.begin_message(name, flat, peer, tag)
+            elif name == "send":
                 assert peer is not None
-                transfer: Any = self._messages.send(span_of(flat), peer, tag)
+                transfer = self._messages.send(span_of(flat), peer, tag)
             else:
                 transfer = self._messages.receive(span_of(flat), peer, tag)
         work = GroupWork(self._progress, name, self._transfer(transfer, flat, tensor), [tensor], timeout, transfer)
@@ -329,8 +396,7 @@ class TenfoldProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         finally:
             if not transfer():
                 self._messages.cancel(transfer)
-        if getattr(transfer, "error", None) is not None:
-            raise transfer.error
+        transfer.finish()
         _copy_back(flat, tensor)
 
     # What they share.
@@ -342,7 +408,7 @@ class TenfoldProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             timeout = opts.timeout.total_seconds()
         work = GroupWork(self._progress, name, steps, list(tensors), timeout)
         blocking = opts is not None and not opts.asyncOp
-        if not torch.autograd._profiler_enabled():
+        if not _profiler_enabled():
             return self._progress.begin(work, blocking=blocking)
         with torch.profiler.record_function(f"tenfold:{name}"):
             return self._progress.begin(work, blocking=blocking)
@@ -378,10 +444,7 @@ class TenfoldProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if sum(splits) != rows:
             raise ExperimentError(f"all_to_all: the sizes of {which} parts sum to {sum(splits)}, not to {rows} rows")
         width = flat.numel() // rows if rows else 0
-        return list(flat.view(-1).split([size * width for size in splits]))
-
-
-_all: "weakref.WeakSet[TenfoldProcessGroup]" = weakref.WeakSet()
+        return list(flat.view(-1).split([size * width for size in splits]))  # type: ignore[no-untyped-call]
 
 
 def _reduction(opts: Any, tensors: Sequence[Tensor]) -> str:
@@ -397,7 +460,7 @@ def _copy_back(flat: Tensor, tensor: Tensor) -> None:
 
 
 def _parts(flat: Tensor, count: int) -> list[Tensor]:
-    return list(flat.view(-1).split(max(1, flat.numel() // count))) if flat.numel() else [flat] * count
+    return list(flat.view(-1).split(max(1, flat.numel() // count))) if flat.numel() else [flat] * count  # type: ignore[no-untyped-call]
 
 
 def _type(tensor: Tensor) -> str:

@@ -5,16 +5,20 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from tenfold.errors import MachineError, TenfoldError, TrainingError
+from tenfold.launch.detect import detect_world
 from tenfold.machine.liveness import LifeWatch, is_alive
-from tenfold.machine.rank_guard import kill_if_stopped
-from tenfold.transport.base import wait
-from tenfold.transport.failure_detector import SILENCE, FailureDetector
+from tenfold.machine.rank_guard import kill_if_stopped, start_guard
+from tenfold.transport.base import CHECK_SECONDS, wait
+from tenfold.transport.failure_detector import BEAT, SILENCE, FailureDetector, start_detector
+from tenfold.transport.meeting import REPORT_STOP
 from tenfold.transport.memory.shared_collectives import row_bytes
 from tenfold.transport.memory.shared_messages import ring_bytes
 from tenfold.transport.multi_host import Hosts, hosts_of
+from tenfold.transport.network import LEAVE_SECONDS
 from tenfold.transport.process_group_work import CollectiveError, GroupWork, RankLost
 from tenfold.transport.segment import Segment, StopReason
 
@@ -29,12 +33,10 @@ class Members:
         self._until = time.perf_counter() + timeout
         self._timeout = timeout
         self._pids: dict[int, int] = {}
-        places = [
-            json.loads(place) for place in self._exchange("place", json.dumps([socket.gethostname(), os.getpid()]))
-        ]
+        self._gathered = 0
+        self.detector: FailureDetector | None = None
+        places = self.all_gather([socket.gethostname(), os.getpid()])
         names = [str(host) for host, _ in places]
-        self.pids = [int(pid) for _, pid in places]
-        self.host_names = names
         self._pids = {other: pid for other, (host, pid) in enumerate(places) if host == names[rank] and other != rank}
         self.hosts: Hosts = hosts_of(names)
         shared = self._share()
@@ -44,6 +46,38 @@ class Members:
         if shared is None:
             raise MachineError(f"rank {numbers[rank]} cannot make shared memory")
         self.segment = shared
+        self.detector = self._detect_failures() if len(self.hosts) > 1 else None
+
+    def leave(self) -> None:
+        """Close the memory, and let ranks of other hosts know that this one takes part no more."""
+        self.segment.close()
+        if self.detector is not None and _detectors.get(os.getpid()) is self:
+            del _detectors[os.getpid()]
+            self.detector.stop(LEAVE_SECONDS)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Return every rank's value by rank: anything that JSON can hold."""
+        self._gathered += 1
+        return [json.loads(text) for text in self._exchange(f"gathered/{self._gathered}", json.dumps(value))]
+
+    def barrier(self, timeout: float | None = None, /) -> None:  # noqa: ARG002 - that of the group applies
+        """Wait until every rank has called this."""
+        self.all_gather(None)
+
+    def _detect_failures(self) -> FailureDetector | None:
+        """Return the failure detector of this process, which the first group on several hosts starts."""
+        if os.getpid() in _detectors:
+            return _detectors[os.getpid()].detector
+        world = detect_world()
+        guard = start_guard(world, REPORT_STOP) if world is not None and world.local_size < world.size else None
+        store = self._store
+        with suppress(RuntimeError, AttributeError):  # another connection, since this one may be blocked
+            store = store.clone()
+        detector = start_detector(self, store)
+        if guard is not None:
+            guard.note_meeting()
+        _detectors[os.getpid()] = self
+        return detector
 
     @property
     def host(self) -> tuple[int, ...]:
@@ -98,21 +132,32 @@ class Members:
             )
 
 
+_detectors: dict[int, Members] = {}
+"""By process: the group that has started the failure detector; a fork has none."""
+
+
 class RankWatch:
     """Finds out what became of ranks that an operation waits for."""
 
-    def __init__(self, members: Members, detector: FailureDetector | None = None) -> None:
-        """`detector` knows of ranks on other hosts."""
+    def __init__(self, members: Members) -> None:
+        """Watch the ranks of this host, and by their heartbeats those of others."""
         self._members = members
         self._segment = members.segment
         self._host = members.host
         self._life = LifeWatch()
-        self._detector = detector
+        self._detector = members.detector
 
     def leave(self) -> None:
         """Let the others know that this rank takes part no more."""
         at = self._segment.pid_at(self._host.index(self._members.rank))
         self._segment.words[at] = -os.getpid()
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return which rank was lost, if a network failed for that reason."""
+        if not isinstance(error, Exception):
+            return CollectiveError("this rank was interrupted in the middle of an operation")
+        lost = None if self._detector is None else self._detector.failure(within=SILENCE + 4 * BEAT)
+        return RankLost(getattr(lost, "rank", 0), str(lost)) if lost is not None else error
 
     def check(self, work: GroupWork, is_late: bool, can_go_on: Callable[[], bool]) -> None:
         """Raise an error if a rank that an operation waits for is lost, or if the operation is late."""
@@ -138,12 +183,12 @@ class RankWatch:
         if self._detector is not None:
             self._check_hosts()
         if is_late:
-            raise CollectiveError(f"{work.name}: {self._name(missing)} did not come within {work.timeout:g} s")
+            raise self._error(work, StopReason.LATE, 0, missing)
 
     def _check_hosts(self) -> None:
         assert self._detector is not None
         try:
-            self._detector.check(0.2)
+            self._detector.check(CHECK_SECONDS)
         except TenfoldError as error:
             raise RankLost(getattr(error, "rank", 0), str(error)) from None
 
@@ -154,7 +199,7 @@ class RankWatch:
             return CollectiveError("the process group was aborted by one of its ranks; see its message")
         if reason is StopReason.LATE:
             late = self._name(missing or [about])
-            return CollectiveError(f"{work.name}: {late} did not come within {work.timeout:g} s")
+            return CollectiveError(f"{work.name}: Timed out after {work.timeout:g} s, in which {late} did not come")
         if reason is StopReason.LEFT:
             return RankLost(number, f"{work.name}: {who} has left the process group, which others still use")
         if reason is StopReason.STOPPED:

@@ -29,11 +29,11 @@ NAP_SECONDS = 50e-6
 """Seconds between two looks of the thread, which should leave the core to the program."""
 
 
-class CollectiveError(TrainingError, dist.DistBackendError):  # type: ignore[misc,valid-type]
+class CollectiveError(TrainingError, dist.DistBackendError):
     """An operation of a process group failed: ranks called different ones, or one came too late."""
 
 
-class RankLost(WorkerLost, CollectiveError):
+class RankLost(WorkerLost, CollectiveError):  # noqa: N818 - as `WorkerLost`
     """A rank of a process group died, was stopped or left; `rank` is its number among all ranks."""
 
 
@@ -43,8 +43,11 @@ class Watch(Protocol):
     def check(self, work: "GroupWork", is_late: bool, can_go_on: Callable[[], bool]) -> None:
         """Raise an error if the operation cannot end, or if it is late; `can_go_on` looks once more whether it can."""
 
+    def explain(self, error: BaseException) -> BaseException:
+        """Return the reason for the error of a network, if it is known."""
 
-class GroupWork(dist.Work):  # type: ignore[misc]
+
+class GroupWork(dist.Work):
     """One operation: the handle that torch's functions return, and how far it has come."""
 
     def __init__(
@@ -81,7 +84,7 @@ class GroupWork(dist.Work):  # type: ignore[misc]
         except StopIteration:
             self.finish()
         except BaseException as error:
-            self.finish(error)
+            self.finish(self._progress.explain(error))
             if not isinstance(error, Exception):
                 raise
         return self.done
@@ -90,8 +93,8 @@ class GroupWork(dist.Work):  # type: ignore[misc]
         """End it, successfully or with an error."""
         if self.done:
             return
-        if error is not None and not isinstance(error, dist.DistBackendError):
-            error = CollectiveError(f"{self.name}: {error}") if isinstance(error, TrainingError) else error
+        if isinstance(error, TrainingError) and not isinstance(error, CollectiveError):
+            error = CollectiveError(f"{self.name}: {error}")
         self.error, self.ready = error, None
         self.done = True
         if error is not None:
@@ -116,7 +119,7 @@ class GroupWork(dist.Work):  # type: ignore[misc]
         """Return the error that ended it, if any."""
         return self.error
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: B008 - torch's own default
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait until it has ended, and raise its error."""
         seconds = timeout.total_seconds()
         if seconds > 0:
@@ -224,6 +227,14 @@ class Progress:
                 work.finish(error)
             self._collectives.clear()
             self._messages.clear()
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return the reason for an error; after the error of a network, or an interrupt, the group cannot go on."""
+        if isinstance(error, TrainingError):
+            return error
+        reason = self._watch.explain(error)
+        self._failure = self._failure or reason
+        return reason
 
     def close(self) -> None:
         """End the thread."""

@@ -407,6 +407,7 @@ class Arrival:
         self._left = list(ranks)
 
     def __call__(self) -> bool:
+        """Return whether all of them have."""
         words, counters, ticks, left = self._words, self._counters, self._ticks, self._left
         while left:
             if words[counters[left[-1]]] < ticks:

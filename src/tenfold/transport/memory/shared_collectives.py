@@ -31,11 +31,13 @@ ALIGNED = 128
 SMALL = 1 << 17
 """Bytes of all ranks together up to which every rank reduces everything itself, and nobody waits a second time."""
 BLOCK_BYTES = 1 << 16
-"""Bytes that are reduced at a time, so that the sum stays in the cache; fewer elements than torch divides on threads."""
+"""Bytes that are reduced at a time, so that the sum stays in the cache; too few for torch to use several threads."""
 SLOT_MEMORY, MOST_SLOT, LEAST_SLOT = 1 << 24, 1 << 22, 1 << 18
 """Bytes of the slots of all ranks together that should stay in a shared cache, and of one slot."""
-OPERATIONS = ("barrier", "all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "all_to_all")
-OPERATIONS += ("reduce_scatter",)
+OPERATIONS = (
+    *("barrier", "all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "all_to_all"),
+    "reduce_scatter",
+)
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16, torch.int32),
     *(torch.int64, torch.bool, torch.complex64, torch.complex128),

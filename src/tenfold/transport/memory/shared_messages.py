@@ -47,6 +47,9 @@ class Outgoing:
         """Return the rank that it waits for."""
         return [self.peer]
 
+    def finish(self) -> None:
+        """There is nothing that can have gone wrong."""
+
 
 class Incoming:
     """A receive: where a message with a tag goes, from one rank or (None) from any."""
@@ -64,6 +67,11 @@ class Incoming:
     def missing(self) -> list[int]:
         """Return the rank that it waits for, unless that may be any."""
         return [] if self.peer is None else [self.peer]
+
+    def finish(self) -> None:
+        """Raise an error if the message did not fit."""
+        if self.error is not None:
+            raise self.error
 
 
 class _Arriving:
@@ -117,7 +125,7 @@ class SharedMessages:
         return receive
 
     def cancel(self, transfer: Outgoing | Incoming) -> None:
-        """Forget a message that nobody waits for any more; of one that is half sent, the rest is sent when there is room."""
+        """Forget a message that nobody waits for any more, unless part of it was sent."""
         if isinstance(transfer, Incoming) and transfer in self._receives:
             self._receives.remove(transfer)
         elif isinstance(transfer, Outgoing) and len(transfer.parts) == 2:
