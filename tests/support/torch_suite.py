@@ -11,7 +11,7 @@ import unittest
 from typing import Any
 
 SIZE = os.environ.setdefault("WORLD_SIZE", "2")
-os.environ["BACKEND"] = "gloo"  # run what gloo is able to do
+os.environ["BACKEND"] = os.environ.get("SUITE_AS", "gloo")  # run what this backend is able to do
 os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp())
 os.environ.setdefault("INIT_METHOD", "")
 os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "100")
@@ -29,10 +29,10 @@ class _AlsoGloo(str):
     """The name of a backend that the tests treat as they treat gloo."""
 
     def __eq__(self, other: object) -> bool:
-        return other in ("gloo", str(self))
+        return other in (os.environ["BACKEND"], str(self))
 
     def __hash__(self) -> int:
-        return hash("gloo")
+        return hash(os.environ["BACKEND"])
 
 
 distributed_test.BACKEND = _AlsoGloo(BACKEND)

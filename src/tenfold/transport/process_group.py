@@ -154,7 +154,7 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """Replace tensors by their reduction over all ranks."""
         tensors = tensors if isinstance(tensors, list) else [tensors]
         reduction = _reduction(opts, tensors)
-        if len(tensors) == 1 and tensors[0].is_contiguous() and not tensors[0].is_sparse:
+        if len(tensors) == 1 and not tensors[0].is_sparse and tensors[0].is_contiguous():
             return self._begin("all_reduce", self._collectives.all_reduce(tensors[0], reduction), tensors, opts)
         return self._begin("all_reduce", self._all_reduce(tensors, reduction), tensors, opts)
 
@@ -162,9 +162,30 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _all_reduce(self, tensors: Sequence[Tensor], reduction: str, root: int | None = None) -> Steps:
         for tensor in tensors:
+            if tensor.is_sparse:
+                yield from self._add_sparse(tensor, reduction)
+                continue
             flat = tensor.contiguous()
             yield from self._collectives.all_reduce(flat, reduction, root)
             _copy_back(flat, tensor)
+
+    def _add_sparse(self, tensor: Tensor, reduction: str) -> Steps:
+        """Replace a sparse tensor by the sum over all ranks, which may have values at different places."""
+        if reduction != "SUM":
+            raise ExperimentError(f"all_reduce of sparse tensors only adds; {reduction} needs dense ones")
+        own = tensor.detach().coalesce()
+        counts = torch.empty(self._size, dtype=torch.int64)
+        yield from self._collectives.all_gather(torch.tensor([own._nnz()]), _parts(counts, self._size))
+        shape = own.values().shape[1:]
+        values = [own.values().new_empty((count, *shape)) for count in counts.tolist()]
+        places = [torch.empty((own.sparse_dim(), count), dtype=torch.int64) for count in counts.tolist()]
+        yield from self._collectives.all_gather(own.indices().contiguous(), places)
+        yield from self._collectives.all_gather(own.values().contiguous(), values)
+        total = torch.sparse_coo_tensor(places[0], values[0], own.shape)
+        for place, value in zip(places[1:], values[1:], strict=True):
+            total = total + torch.sparse_coo_tensor(place, value, own.shape)
+        with torch.no_grad():
+            tensor.copy_(total.coalesce())
 
     def reduce(self, tensors: Any, opts: Any = None) -> GroupWork:
         """Replace the root's tensors by the reduction over all ranks."""

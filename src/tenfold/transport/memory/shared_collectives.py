@@ -68,11 +68,13 @@ class Span:
 
     address: int
     nbytes: int
+    owner: Any = None
+    """What must not be freed while the bytes are in use."""
 
 
 def span_of(tensor: Tensor) -> Span:
     """Return where a contiguous tensor lies."""
-    return Span(tensor.data_ptr(), tensor.nbytes)
+    return Span(tensor.data_ptr(), tensor.nbytes, tensor)
 
 
 class SharedCollectives:
