@@ -19,12 +19,14 @@ from torch import Tensor
 from torch.futures import Future
 
 from tenfold.errors import TrainingError, WorkerLost
-from tenfold.transport.base import CHECK_SECONDS, SPINS, wait
+from tenfold.transport.base import CHECK_SECONDS, wait
 from tenfold.transport.memory.shared_collectives import Steps
 
 LINGER_SECONDS = 0.001
 """Seconds for which the thread that begins an asynchronous operation carries it on itself: most have ended by then, and
 another thread needs longer to begin."""
+POLLS = 50
+"""Looks at an operation before the core is left to others between two of them."""
 NAP_SECONDS = 50e-6
 """Seconds between two looks of the thread, which should leave the core to the program."""
 
@@ -207,7 +209,7 @@ class Progress:
         if not work.done:
             self._waiting += 1
             try:
-                for _ in range(SPINS):
+                for _ in range(POLLS):
                     if self.poll(work):
                         break
                 else:
@@ -249,7 +251,7 @@ class Progress:
         polls = 0
         while not self.poll(work):
             polls += 1
-            if polls > SPINS:
+            if polls > POLLS:
                 os.sched_yield()
             if time.perf_counter() > until:
                 self._wake_thread()

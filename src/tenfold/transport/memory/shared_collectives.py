@@ -96,6 +96,7 @@ class SharedCollectives:
         self._headers = [words[:, at : at + self._header // 8] for at in starts]
         """For each slot the ranks' headers, see `_publish`."""
         self._arrays: dict[torch.dtype, list[Any]] = {}
+        self._kernels: dict[tuple[torch.dtype, str], tuple[Any, Any, int]] = {}
         self._scratch = np.empty(BLOCK_BYTES, np.uint8)
 
     def barrier(self) -> Steps:
@@ -296,13 +297,8 @@ class SharedCollectives:
 
     def _reduce(self, dtype: torch.dtype, reduction: str, at: int, nbytes: int, out: int) -> None:
         """Reduce bytes of all rows, in rank order, and write the result to an address."""
-        width = dtype.itemsize
-        arrays = self._arrays_of(dtype)
-        library: Any = torch if dtype in IN_TORCH else np
-        total: Any = self._scratch.view(NUMPY.get(dtype, np.dtype(np.int16)))
-        if library is torch:
-            total = torch.from_numpy(self._scratch).view(dtype)
-        combine, place = getattr(library, COMBINE[reduction]), total.ctypes.data if library is np else total.data_ptr()
+        width, arrays = dtype.itemsize, self._arrays_of(dtype)
+        combine, total, place = self._kernels.get((dtype, reduction)) or self._make_kernel(dtype, reduction)
         with np.errstate(all="ignore"):  # a diverging model is not our concern
             for first in range(0, nbytes, BLOCK_BYTES):
                 count = min(BLOCK_BYTES, nbytes - first) // width
@@ -311,12 +307,20 @@ class SharedCollectives:
                 block = total[:count]
                 result = combine_in_rank_order(members, combine, block)
                 if reduction == "AVG":
-                    _divide(library, result, self.size, block)
+                    _divide(result, self.size, block)
                     result = block
                 if result is block:
                     _move(out + first, place, count * width)
                 else:
                     _move(out + first, self._rows[0] + at + first, count * width)
+
+    def _make_kernel(self, dtype: torch.dtype, reduction: str) -> tuple[Any, Any, int]:
+        """Return the function of two arrays, memory for its result, and the address of that."""
+        total: Any = self._scratch
+        total = torch.from_numpy(total).view(dtype) if dtype in IN_TORCH else total.view(NUMPY[dtype])
+        found = check_reduction(dtype, reduction), total, self._scratch.ctypes.data
+        self._kernels[dtype, reduction] = found
+        return found
 
     def _arrays_of(self, dtype: torch.dtype) -> list[Any]:
         """Return each rank's row as an array of a type."""
@@ -333,7 +337,8 @@ def _numbered(tensors: Sequence[Tensor]) -> dict[int, Span]:
     return {rank: span_of(tensor) for rank, tensor in enumerate(tensors)}
 
 
-def _divide(library: Any, result: Any, size: int, out: Any) -> None:
+def _divide(result: Any, size: int, out: Any) -> None:
+    library: Any = torch if isinstance(result, Tensor) else np
     if library is np and not np.issubdtype(result.dtype, np.inexact):
         np.floor_divide(result, size, out=out)
     else:
