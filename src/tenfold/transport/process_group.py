@@ -21,7 +21,7 @@ from tenfold.transport.memory.shared_collectives import SharedCollectives, Steps
 from tenfold.transport.memory.shared_messages import SharedMessages
 from tenfold.transport.network.host_collectives import HostCollectives
 from tenfold.transport.process_group_members import Members, RankWatch
-from tenfold.transport.process_group_work import CollectiveError, GroupWork, Progress
+from tenfold.transport.process_group_work import CollectiveError, GlooMessage, GroupWork, Progress
 from tenfold.transport.segment import Counters
 from tenfold.transport.torch_distributed import choose_interface
 
@@ -385,27 +385,31 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     # Messages.
 
-    def send(self, tensors: Any, receiver: int, tag: int = 0) -> GroupWork:
+    def send(self, tensors: Any, receiver: int, tag: int = 0) -> dist.Work:
         """Begin to send a tensor to a rank."""
+        if self._hosts is not None:
+            return GlooMessage(self._hosts.gloo.send([tensors[0].contiguous()], receiver, tag), self._watch)
         return self._message("send", tensors[0].contiguous(), receiver, tag, self._timeout)
 
-    def recv(self, tensors: Any, sender: int, tag: int = 0) -> GroupWork:
+    def recv(self, tensors: Any, sender: int, tag: int = 0) -> dist.Work:
         """Begin to receive a tensor from a rank."""
+        if self._hosts is not None:
+            return GlooMessage(self._hosts.gloo.recv(tensors, sender, tag), self._watch)
         return self._message("recv", tensors[0], sender, tag, self._timeout)
 
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> GroupWork:
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> dist.Work:
         """Begin to receive a tensor from any rank."""
+        if self._hosts is not None:
+            return GlooMessage(self._hosts.gloo.recv_anysource(tensors, tag), self._watch)
         return self._message("recv", tensors[0], None, tag, self._timeout)
 
     def _message(self, name: str, tensor: Tensor, peer: int | None, tag: int, timeout: float) -> GroupWork:
         self._check_tensors([tensor])
         flat = tensor.contiguous()
         with self._progress.lock:
-            if self._hosts is not None:
-                transfer: Any = self._hosts.begin_message(name, flat, peer, tag)
-            elif name == "send":
+            if name == "send":
                 assert peer is not None
-                transfer = self._messages.send(span_of(flat), peer, tag)
+                transfer: Any = self._messages.send(span_of(flat), peer, tag)
             else:
                 transfer = self._messages.receive(span_of(flat), peer, tag)
         work = GroupWork(self._progress, name, self._transfer(transfer, flat, tensor), [tensor], timeout, transfer)

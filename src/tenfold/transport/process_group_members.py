@@ -153,7 +153,7 @@ class RankWatch:
         self._segment.words[at] = -os.getpid()
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return which rank was lost, if a network failed for that reason."""
+        """Return which rank was lost, where ranks of other hosts may be the reason for an error."""
         if not isinstance(error, Exception):
             return CollectiveError("this rank was interrupted in the middle of an operation")
         lost = None if self._detector is None else self._detector.failure(within=SILENCE + 4 * BEAT)
@@ -178,8 +178,8 @@ class RankWatch:
                 if reason is StopReason.STOPPED:
                     kill_if_stopped(pid)  # a launcher waits for it
         reason, about = self._segment.stop_reason
-        if reason is not StopReason.NONE:
-            raise self._error(work, reason, about, missing)
+        if reason is not StopReason.NONE:  # a rank that learns that another was lost may leave before this one knows
+            raise self.explain(self._error(work, reason, about, missing))
         if self._detector is not None:
             self._check_hosts()
         if is_late:

@@ -163,6 +163,31 @@ class GroupWork(dist.Work):
             future.set_exception(self.error)
 
 
+class GlooMessage(dist.Work):
+    """A message to or from another host: gloo's own operation, which names who was lost if it fails."""
+
+    def __init__(self, work: Any, watch: Watch) -> None:
+        super().__init__()
+        self._work, self._watch = work, watch
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait until it has ended, and raise its error."""
+        try:
+            return bool(self._work.wait(timeout))
+        except RuntimeError as error:
+            raise self._watch.explain(error) from None
+
+    def is_completed(self) -> bool:
+        """Return whether it has ended."""
+        return bool(self._work.is_completed())
+
+    def source_rank(self) -> int:
+        """Return the rank that a message came from."""
+        return int(self._work._source_rank())
+
+    _source_rank = source_rank
+
+
 class Progress:
     """Carries the operations of one group on: collective ones one after another, messages at the same time."""
 

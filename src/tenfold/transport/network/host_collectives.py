@@ -43,14 +43,6 @@ class HostCollectives:
             with suppress(RuntimeError, AttributeError):
                 group.shutdown()
 
-    def begin_message(self, name: str, tensor: Tensor, peer: int | None, tag: int) -> "GlooTransfer":
-        """Begin to send to a rank ("send"), or to receive from one or (None) from any ("recv")."""
-        if name == "send":
-            return GlooTransfer(self.gloo.send([tensor], peer, tag))
-        if peer is None:
-            return GlooTransfer(self.gloo.recv_anysource([tensor], tag))
-        return GlooTransfer(self.gloo.recv([tensor], peer, tag), peer)
-
     def barrier(self) -> Steps:
         """Wait for all."""
         yield from self._inner.barrier()
@@ -123,26 +115,6 @@ class HostCollectives:
         yield from _finish(self.gloo.alltoall_base(arrived, sent, sizes, [len(part) for part in sends]))
         for out, part in zip(receives, arrived.split(sizes), strict=True):  # type: ignore[no-untyped-call]
             out.copy_(part)
-
-
-class GlooTransfer:
-    """A message by gloo: it says when it is done, and where it came from."""
-
-    def __init__(self, work: Any, sender: int | None = None) -> None:
-        self._work, self._sender = work, sender
-
-    def __call__(self) -> bool:
-        """Return whether it is done."""
-        return bool(self._work.is_completed())
-
-    @property
-    def source(self) -> int:
-        """The rank that the message came from."""
-        return int(self._work._source_rank()) if self._sender is None else self._sender
-
-    def finish(self) -> None:
-        """Raise the error that ended it, if any."""
-        self._work.wait()
 
 
 def _finish(work: Any) -> Steps:
