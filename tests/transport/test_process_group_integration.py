@@ -340,6 +340,23 @@ def test_subgroups(crew: WorkerPool) -> None:
     assert found == [[1], [1, 6, "tenfold"], [5], [5, 6, "tenfold"]]
 
 
+def mix_devices(meeting: tuple[int, int, int], rank: int) -> list[Any]:
+    """Tensors without memory, which tenfold refuses, stand for those of a GPU."""
+    with joined(meeting, rank, "cpu:tenfold,meta:gloo"):
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor)
+        group = dist.new_group([0, 1])
+        dist.broadcast(tensor, 0, group)
+        dist.barrier()
+        dist.all_reduce(torch.ones(3, device="meta"), group=group)
+        backends = [group._get_backend(torch.device(device)).name() for device in ("cpu", "meta")]
+        return [*tensor.tolist(), *backends]
+
+
+def test_tensors_of_other_devices_go_to_other_backends(crew: WorkerPool) -> None:
+    assert crew.run(2, mix_devices, meet(2)) == [[2.0, 2.0, 2.0, "tenfold", "gloo"]] * 2
+
+
 def call_differently(meeting: tuple[int, int, int], rank: int) -> list[str]:
     said = []
     with joined(meeting, rank):

@@ -30,13 +30,6 @@ BARRIER_TAG, ANSWER_TAG = -2, -3
 """Tags of the messages of `monitored_barrier`; those of users are not negative."""
 
 
-def make_group(options: Any, _: Any = None) -> "TenfoldProcessGroup":
-    """Return this rank's process group, as torch asks for it; all ranks of the group call this together."""
-    _admit_monitored_barrier()
-    numbers = list(options.global_ranks_in_group) or list(range(options.group_size))
-    return TenfoldProcessGroup(options.store, options.group_rank, numbers, options.timeout.total_seconds())
-
-
 def _admit_monitored_barrier() -> None:
     """Let `torch.distributed.monitored_barrier`, which refuses all backends but gloo by their names, take this one."""
     original = dist.monitored_barrier
@@ -63,6 +56,7 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def __init__(self, store: Any, rank: int, numbers: Sequence[int], timeout: float) -> None:
         """Meet the other ranks; `numbers` are the ranks' numbers among all ranks, for error messages."""
         super().__init__(rank, len(numbers))
+        _admit_monitored_barrier()
         self._rank, self._size, self._timeout = rank, len(numbers), timeout
         self._name = self._desc = ""
         self._store = store
