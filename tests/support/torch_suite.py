@@ -1,6 +1,9 @@
 """torch's own tests of backends, on the tenfold backend; its module chooses what to skip when it is imported.
 
-With `python torch_suite.py gloo|tenfold SIZE [NAME ...]` they run outside of pytest, and a table of results is printed.
+    WORLD_SIZE=3 python tests/support/torch_suite.py [NAME ...]
+
+runs all of them, or those with these names, as if the backend were gloo (with SUITE_AS=mpi: as if it were MPI, for the
+tests that no other backend takes); with SUITE_BACKEND=gloo it runs them on gloo. Needs the package `expecttest`.
 """
 
 import multiprocessing
@@ -8,25 +11,24 @@ import os
 import sys
 import tempfile
 import unittest
-from typing import Any
 
-SIZE = os.environ.setdefault("WORLD_SIZE", "2")
+os.environ.setdefault("WORLD_SIZE", "2")
 os.environ["BACKEND"] = os.environ.get("SUITE_AS", "gloo")  # run what this backend is able to do
 os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp())
 os.environ.setdefault("INIT_METHOD", "")
 os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "100")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from torch.testing._internal.common_distributed import DistTestCases
-from torch.testing._internal.distributed import distributed_test
+from torch.testing._internal.common_distributed import DistTestCases  # noqa: E402
+from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
-import tenfold  # noqa: F401 - registers the backend
+import tenfold  # noqa: E402, F401 - it registers the backend
 
 BACKEND = os.environ.get("SUITE_BACKEND", "tenfold")
 
 
-class _AlsoGloo(str):
-    """The name of a backend that the tests treat as they treat gloo."""
+class _Disguised(str):
+    """The name of a backend that the tests treat as they treat another."""
 
     def __eq__(self, other: object) -> bool:
         return other in (os.environ["BACKEND"], str(self))
@@ -35,7 +37,7 @@ class _AlsoGloo(str):
         return hash(os.environ["BACKEND"])
 
 
-distributed_test.BACKEND = _AlsoGloo(BACKEND)
+distributed_test.BACKEND = _Disguised(BACKEND)
 for feature in ("ddp", "subgroup", "plugin"):
     DistTestCases.backend_feature[feature].add("tenfold")
 
@@ -62,11 +64,11 @@ def run(names: list[str]) -> dict[str, str]:
     return results
 
 
-def main(arguments: list[str]) -> Any:
-    results = run(arguments)
+def main() -> None:
+    results = run(sys.argv[1:])
     for kind in ("passed", "skipped", "FAILED"):
         print(kind, sum(value.startswith(kind) for value in results.values()))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
