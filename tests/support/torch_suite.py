@@ -19,10 +19,10 @@ os.environ.setdefault("INIT_METHOD", "")
 os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "100")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from torch.testing._internal.common_distributed import DistTestCases  # noqa: E402
-from torch.testing._internal.distributed import distributed_test  # noqa: E402
+from torch.testing._internal.common_distributed import DistTestCases
+from torch.testing._internal.distributed import distributed_test
 
-import tenfold  # noqa: E402, F401 - it registers the backend
+import tenfold  # noqa: F401 - it registers the backend
 
 BACKEND = os.environ.get("SUITE_BACKEND", "tenfold")
 

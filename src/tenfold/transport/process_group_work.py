@@ -39,7 +39,7 @@ class RankLost(WorkerLost, CollectiveError):  # noqa: N818 - as `WorkerLost`
     """A rank of a process group died, was stopped or left; `rank` is its number among all ranks."""
 
 
-class Watch(Protocol):
+class FailureWatch(Protocol):
     """Knows what became of the other ranks."""
 
     def check(self, work: "GroupWork", is_late: bool, can_go_on: Callable[[], bool]) -> None:
@@ -166,7 +166,7 @@ class GroupWork(dist.Work):
 class GlooMessage(dist.Work):
     """A message to or from another host: gloo's own operation, which names who was lost if it fails."""
 
-    def __init__(self, work: Any, watch: Watch) -> None:
+    def __init__(self, work: Any, watch: FailureWatch) -> None:
         super().__init__()
         self._work, self._watch = work, watch
 
@@ -191,7 +191,7 @@ class GlooMessage(dist.Work):
 class Progress:
     """Carries the operations of one group on: collective ones one after another, messages at the same time."""
 
-    def __init__(self, watch: Watch, advance_messages: Callable[[], None]) -> None:
+    def __init__(self, watch: FailureWatch, advance_messages: Callable[[], None]) -> None:
         """`advance_messages` sends and receives what is possible."""
         self.lock = threading.RLock()
         self._watch = watch

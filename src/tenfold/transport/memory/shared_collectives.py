@@ -63,7 +63,7 @@ def row_bytes(size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteSpan:
     """Bytes at an address in this process's memory."""
 
     address: int
@@ -72,9 +72,9 @@ class Span:
     """What must not be freed while the bytes are in use."""
 
 
-def span_of(tensor: Tensor) -> Span:
+def span_of(tensor: Tensor) -> ByteSpan:
     """Return where a contiguous tensor lies."""
-    return Span(tensor.data_ptr(), tensor.nbytes, tensor)
+    return ByteSpan(tensor.data_ptr(), tensor.nbytes, tensor)
 
 
 class SharedCollectives:
@@ -111,7 +111,7 @@ class SharedCollectives:
         kind = "all_reduce" if root is None else "reduce"
         wanted = root is None or root == self.rank
         if nbytes * self.size <= SMALL:
-            slot, all_here = self._publish(kind, signature, Span(address, nbytes))
+            slot, all_here = self._publish(kind, signature, ByteSpan(address, nbytes))
             yield all_here
             self._check(slot, kind, signature)
             if wanted:
@@ -120,7 +120,7 @@ class SharedCollectives:
         chunk = self._slot // ALIGNED * ALIGNED
         share = _round_up(-(-chunk // self.size), ALIGNED)
         first = 0
-        slot, all_here = self._publish(kind, signature, Span(address, min(chunk, nbytes)))
+        slot, all_here = self._publish(kind, signature, ByteSpan(address, min(chunk, nbytes)))
         yield all_here
         self._check(slot, kind, signature)
         while first < nbytes:
@@ -135,7 +135,7 @@ class SharedCollectives:
                 self._reduce(dtype, reduction, at, end - mine, self._rows[0] + at)
             done = slot
             if last < nbytes:
-                slot = self._fill(Span(address + last, min(chunk, nbytes - last)))
+                slot = self._fill(ByteSpan(address + last, min(chunk, nbytes - last)))
             yield self._tick()
             if wanted:
                 _move(address + first, self._rows[0] + self._start(done), last - first)
@@ -151,7 +151,7 @@ class SharedCollectives:
         places = [rank * share for rank in range(self.size)]
         first, checked = 0, False
         while first < longest or not checked:
-            pieces = [Span(span.address + first, max(0, min(share, span.nbytes - first))) for span in spans]
+            pieces = [ByteSpan(span.address + first, max(0, min(share, span.nbytes - first))) for span in spans]
             slot, all_here = self._publish("reduce_scatter", signature, *pieces, places=places)
             yield all_here
             if not checked:
@@ -189,8 +189,8 @@ class SharedCollectives:
         self,
         kind: str,
         signature: tuple[int, int] | None,
-        sends: Sequence[Span],
-        reads: dict[int, Span],
+        sends: Sequence[ByteSpan],
+        reads: dict[int, ByteSpan],
         root: int | None = None,
         *,
         divided: bool = False,
@@ -208,7 +208,7 @@ class SharedCollectives:
             for span, start in zip(sends, ends, strict=False):
                 low, high = max(first, start), min(first + self._slot, start + span.nbytes)
                 if low < high:
-                    pieces.append(Span(span.address + low - start, high - low))
+                    pieces.append(ByteSpan(span.address + low - start, high - low))
                     places.append(low - first)
             slot, all_here = self._publish(kind, signed, *pieces, places=places, ends=ends if divided else None)
             yield all_here
@@ -236,7 +236,7 @@ class SharedCollectives:
         self,
         kind: str,
         signature: tuple[int, int],
-        *pieces: Span,
+        *pieces: ByteSpan,
         places: Sequence[int] = (0,),
         ends: Sequence[int] | None = None,
     ) -> tuple[int, Arrival]:
@@ -257,7 +257,7 @@ class SharedCollectives:
             header[3 + len(ends) : 4 + self.size] = 0
         return slot, self._tick()
 
-    def _fill(self, *pieces: Span, places: Sequence[int] = (0,)) -> int:
+    def _fill(self, *pieces: ByteSpan, places: Sequence[int] = (0,)) -> int:
         slot, self._turn = self._turn, (self._turn + 1) % SLOTS_PER_ROW
         start = self._rows[self.rank] + self._start(slot)
         for piece, place in zip(pieces, places, strict=False):
@@ -333,7 +333,7 @@ class SharedCollectives:
         return self._arrays[dtype]
 
 
-def _numbered(tensors: Sequence[Tensor]) -> dict[int, Span]:
+def _numbered(tensors: Sequence[Tensor]) -> dict[int, ByteSpan]:
     return {rank: span_of(tensor) for rank, tensor in enumerate(tensors)}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tenfold.errors import TrainingError
-from tenfold.transport.memory.shared_collectives import Span
+from tenfold.transport.memory.shared_collectives import ByteSpan
 from tenfold.transport.segment import Segment
 
 RING_MEMORY, MOST_RING, LEAST_RING = 1 << 26, 1 << 20, 1 << 14
@@ -33,10 +33,10 @@ def ring_bytes(size: int) -> int:
 class Outgoing:
     """A message that is being sent."""
 
-    def __init__(self, span: Span, receiver: int, tag: int) -> None:
+    def __init__(self, span: ByteSpan, receiver: int, tag: int) -> None:
         self.peer = receiver
         self._head = np.array([tag, span.nbytes], np.int64)
-        self.parts = deque([Span(self._head.ctypes.data, HEAD), span])
+        self.parts = deque([ByteSpan(self._head.ctypes.data, HEAD), span])
         """What has not been written yet."""
 
     def __call__(self) -> bool:
@@ -54,7 +54,7 @@ class Outgoing:
 class Incoming:
     """A receive: where a message with a tag goes, from one rank or (None) from any."""
 
-    def __init__(self, span: Span, sender: int | None, tag: int) -> None:
+    def __init__(self, span: ByteSpan, sender: int | None, tag: int) -> None:
         self.peer, self.tag, self.span = sender, tag, span
         self.source = sender
         self.finished = False
@@ -104,14 +104,14 @@ class SharedMessages:
         self._aside: list[_Arriving] = []
         """Messages that nobody waits for, in the order of their arrival; the last of each sender may be incomplete."""
 
-    def send(self, span: Span, receiver: int, tag: int) -> Outgoing:
+    def send(self, span: ByteSpan, receiver: int, tag: int) -> Outgoing:
         """Begin to send bytes, which must stay as they are until that is done."""
         message = Outgoing(span, receiver, tag)
         self._sending.setdefault(receiver, deque()).append(message)
         self.advance()
         return message
 
-    def receive(self, span: Span, sender: int | None, tag: int) -> Incoming:
+    def receive(self, span: ByteSpan, sender: int | None, tag: int) -> Incoming:
         """Begin to receive bytes; a message may have fewer."""
         receive = Incoming(span, sender, tag)
         for message in self._aside:
@@ -168,7 +168,7 @@ class SharedMessages:
             self._words[at] = put
             message.parts.popleft()
             if now < part.nbytes:
-                message.parts.appendleft(Span(part.address + now, part.nbytes - now))
+                message.parts.appendleft(ByteSpan(part.address + now, part.nbytes - now))
                 return False
         return True
 
