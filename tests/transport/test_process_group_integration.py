@@ -1,6 +1,7 @@
 """init_process_group("tenfold"): the same results as gloo, the same bits every time, and nobody waits for the dead."""
 
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -254,6 +255,55 @@ def compare_with_gloo(meeting: tuple[int, int, int], rank: int) -> list[str]:
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_operation_gives_what_gloo_gives(crew: WorkerPool, size: int) -> None:
     assert crew.run(size, compare_with_gloo, meet(size)) == [[]] * size
+
+
+def play_at_random(meeting: tuple[int, int, int], rank: int) -> list[str]:
+    """Begin operations of all kinds and sizes at different moments, and end them in another order."""
+    size, plan, own = meeting[2], random.Random(meeting[1]), random.Random(rank)
+    wrong: list[str] = []
+    with joined(meeting, rank):
+        begun: list[Any] = []
+        for number in range(150):
+            kind = plan.choice(["all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier", "message"])
+            numel, root, later = plan.choice([1, 30, 3000, 40_000, 500_000]), plan.randrange(size), plan.random() < 0.5
+            inputs = [torch.full((numel,), float(number + other)) for other in range(size)]
+            mine, expected = inputs[rank].clone(), sum(inputs, torch.zeros(numel))
+            match kind:
+                case "all_reduce":
+                    work, out = dist.all_reduce(mine, async_op=True), mine
+                case "broadcast":
+                    work, out, expected = dist.broadcast(mine, root, async_op=True), mine, inputs[root]
+                case "all_gather":
+                    out, expected = torch.empty(size * numel), torch.cat(inputs)
+                    work = dist.all_gather_into_tensor(out, mine, async_op=True)
+                case "reduce_scatter":
+                    out = torch.empty(numel)
+                    work = dist.reduce_scatter_tensor(out, mine.repeat(size), async_op=True)
+                case "barrier":
+                    work, out, expected = dist.barrier(async_op=True), mine, mine
+                case _:
+                    send = dist.isend(mine, (rank + 1) % size, tag=number)
+                    out, expected = torch.empty(numel), inputs[rank - 1]
+                    work = dist.irecv(out, (rank - 1) % size, tag=number)
+                    begun.append((f"{number} send", send, mine, inputs[rank]))
+            begun.append((f"{number} {kind} {numel}", work, out, expected))
+            if own.random() < 0.1:
+                time.sleep(own.random() / 100)
+            if not later:
+                own.shuffle(begun)
+                for name, work, out, expected in begun:
+                    work.wait()
+                    if not torch.equal(out, expected):
+                        wrong.append(name)
+                begun.clear()
+        for _, work, *_ in begun:
+            work.wait()
+    return wrong
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_any_sequence_of_operations_gives_the_right_result(crew: WorkerPool, size: int) -> None:
+    assert crew.run(size, play_at_random, meet(size)) == [[]] * size
 
 
 def sums(meeting: tuple[int, int, int], rank: int) -> list[bool]:

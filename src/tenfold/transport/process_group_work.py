@@ -19,16 +19,16 @@ from torch import Tensor
 from torch.futures import Future
 
 from tenfold.errors import TrainingError, WorkerLost
-from tenfold.transport.base import CHECK_SECONDS, wait
+from tenfold.transport.base import CHECK_SECONDS, LONGEST_NAP, YIELD_SECONDS, wait
 from tenfold.transport.memory.shared_collectives import Steps
 
-LINGER_SECONDS = 0.001
+LINGER_SECONDS = 0.0005
 """Seconds for which the thread that begins an asynchronous operation carries it on itself: most have ended by then, and
 another thread needs longer to begin."""
 POLLS = 50
 """Looks at an operation before the core is left to others between two of them."""
 NAP_SECONDS = 50e-6
-"""Seconds between two looks of the thread, which should leave the core to the program."""
+"""The least seconds between two looks of the group's thread while the program computes."""
 
 
 class CollectiveError(TrainingError, dist.DistBackendError):
@@ -74,6 +74,8 @@ class GroupWork(dist.Work):
         self._steps = steps
         self._result = result
         self.transfer = transfer
+        self.clock = _own_clock()
+        """The processor time of the thread that begins it."""
         self._future: Any = None
 
     def advance(self) -> bool:
@@ -290,7 +292,12 @@ class Progress:
             self._wake.set()
 
     def _serve(self) -> None:
-        checked = time.perf_counter()
+        """Carry operations on while nobody waits for them, at full speed where the program does nothing either.
+
+        DDP waits for its futures in C++: then the thread that has begun the operation uses no processor time.
+        """
+        checked = seen = time.perf_counter()
+        ahead, used = None, 0.0
         while not self._closed:
             if self._waiting or not (self._collectives or self._messages):
                 self._wake.wait()
@@ -306,7 +313,15 @@ class Progress:
                     self._check(work)
             if now > checked + CHECK_SECONDS:
                 checked = now
-            time.sleep(NAP_SECONDS)
+            if not pending:
+                continue
+            if pending[0] is not ahead:
+                ahead, seen = pending[0], now
+            used, before = _processor_time(ahead.clock), used
+            if used == before and now - seen < YIELD_SECONDS:
+                os.sched_yield()
+            else:
+                time.sleep(min(LONGEST_NAP, max(NAP_SECONDS, (now - seen) / 50)))
 
     def _advance(self) -> None:
         collectives = self._collectives
@@ -337,3 +352,16 @@ class Progress:
                 else:
                     self._messages.remove(work)
                     work.finish(error)
+
+
+def _own_clock() -> int:
+    """Return the clock that counts the processor time of this thread; -1 where the system has none."""
+    return time.pthread_getcpuclockid(threading.get_ident()) if hasattr(time, "pthread_getcpuclockid") else -1
+
+
+def _processor_time(clock: int) -> float:
+    """Return the processor time of a thread; 0 where it is not known, or the thread has ended."""
+    try:
+        return time.clock_gettime(clock)
+    except OSError:
+        return 0.0

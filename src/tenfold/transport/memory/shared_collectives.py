@@ -32,8 +32,8 @@ SMALL = 1 << 17
 """Bytes of all ranks together up to which every rank reduces everything itself, and nobody waits a second time."""
 BLOCK_BYTES = 1 << 16
 """Bytes that are reduced at a time, so that the sum stays in the cache; too few for torch to use several threads."""
-SLOT_MEMORY, MOST_SLOT, LEAST_SLOT = 1 << 24, 1 << 22, 1 << 18
-"""Bytes of the slots of all ranks together that should stay in a shared cache, and of one slot."""
+SLOT_MEMORY, MOST_SLOT, LEAST_SLOT = 1 << 24, 1 << 20, 1 << 18
+"""Bytes of the slots of all ranks together that should stay in the shared cache, and of one slot in that of a core."""
 OPERATIONS = (
     *("barrier", "all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "all_to_all"),
     "reduce_scatter",
@@ -115,31 +115,59 @@ class SharedCollectives:
             yield all_here
             self._check(slot, kind, signature)
             if wanted:
-                self._reduce(dtype, reduction, self._start(slot), nbytes, address)
+                self._reduce(self._members(dtype, self._start(slot), nbytes), dtype, reduction, [address])
             return
-        chunk = self._slot // ALIGNED * ALIGNED
-        share = _round_up(-(-chunk // self.size), ALIGNED)
-        first = 0
-        slot, all_here = self._publish(kind, signature, ByteSpan(address, min(chunk, nbytes)))
-        yield all_here
-        self._check(slot, kind, signature)
+        flat = tensor.detach().view(-1)
+        own: Any = flat if dtype in IN_TORCH else flat.numpy()
+        yield from self._all_reduce_in_chunks(kind, signature, own, address, dtype, reduction, wanted=wanted)
+
+    def _all_reduce_in_chunks(
+        self,
+        kind: str,
+        signature: tuple[int, int],
+        own: Any,
+        address: int,
+        dtype: torch.dtype,
+        reduction: str,
+        *,
+        wanted: bool,
+    ) -> Steps:
+        """Let each rank reduce its slice of every chunk, which it neither copies into the slot nor out of it.
+
+        While a chunk is reduced, the next one is copied in, so that each takes one tick.
+        """
+        nbytes, width = signature[1], dtype.itemsize
+        first, slot = 0, -1
         while first < nbytes:
-            last = min(first + chunk, nbytes)
-            if last - first < chunk:
-                share = _round_up(-(-(last - first) // self.size), ALIGNED)
-            mine, end = self.rank * share, min((self.rank + 1) * share, last - first)
-            if (
-                mine < end
-            ):  # the others' slices of this chunk lie elsewhere, so the result can take the place of rank 0's
-                at = self._start(slot) + mine
-                self._reduce(dtype, reduction, at, end - mine, self._rows[0] + at)
-            done = slot
-            if last < nbytes:
-                slot = self._fill(ByteSpan(address + last, min(chunk, nbytes - last)))
+            length, mine, end = self._slice(nbytes - first)
+            if slot < 0:
+                slot, all_here = self._publish(kind, signature, *_around(address, mine, end, length), places=(0, end))
+                yield all_here
+                self._check(slot, kind, signature)
+            at = self._start(slot)
+            if mine < end:
+                members = self._members(dtype, at + mine, end - mine)
+                members[self.rank] = own[(first + mine) // width : (first + end) // width]
+                # No other rank reads this slice of rank 0's row, so the result can take its place.
+                outs = [self._rows[0] + at + mine, *([address + first + mine] if wanted else [])]
+                self._reduce(members, dtype, reduction, outs)
+            following = first + length
+            if following < nbytes:
+                after = self._slice(nbytes - following)
+                slot = self._fill(*_around(address + following, after[1], after[2], after[0]), places=(0, after[2]))
             yield self._tick()
             if wanted:
-                _move(address + first, self._rows[0] + self._start(done), last - first)
-            first = last
+                for start, stop in ((0, mine), (end, length)):
+                    if start < stop:
+                        _move(address + first + start, self._rows[0] + at + start, stop - start)
+            first = following
+
+    def _slice(self, left: int) -> tuple[int, int, int]:
+        """Return the length of the next chunk of so many bytes, and from where to where this rank reduces it."""
+        length = min(self._slot, left)
+        share = _round_up(-(-length // self.size), ALIGNED)
+        mine = min(self.rank * share, length)
+        return length, mine, min(mine + share, length)
 
     def reduce_scatter(self, inputs: Sequence[Tensor], out: Tensor, reduction: str) -> Steps:
         """Write the reduction of all ranks' inputs for this rank to `out`; there is an input for each rank."""
@@ -159,7 +187,8 @@ class SharedCollectives:
                 checked = True
             nbytes = pieces[self.rank].nbytes
             if nbytes:
-                self._reduce(dtype, reduction, self._start(slot) + places[self.rank], nbytes, start + first)
+                members = self._members(dtype, self._start(slot) + places[self.rank], nbytes)
+                self._reduce(members, dtype, reduction, [start + first])
             first += share
 
     def broadcast(self, tensor: Tensor, root: int) -> Steps:
@@ -295,24 +324,33 @@ class SharedCollectives:
         of_type = f" of {str(DTYPES[dtype]).removeprefix('torch.')}" if "reduce" in kind else ""
         return f"rank {rank} called {kind} with {int(header[1]):,} bytes{of_type}"
 
-    def _reduce(self, dtype: torch.dtype, reduction: str, at: int, nbytes: int, out: int) -> None:
-        """Reduce bytes of all rows, in rank order, and write the result to an address."""
-        width, arrays = dtype.itemsize, self._arrays_of(dtype)
+    def _members(self, dtype: torch.dtype, at: int, nbytes: int) -> list[Any]:
+        """Return these bytes of each row."""
+        if dtype not in self._arrays:
+            rows = [self._memory[rank, : row_bytes(self.size)] for rank in range(self.size)]
+            if dtype in IN_TORCH:
+                self._arrays[dtype] = [torch.from_numpy(row).view(dtype) for row in rows]
+            else:
+                self._arrays[dtype] = [row.view(NUMPY[dtype]) for row in rows]
+        begin, end = at // dtype.itemsize, (at + nbytes) // dtype.itemsize
+        return [array[begin:end] for array in self._arrays[dtype]]
+
+    def _reduce(self, members: list[Any], dtype: torch.dtype, reduction: str, outs: Sequence[int]) -> None:
+        """Reduce arrays in rank order, block by block, and write the result to these addresses."""
         combine, total, place = self._kernels.get((dtype, reduction)) or self._make_kernel(dtype, reduction)
+        width, count = dtype.itemsize, len(members[0])
+        most = BLOCK_BYTES // width
         with np.errstate(all="ignore"):  # a diverging model is not our concern
-            for first in range(0, nbytes, BLOCK_BYTES):
-                count = min(BLOCK_BYTES, nbytes - first) // width
-                begin = (at + first) // width
-                members = [array[begin : begin + count] for array in arrays]
-                block = total[:count]
-                result = combine_in_rank_order(members, combine, block)
+            for first in range(0, count, most):
+                last = min(first + most, count)
+                block = total[: last - first]
+                result = combine_in_rank_order([member[first:last] for member in members], combine, block)
                 if reduction == "AVG":
                     _divide(result, self.size, block)
-                    result = block
-                if result is block:
-                    _move(out + first, place, count * width)
-                else:
-                    _move(out + first, self._rows[0] + at + first, count * width)
+                elif result is not block:  # there is one rank
+                    block[...] = result
+                for out in outs:
+                    _move(out + first * width, place, (last - first) * width)
 
     def _make_kernel(self, dtype: torch.dtype, reduction: str) -> tuple[Any, Any, int]:
         """Return the function of two arrays, memory for its result, and the address of that."""
@@ -322,15 +360,10 @@ class SharedCollectives:
         self._kernels[dtype, reduction] = found
         return found
 
-    def _arrays_of(self, dtype: torch.dtype) -> list[Any]:
-        """Return each rank's row as an array of a type."""
-        if dtype not in self._arrays:
-            rows = [self._memory[rank, : row_bytes(self.size)] for rank in range(self.size)]
-            if dtype in IN_TORCH:
-                self._arrays[dtype] = [torch.from_numpy(row).view(dtype) for row in rows]
-            else:
-                self._arrays[dtype] = [row.view(NUMPY[dtype]) for row in rows]
-        return self._arrays[dtype]
+
+def _around(address: int, start: int, stop: int, length: int) -> tuple[ByteSpan, ByteSpan]:
+    """Return the bytes from an address on that lie before and after a slice of them."""
+    return ByteSpan(address, start), ByteSpan(address + stop, length - stop)
 
 
 def _numbered(tensors: Sequence[Tensor]) -> dict[int, ByteSpan]:
