@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import Work
 
 from tenfold.errors import ExperimentError
 from tenfold.transport.memory.shared_collectives import SharedCollectives, Steps, check_reduction, row_bytes, span_of
@@ -379,19 +380,19 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     # Messages.
 
-    def send(self, tensors: Any, receiver: int, tag: int = 0) -> dist.Work:
+    def send(self, tensors: Any, receiver: int, tag: int = 0) -> Work:
         """Begin to send a tensor to a rank."""
         if self._hosts is not None:
             return GlooMessage(self._hosts.gloo.send([tensors[0].contiguous()], receiver, tag), self._watch)
         return self._message("send", tensors[0].contiguous(), receiver, tag, self._timeout)
 
-    def recv(self, tensors: Any, sender: int, tag: int = 0) -> dist.Work:
+    def recv(self, tensors: Any, sender: int, tag: int = 0) -> Work:
         """Begin to receive a tensor from a rank."""
         if self._hosts is not None:
             return GlooMessage(self._hosts.gloo.recv(tensors, sender, tag), self._watch)
         return self._message("recv", tensors[0], sender, tag, self._timeout)
 
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> dist.Work:
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         """Begin to receive a tensor from any rank."""
         if self._hosts is not None:
             return GlooMessage(self._hosts.gloo.recv_anysource(tensors, tag), self._watch)

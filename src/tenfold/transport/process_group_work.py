@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import Work
 from torch.futures import Future
 
 from tenfold.errors import TrainingError, WorkerLost
@@ -49,7 +50,7 @@ class FailureWatch(Protocol):
         """Return the reason for the error of a network, if it is known."""
 
 
-class GroupWork(dist.Work):
+class GroupWork(Work):
     """One operation: the handle that torch's functions return, and how far it has come."""
 
     def __init__(
@@ -165,7 +166,7 @@ class GroupWork(dist.Work):
             future.set_exception(self.error)
 
 
-class GlooMessage(dist.Work):
+class GlooMessage(Work):
     """A message to or from another host: gloo's own operation, which names who was lost if it fails."""
 
     def __init__(self, work: Any, watch: FailureWatch) -> None:
@@ -216,8 +217,10 @@ class Progress:
         if not work.done:
             if blocking:
                 self.wait(work)
-            else:
+            elif work.transfer is None:
                 self._linger(work)
+            else:
+                self._wake_thread()
         if work.error is not None and blocking:
             raise work.error
         return work
