@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from tenfold import backend as backend  # it registers itself with torch.distributed
 from tenfold.common.imports import lazy_attributes
 from tenfold.machine import cores as _cores  # noqa: F401 - it notices from here on that this process is forked
 

@@ -1,6 +1,8 @@
 """Importing by name: a user's own objects, "package.module:callable", optional packages, and names on first use."""
 
 import importlib
+import importlib.abc
+import importlib.util
 import random
 import sys
 import sysconfig
@@ -86,6 +88,37 @@ def optional_module(name: str, what: str, extra: str) -> Any:
         raise MachineError(
             f"{what} needs the package {package}, which is not installed: pip install 'tenfold[{extra}]'"
         ) from None
+
+
+def call_when_imported(name: str, function: Callable[[], object]) -> None:
+    """Call a function once a module was imported: now, if it was already, and otherwise right after that."""
+    if name in sys.modules:
+        function()
+    else:
+        sys.meta_path.insert(0, _AfterImport(name, function))
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Finds a module as all other finders do, and calls a function after it was executed."""
+
+    def __init__(self, name: str, function: Callable[[], object]) -> None:
+        self._name, self._function = name, function
+
+    def find_spec(self, fullname: str, *_: Any) -> Any:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_call(module: Any) -> None:
+            execute(module)
+            self._function()
+
+        spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
+        return spec
 
 
 def lazy_attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:

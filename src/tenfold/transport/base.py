@@ -109,17 +109,22 @@ def average_in_rank_order(
         scratch = library.empty((2, *members[0].shape), dtype=members[0].dtype)
     total, term = scratch[0], scratch[1]
     if weights is None:
-        partial = members[0]
-        for member in members[1:]:
-            library.add(partial, member, out=total)
-            partial = total
-        library.multiply(partial, 1 / len(members), out=out)
+        library.multiply(combine_in_rank_order(members, library.add, total), 1 / len(members), out=out)
     else:
         library.multiply(members[0], weights[0], out=total)
         for member, weight in zip(members[1:], weights[1:], strict=True):
             library.multiply(member, weight, out=term)
             library.add(total, term, out=total)
         out[...] = total
+
+
+def combine_in_rank_order(members: Sequence[Array], combine: Callable[..., Any], total: Array) -> Array:
+    """Return combine(combine(x_0, x_1), x_2), ..., which is computed in `total`; of one member, that member itself."""
+    partial = members[0]
+    for member in members[1:]:
+        combine(partial, member, out=total)
+        partial = total
+    return partial
 
 
 def compute_shares(round_: Round, samples: Sequence[float] | None, rank: int) -> tuple[float, ...] | None:

@@ -19,7 +19,7 @@ from tenfold.machine.liveness import LOOK_SECONDS, LifeWatch, is_alive
 from tenfold.machine.rank_guard import GuardAddress, current_guard, kill_if_stopped
 from tenfold.transport.base import CHECK_SECONDS
 from tenfold.transport.codec import decode_error, encode_error
-from tenfold.transport.network import START_SECONDS, Network
+from tenfold.transport.network import START_SECONDS
 
 STOP_SECONDS = 2.0
 
@@ -115,6 +115,15 @@ class KeyValueStore(Protocol):
     def set(self, key: str, value: Any, /) -> None: ...  # noqa: D102
     def multi_get(self, keys: list[str], /) -> list[bytes]: ...  # noqa: D102
     def compare_set(self, key: str, expected: Any, desired: Any, /) -> bytes: ...  # noqa: D102
+
+
+class Meeting(Protocol):
+    """The part of a `Network` that is needed to start a failure detector."""
+
+    rank: int
+
+    def all_gather(self, value: Any) -> list[Any]: ...  # noqa: D102
+    def barrier(self, timeout: float | None = None, /) -> None: ...  # noqa: D102
 
 
 class FailureDetector:
@@ -276,7 +285,7 @@ class FailureDetector:
             self._failed.set()
 
 
-def start_detector(network: Network, store: Any) -> FailureDetector | None:
+def start_detector(network: Meeting, store: Any) -> FailureDetector | None:
     """Return this rank's failure detector, which uses a store that all ranks reach; None without a store.
 
     All ranks call this together.

@@ -63,11 +63,12 @@ class LockedIntegers:
 #
 # Layout, in cache lines of 128 bytes (two real ones, since processors fetch neighbours in pairs):
 #
-#     header       magic, number of workers, elements per buffer, type
+#     header       magic, number of workers, elements per buffer, type, whether there are channels
 #     stop reason  why all workers must stop (0: they need not), the rank that it is about; the membership asked for
 #     counters     one line a worker, see `counters.py`
 #     pids         one line a worker
 #     mailboxes    four lines a worker, for `gather`
+#     channels     where asked for, one line for each pair of workers, see `shared_messages.py`
 #     buffers      one per worker, each starting on a page
 #
 # The memory is a memfd, which workers open as /proc/<pid>/fd/<number>. It vanishes with the last process that maps
@@ -75,7 +76,7 @@ class LockedIntegers:
 # containers). Where there is no memfd, or a directory is asked for, it is a file there, `tenfold-<pid>-...`, which
 # the creator removes on close, and `clean_up_orphans` if the creator was killed.
 
-MAGIC = 0x74656E666F6C6401
+MAGIC = 0x74656E666F6C6402
 LINE, MAILBOX = 16, 64
 PAGE = 4096
 DTYPES = (torch.float32, torch.float64)
@@ -90,6 +91,8 @@ class StopReason(IntEnum):
     ASKED = 1
     DIED = 2
     LATE = 3
+    LEFT = 4
+    STOPPED = 5
 
 
 class Segment:
@@ -100,11 +103,11 @@ class Segment:
         self._fd = fd
         self._owned_file = owned_file
         self._memory = mmap.mmap(fd, 0)
-        magic, size, numel, code = (int(word) for word in np.frombuffer(self._memory, np.int64, 4))
+        magic, size, numel, code, channels = (int(word) for word in np.frombuffer(self._memory, np.int64, 5))
         if magic != MAGIC:
             raise TrainingError(f"'{name}' is not shared memory of this version of tenfold; start the run again")
         self.size, self.numel, self.dtype = size, numel, DTYPES[code]
-        control = _control_words(self.size) * WORD
+        control = _control_words(self.size, channels) * WORD
         raw: Any = memoryview(self._memory)[:control].cast("q")
         self.words: SharedIntegers = raw if KEEPS_STORES_IN_ORDER else LockedIntegers(raw, fd)
         self.mailboxes: NDArray[np.float64] = np.frombuffer(
@@ -113,7 +116,7 @@ class Segment:
         row = _row_bytes(self.numel, self.dtype) // self.dtype.itemsize
         kind = torch.empty(0, dtype=self.dtype).numpy().dtype
         self.buffers: NDArray[Any] = np.frombuffer(
-            self._memory, kind, self.size * row, _first_buffer(self.size)
+            self._memory, kind, self.size * row, _first_buffer(self.size, channels)
         ).reshape(self.size, row)[:, : self.numel]
 
     @classmethod
@@ -125,15 +128,17 @@ class Segment:
         directory: Path | None = None,
         *,
         contents: str = "weights",
+        channels: bool = False,
     ) -> Self:
         """Make the memory for `size` workers with `numel` weights each; with a directory, as a file in it.
 
-        `contents` says in errors what the numbers are, where they are not weights.
+        `contents` says in errors what the numbers are, where they are not weights. With `channels` there are words for
+        each pair of workers.
         """
         if dtype not in DTYPES:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
             raise MachineError(f"shared memory cannot hold weights of type {dtype}; known: {known}")
-        nbytes = _first_buffer(size) + size * _row_bytes(numel, dtype)
+        nbytes = _first_buffer(size, channels) + size * _row_bytes(numel, dtype)
         if directory is None and not hasattr(os, "memfd_create"):
             directory = Path(tempfile.gettempdir())
         free = free_memory() if directory is None else shutil.disk_usage(directory).free
@@ -144,7 +149,7 @@ class Segment:
                 f"but only {free / 1e6:,.0f} MB are free; use fewer workers or a smaller model"
             )
         fd, name, path = allocate(nbytes, directory)
-        header = np.array([MAGIC, size, numel, DTYPES.index(dtype)], np.int64)
+        header = np.array([MAGIC, size, numel, DTYPES.index(dtype), channels], np.int64)
         os.pwrite(fd, header.tobytes(), 0)
         return cls(name, fd, path)
 
@@ -167,6 +172,10 @@ class Segment:
     def pid_at(self, rank: int) -> int:
         """Return the index of a worker's process id among the words."""
         return (2 + self.size + rank) * LINE
+
+    def channel_at(self, sender: int, receiver: int) -> int:
+        """Return the index of the first word for messages from one worker to another, of a segment with channels."""
+        return _control_words(self.size) + (sender * self.size + receiver) * LINE
 
     def _mailboxes_at(self) -> int:
         return (2 + 2 * self.size) * LINE
@@ -245,12 +254,12 @@ def clean_up_orphans(directory: Path | None = None) -> list[Path]:
     return removed
 
 
-def _control_words(size: int) -> int:
-    return (2 + 2 * size) * LINE + size * MAILBOX
+def _control_words(size: int, channels: int = False) -> int:
+    return (2 + 2 * size) * LINE + size * MAILBOX + (size * size * LINE if channels else 0)
 
 
-def _first_buffer(size: int) -> int:
-    return _whole_pages(_control_words(size) * WORD)
+def _first_buffer(size: int, channels: int) -> int:
+    return _whole_pages(_control_words(size, channels) * WORD)
 
 
 def _row_bytes(numel: int, dtype: torch.dtype) -> int:
@@ -336,6 +345,10 @@ class Counters:
         self._words[self._mine] = self._ticks
         return self._ticks
 
+    def arrival(self, ranks: Sequence[int]) -> "Arrival":
+        """Return a function that says whether each of the ranks has reached this worker's tick."""
+        return Arrival(self._words, self._theirs, ranks, self._ticks)
+
     def wait(self, ranks: Iterable[int], timeout: float | None = None, ticks: int | None = None) -> None:
         """Wait until each of the ranks has reached a tick, by default this worker's."""
         words, until = self._words, self._until
@@ -383,3 +396,26 @@ class Counters:
         else:
             sentence = f"{worker} died; look for its own error message, or for a lack of memory on this machine"
         raise WorkerLost(self._ranks[about], sentence)
+
+
+class Arrival:
+    """Says when called whether each of the ranks has reached a tick; ranks that have are not asked again."""
+
+    __slots__ = ("_counters", "_left", "_ticks", "_words")
+
+    def __init__(self, words: SharedIntegers, counters: Sequence[int], ranks: Sequence[int], ticks: int) -> None:
+        self._words, self._counters, self._ticks = words, counters, ticks
+        self._left = list(ranks)
+
+    def __call__(self) -> bool:
+        """Return whether all of them have."""
+        words, counters, ticks, left = self._words, self._counters, self._ticks, self._left
+        while left:
+            if words[counters[left[-1]]] < ticks:
+                return False
+            left.pop()
+        return True
+
+    def missing(self) -> list[int]:
+        """Return the ranks that have not reached the tick yet."""
+        return sorted(rank for rank in self._left if self._words[self._counters[rank]] < self._ticks)

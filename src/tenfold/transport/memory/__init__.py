@@ -1,0 +1,1 @@
+"""Workers on one machine: memory that all of them map."""

@@ -1,0 +1,404 @@
+"""Collective operations of processes on one machine, through memory that all of them map.
+
+Every rank has a row of shared memory with three slots. What it has to say goes into its next slot, then it ticks (see
+`counters.py`), and when all have ticked, each reads from the others' slots what it needs. Longer tensors go in chunks,
+one slot after another. Three slots are enough that nobody overwrites what a slower rank still reads: who writes a slot
+again has passed a tick that the others make only after they have read it.
+
+An operation is a generator. It yields an `Arrival` where it has to wait for others, and is continued when that says
+yes, by whichever thread has the time. Sums and other reductions are made in rank order, so they repeat bit for bit.
+"""
+
+import ctypes
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tenfold.errors import TrainingError
+from tenfold.transport.base import combine_in_rank_order
+from tenfold.transport.segment import Arrival, Counters, Segment
+
+Steps = Generator[Any, None, None]
+"""An operation: it yields functions without arguments, and continues when the last one returns True."""
+SLOTS_PER_ROW = 3
+ALIGNED = 128
+"""Slices start on multiples of this many bytes, so that no two ranks write to one cache line."""
+SMALL = 1 << 17
+"""Bytes of all ranks together up to which every rank reduces everything itself, and nobody waits a second time."""
+BLOCK_BYTES = 1 << 16
+"""Bytes that are reduced at a time, so that the sum stays in the cache; too few for torch to use several threads."""
+SLOT_MEMORY, MOST_SLOT, LEAST_SLOT = 1 << 24, 1 << 20, 1 << 18
+"""Bytes of the slots of all ranks together that should stay in the shared cache, and of one slot in that of a core."""
+OPERATIONS = (
+    *("barrier", "all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "all_to_all"),
+    "reduce_scatter",
+)
+DTYPES = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16, torch.int32),
+    *(torch.int64, torch.bool, torch.complex64, torch.complex128),
+)
+IN_TORCH = (torch.float16, torch.bfloat16)
+"""Types that torch adds: numpy has no bfloat16, and is slow for float16."""
+NUMPY = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in DTYPES if dtype is not torch.bfloat16}
+COMBINE = {"SUM": "add", "AVG": "add", "PRODUCT": "multiply", "MIN": "minimum", "MAX": "maximum"}
+COMBINE |= {"BAND": "bitwise_and", "BOR": "bitwise_or", "BXOR": "bitwise_xor"}
+"""For each reduction the name of the function of two arrays, in numpy and in torch."""
+
+_move = ctypes.memmove
+
+
+def slot_bytes(size: int) -> int:
+    """Return the bytes of one slot for this number of ranks, without its header."""
+    return max(LEAST_SLOT, min(MOST_SLOT, SLOT_MEMORY // size)) // ALIGNED * ALIGNED
+
+
+def row_bytes(size: int) -> int:
+    """Return the bytes that the slots of one rank take."""
+    return SLOTS_PER_ROW * (_header_bytes(size) + slot_bytes(size))
+
+
+@dataclass(frozen=True, slots=True)
+class ByteSpan:
+    """Bytes at an address in this process's memory."""
+
+    address: int
+    nbytes: int
+    owner: Any = None
+    """What must not be freed while the bytes are in use."""
+
+
+def span_of(tensor: Tensor) -> ByteSpan:
+    """Return where a contiguous tensor lies."""
+    return ByteSpan(tensor.data_ptr(), tensor.nbytes, tensor)
+
+
+class SharedCollectives:
+    """One rank's part in the collective operations of a group; all ranks begin the same ones in the same order."""
+
+    def __init__(self, segment: Segment, counters: Counters, rank: int) -> None:
+        """Use the first `row_bytes` of each worker's buffer in the segment."""
+        self.rank, self.size = rank, segment.size
+        self._counters = counters
+        self._others = tuple(other for other in reversed(range(self.size)) if other != rank)
+        self._slot = slot_bytes(self.size)
+        self._header = _header_bytes(self.size)
+        self._turn = 0
+        memory = segment.buffers.view(np.uint8)
+        self._rows = [memory.ctypes.data + row * memory.strides[0] for row in range(self.size)]
+        self._memory = memory
+        words = memory[:, : row_bytes(self.size)].view(np.int64)
+        starts = [slot * (self._header + self._slot) // 8 for slot in range(SLOTS_PER_ROW)]
+        self._headers = [words[:, at : at + self._header // 8] for at in starts]
+        """For each slot the ranks' headers, see `_publish`."""
+        self._arrays: dict[torch.dtype, list[Any]] = {}
+        self._kernels: dict[tuple[torch.dtype, str], tuple[Any, Any, int]] = {}
+        self._scratch = np.empty(BLOCK_BYTES, np.uint8)
+
+    def barrier(self) -> Steps:
+        """Wait for all."""
+        _, all_here = self._publish("barrier", (0, 0))
+        yield all_here
+
+    def all_reduce(self, tensor: Tensor, reduction: str, root: int | None = None) -> Steps:
+        """Replace a contiguous tensor by the reduction over all ranks; with a root, on that rank only."""
+        dtype, nbytes, address = tensor.dtype, tensor.nbytes, tensor.data_ptr()
+        signature = (_sign(dtype, reduction, root), nbytes)
+        kind = "all_reduce" if root is None else "reduce"
+        wanted = root is None or root == self.rank
+        if nbytes * self.size <= SMALL:
+            slot, all_here = self._publish(kind, signature, ByteSpan(address, nbytes))
+            yield all_here
+            self._check(slot, kind, signature)
+            if wanted:
+                self._reduce(self._members(dtype, self._start(slot), nbytes), dtype, reduction, [address])
+            return
+        flat = tensor.detach().view(-1)
+        own: Any = flat if dtype in IN_TORCH else flat.numpy()
+        yield from self._all_reduce_in_chunks(kind, signature, own, address, dtype, reduction, wanted=wanted)
+
+    def _all_reduce_in_chunks(
+        self,
+        kind: str,
+        signature: tuple[int, int],
+        own: Any,
+        address: int,
+        dtype: torch.dtype,
+        reduction: str,
+        *,
+        wanted: bool,
+    ) -> Steps:
+        """Let each rank reduce its slice of every chunk, which it neither copies into the slot nor out of it.
+
+        While a chunk is reduced, the next one is copied in, so that each takes one tick.
+        """
+        nbytes, width = signature[1], dtype.itemsize
+        first, slot = 0, -1
+        while first < nbytes:
+            length, mine, end = self._slice(nbytes - first)
+            if slot < 0:
+                slot, all_here = self._publish(kind, signature, *_around(address, mine, end, length), places=(0, end))
+                yield all_here
+                self._check(slot, kind, signature)
+            at = self._start(slot)
+            if mine < end:
+                members = self._members(dtype, at + mine, end - mine)
+                members[self.rank] = own[(first + mine) // width : (first + end) // width]
+                # No other rank reads this slice of rank 0's row, so the result can take its place.
+                outs = [self._rows[0] + at + mine, *([address + first + mine] if wanted else [])]
+                self._reduce(members, dtype, reduction, outs)
+            following = first + length
+            if following < nbytes:
+                after = self._slice(nbytes - following)
+                slot = self._fill(*_around(address + following, after[1], after[2], after[0]), places=(0, after[2]))
+            yield self._tick()
+            if wanted:
+                for start, stop in ((0, mine), (end, length)):
+                    if start < stop:
+                        _move(address + first + start, self._rows[0] + at + start, stop - start)
+            first = following
+
+    def _slice(self, left: int) -> tuple[int, int, int]:
+        """Return the length of the next chunk of so many bytes, and from where to where this rank reduces it."""
+        length = min(self._slot, left)
+        share = _round_up(-(-length // self.size), ALIGNED)
+        mine = min(self.rank * share, length)
+        return length, mine, min(mine + share, length)
+
+    def reduce_scatter(self, inputs: Sequence[Tensor], out: Tensor, reduction: str) -> Steps:
+        """Write the reduction of all ranks' inputs for this rank to `out`; there is an input for each rank."""
+        dtype = out.dtype
+        signature = (_sign(dtype, reduction, None), sum(part.nbytes for part in inputs))
+        spans, start = [span_of(part) for part in inputs], out.data_ptr()
+        longest = max(span.nbytes for span in spans)
+        share = self._slot // self.size // ALIGNED * ALIGNED
+        places = [rank * share for rank in range(self.size)]
+        first, checked = 0, False
+        while first < longest or not checked:
+            pieces = [ByteSpan(span.address + first, max(0, min(share, span.nbytes - first))) for span in spans]
+            slot, all_here = self._publish("reduce_scatter", signature, *pieces, places=places)
+            yield all_here
+            if not checked:
+                self._check(slot, "reduce_scatter", signature)
+                checked = True
+            nbytes = pieces[self.rank].nbytes
+            if nbytes:
+                members = self._members(dtype, self._start(slot) + places[self.rank], nbytes)
+                self._reduce(members, dtype, reduction, [start + first])
+            first += share
+
+    def broadcast(self, tensor: Tensor, root: int) -> Steps:
+        """Copy the root's tensor."""
+        span = span_of(tensor)
+        sends, reads = ([span], {}) if self.rank == root else ([], {root: span})
+        return self._exchange("broadcast", (root + 1, span.nbytes), sends, reads)
+
+    def all_gather(self, own: Tensor, outs: Sequence[Tensor]) -> Steps:
+        """Copy every rank's tensor, which may be of different sizes."""
+        return self._exchange("all_gather", None, [span_of(own)], _numbered(outs))
+
+    def gather(self, own: Tensor, outs: Sequence[Tensor], root: int) -> Steps:
+        """Copy every rank's tensor on the root."""
+        return self._exchange("gather", None, [span_of(own)], _numbered(outs) if self.rank == root else {}, root)
+
+    def scatter(self, own: Tensor, inputs: Sequence[Tensor], root: int) -> Steps:
+        """Copy this rank's part of what the root has."""
+        sends = [span_of(part) for part in inputs] if self.rank == root else []
+        return self._exchange("scatter", None, sends, {root: span_of(own)}, root, divided=True)
+
+    def all_to_all(self, outs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Steps:
+        """Send a part to every rank, and receive one from each."""
+        return self._exchange("all_to_all", None, [span_of(part) for part in inputs], _numbered(outs), divided=True)
+
+    def _exchange(
+        self,
+        kind: str,
+        signature: tuple[int, int] | None,
+        sends: Sequence[ByteSpan],
+        reads: dict[int, ByteSpan],
+        root: int | None = None,
+        *,
+        divided: bool = False,
+    ) -> Steps:
+        """Let every rank send its spans, one after another, and read from ranks: all of it, or one's part if divided.
+
+        Without a signature, ranks may send different numbers of bytes.
+        """
+        ends = np.cumsum([0, *(span.nbytes for span in sends)]).tolist()
+        signed = signature or (0 if root is None else root + 1, ends[-1])
+        first, most = 0, 1
+        parts: dict[int, tuple[int, int]] = {}
+        while first < most:
+            pieces, places = [], []
+            for span, start in zip(sends, ends, strict=False):
+                low, high = max(first, start), min(first + self._slot, start + span.nbytes)
+                if low < high:
+                    pieces.append(ByteSpan(span.address + low - start, high - low))
+                    places.append(low - first)
+            slot, all_here = self._publish(kind, signed, *pieces, places=places, ends=ends if divided else None)
+            yield all_here
+            if first == 0:
+                self._check(slot, kind, signed, same_length=signature is not None)
+                headers = self._headers[slot]
+                most = int(headers[:, 2].max())
+                for rank, span in reads.items():
+                    begin, end = (int(headers[rank, 2 + self.rank + at]) for at in (1, 2)) if divided else (0, -1)
+                    end = int(headers[rank, 2]) if end < 0 else end
+                    if end - begin != span.nbytes:
+                        raise TrainingError(
+                            f"{kind}: rank {rank} sends {end - begin:,} bytes to rank {self.rank}, whose tensor has "
+                            f"{span.nbytes:,}; both need the same shape and type"
+                        )
+                    parts[rank] = begin, end
+            at = self._start(slot) - first
+            for rank, (begin, end) in parts.items():
+                low, high = max(first, begin), min(first + self._slot, end)
+                if low < high:
+                    _move(reads[rank].address + low - begin, self._rows[rank] + at + low, high - low)
+            first += self._slot
+
+    def _publish(
+        self,
+        kind: str,
+        signature: tuple[int, int],
+        *pieces: ByteSpan,
+        places: Sequence[int] = (0,),
+        ends: Sequence[int] | None = None,
+    ) -> tuple[int, Arrival]:
+        """Write a header and these pieces to this rank's next slot, and tick; return the slot, and when all have.
+
+        The header holds the operation and what must be equal on all ranks, and then the bytes that this rank sends or,
+        where they are divided, from where to where each rank's part goes.
+        """
+        slot = self._fill(*pieces, places=places)
+        header = self._headers[slot][self.rank]
+        header[0] = OPERATIONS.index(kind) | signature[0] << 8
+        header[1] = signature[1]
+        if ends is None:
+            header[2] = signature[1]
+        else:
+            header[2] = ends[-1]
+            header[3 : 3 + len(ends)] = ends
+            header[3 + len(ends) : 4 + self.size] = 0
+        return slot, self._tick()
+
+    def _fill(self, *pieces: ByteSpan, places: Sequence[int] = (0,)) -> int:
+        slot, self._turn = self._turn, (self._turn + 1) % SLOTS_PER_ROW
+        start = self._rows[self.rank] + self._start(slot)
+        for piece, place in zip(pieces, places, strict=False):
+            if piece.nbytes:
+                _move(start + place, piece.address, piece.nbytes)
+        return slot
+
+    def _tick(self) -> Arrival:
+        self._counters.tick()
+        return self._counters.arrival(self._others)
+
+    def _start(self, slot: int) -> int:
+        """Return where the contents of a slot begin in every row."""
+        return slot * (self._header + self._slot) + self._header
+
+    def _check(self, slot: int, kind: str, signature: tuple[int, int], *, same_length: bool = True) -> None:
+        """Raise an error where the ranks have not begun the same operation on tensors of the same size and type."""
+        headers = self._headers[slot]
+        own = OPERATIONS.index(kind) | signature[0] << 8
+        is_same = headers[:, 0] == own
+        if same_length:
+            is_same &= headers[:, 1] == signature[1]
+        if not is_same.all():
+            other = int(np.flatnonzero(~is_same)[0])
+            first, second = (self._describe(headers[rank], rank) for rank in sorted((self.rank, other)))
+            raise TrainingError(
+                f"{first}, but {second}; all ranks must call the same operations in the same order, with tensors of "
+                "the same size and type"
+            )
+
+    def _describe(self, header: NDArray[np.int64], rank: int) -> str:
+        code = int(header[0])
+        dtype = (code >> 8) & 0xFF
+        kind = OPERATIONS[code & 0xFF]
+        of_type = f" of {str(DTYPES[dtype]).removeprefix('torch.')}" if "reduce" in kind else ""
+        return f"rank {rank} called {kind} with {int(header[1]):,} bytes{of_type}"
+
+    def _members(self, dtype: torch.dtype, at: int, nbytes: int) -> list[Any]:
+        """Return these bytes of each row."""
+        if dtype not in self._arrays:
+            rows = [self._memory[rank, : row_bytes(self.size)] for rank in range(self.size)]
+            if dtype in IN_TORCH:
+                self._arrays[dtype] = [torch.from_numpy(row).view(dtype) for row in rows]
+            else:
+                self._arrays[dtype] = [row.view(NUMPY[dtype]) for row in rows]
+        begin, end = at // dtype.itemsize, (at + nbytes) // dtype.itemsize
+        return [array[begin:end] for array in self._arrays[dtype]]
+
+    def _reduce(self, members: list[Any], dtype: torch.dtype, reduction: str, outs: Sequence[int]) -> None:
+        """Reduce arrays in rank order, block by block, and write the result to these addresses."""
+        combine, total, place = self._kernels.get((dtype, reduction)) or self._make_kernel(dtype, reduction)
+        width, count = dtype.itemsize, len(members[0])
+        most = BLOCK_BYTES // width
+        with np.errstate(all="ignore"):  # a diverging model is not our concern
+            for first in range(0, count, most):
+                last = min(first + most, count)
+                block = total[: last - first]
+                result = combine_in_rank_order([member[first:last] for member in members], combine, block)
+                if reduction == "AVG":
+                    _divide(result, self.size, block)
+                elif result is not block:  # there is one rank
+                    block[...] = result
+                for out in outs:
+                    _move(out + first * width, place, (last - first) * width)
+
+    def _make_kernel(self, dtype: torch.dtype, reduction: str) -> tuple[Any, Any, int]:
+        """Return the function of two arrays, memory for its result, and the address of that."""
+        total: Any = self._scratch
+        total = torch.from_numpy(total).view(dtype) if dtype in IN_TORCH else total.view(NUMPY[dtype])
+        found = check_reduction(dtype, reduction), total, self._scratch.ctypes.data
+        self._kernels[dtype, reduction] = found
+        return found
+
+
+def _around(address: int, start: int, stop: int, length: int) -> tuple[ByteSpan, ByteSpan]:
+    """Return the bytes from an address on that lie before and after a slice of them."""
+    return ByteSpan(address, start), ByteSpan(address + stop, length - stop)
+
+
+def _numbered(tensors: Sequence[Tensor]) -> dict[int, ByteSpan]:
+    return {rank: span_of(tensor) for rank, tensor in enumerate(tensors)}
+
+
+def _divide(result: Any, size: int, out: Any) -> None:
+    library: Any = torch if isinstance(result, Tensor) else np
+    if library is np and not np.issubdtype(result.dtype, np.inexact):
+        np.floor_divide(result, size, out=out)
+    else:
+        library.divide(result, size, out=out)
+
+
+def check_reduction(dtype: torch.dtype, reduction: str) -> Callable[..., Any]:
+    """Return numpy's or torch's function for a reduction; an error says what cannot be reduced."""
+    if reduction not in COMBINE:
+        raise TrainingError(f"the tenfold backend has no reduction {reduction}; it has {', '.join(COMBINE)}")
+    name = str(dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise TrainingError(f"the tenfold backend does not reduce tensors of type {name}; cast them first")
+    if reduction[0] == "B" and (dtype.is_floating_point or dtype.is_complex):
+        raise TrainingError(f"{reduction} is a reduction of integers; the tensors are of type {name}")
+    found: Callable[..., Any] = getattr(torch if dtype in IN_TORCH else np, COMBINE[reduction])
+    return found
+
+
+def _sign(dtype: torch.dtype, reduction: str, root: int | None) -> int:
+    """Return what must be equal on all ranks as a number: type, reduction and root."""
+    return DTYPES.index(dtype) | list(COMBINE).index(reduction) << 8 | (0 if root is None else root + 1) << 16
+
+
+def _header_bytes(size: int) -> int:
+    return _round_up(8 * (4 + size), ALIGNED)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

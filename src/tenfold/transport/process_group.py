@@ -1,0 +1,487 @@
+"""A process group of torch.distributed over shared memory: `init_process_group("tenfold")`.
+
+torch.distributed's functions, DistributedDataParallel and whatever is built on them call the methods of a
+`ProcessGroup`. Here each makes the tensors contiguous, chooses the operation (`memory/shared_collectives.py`,
+`memory/shared_messages.py`, between hosts `network/host_collectives.py`) and begins it (`process_group_work.py`).
+"""
+
+import functools
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import Work
+
+from tenfold.errors import ExperimentError
+from tenfold.transport.memory.shared_collectives import SharedCollectives, Steps, check_reduction, row_bytes, span_of
+from tenfold.transport.memory.shared_messages import SharedMessages
+from tenfold.transport.network.host_collectives import HostCollectives
+from tenfold.transport.process_group_members import Members, RankWatch
+from tenfold.transport.process_group_work import CollectiveError, GlooMessage, GroupWork, Progress
+from tenfold.transport.segment import Counters
+from tenfold.transport.torch_distributed import choose_interface
+
+_ProcessGroup: Any = dist.ProcessGroup
+BARRIER_TAG, ANSWER_TAG = -2, -3
+"""Tags of the messages of `monitored_barrier`; those of users are not negative."""
+
+
+def _admit_monitored_barrier() -> None:
+    """Let `torch.distributed.monitored_barrier`, which refuses all backends but gloo by their names, take this one."""
+    original = dist.monitored_barrier
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        found = dist.group.WORLD if group is None else group
+        if isinstance(found, TenfoldProcessGroup):
+            found.monitored_barrier(timeout, wait_all_ranks)
+        else:
+            original(group, timeout, wait_all_ranks)
+
+    dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored_barrier
+
+
+class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
+    """One rank of a group. Reductions are made in rank order, so a run repeats bit for bit."""
+
+    supports_splitting = False
+    supports_coalescing = False
+
+    def __init__(self, store: Any, rank: int, numbers: Sequence[int], timeout: float) -> None:
+        """Meet the other ranks; `numbers` are the ranks' numbers among all ranks, for error messages."""
+        super().__init__(rank, len(numbers))
+        _admit_monitored_barrier()
+        self._rank, self._size, self._timeout = rank, len(numbers), timeout
+        self._name = self._desc = ""
+        self._store = store
+        self._members = members = Members(store, rank, numbers, timeout)
+        segment, local = members.segment, members.host.index(rank)
+        counters = Counters(segment, local, timeout, numbers)
+        self._watch = RankWatch(members)
+        self._collectives: Any = SharedCollectives(segment, counters, local)
+        self._messages = SharedMessages(segment, local, row_bytes(segment.size))
+        self._hosts: HostCollectives | None = None
+        if len(members.hosts) > 1:
+            if os.environ.get("MASTER_ADDR"):
+                choose_interface(os.environ["MASTER_ADDR"])
+            self._hosts = HostCollectives(store, rank, members.hosts, self._collectives, timeout)
+            self._collectives = self._hosts
+        self._progress = Progress(self._watch, self._messages.advance)
+        self._is_open = True
+
+    # What torch asks about a group.
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """Return the name of the backend."""
+        return "tenfold"
+
+    def _get_backend_name(self) -> str:
+        return "tenfold"
+
+    name = getBackendName
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """Return the name by which torch finds this group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
+        """Set the name by which torch finds this group."""
+        self._name = name
+
+    _set_group_name = setGroupName
+    group_name = property(getGroupName)
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        """Return what the group is for."""
+        return self._desc
+
+    def setGroupDesc(self, text: str) -> None:  # noqa: N802 - torch's name
+        """Set what the group is for."""
+        self._desc = text
+
+    _set_group_desc = setGroupDesc
+    group_desc = property(getGroupDesc)
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        self._check_device(device)
+        return self
+
+    def get_group_store(self) -> Any:
+        """Return the store by which the ranks met."""
+        return self._store
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Change how long operations that are begun from now on may take."""
+        self._timeout = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        """Leave the group; ranks that still wait for this one get an error."""
+        if self._is_open:
+            self._is_open = False
+            self._progress.close()
+            self._progress.fail(CollectiveError("this process group was destroyed"))
+            self._watch.leave()
+            if self._hosts is not None:
+                self._hosts.close()
+            self._members.leave()
+
+    def abort(self) -> None:
+        """End the waiting of all ranks with an error."""
+        self._members.segment.abort()
+        self._progress.fail(CollectiveError("this process group was aborted"))
+
+    # Collective operations.
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> GroupWork:
+        """Replace tensors by their reduction over all ranks."""
+        tensors = tensors if isinstance(tensors, list) else [tensors]
+        reduction = _reduction(opts, tensors)
+        if len(tensors) == 1 and not tensors[0].is_sparse and tensors[0].is_contiguous():
+            return self._begin("all_reduce", self._collectives.all_reduce(tensors[0], reduction), tensors, opts)
+        return self._begin("all_reduce", self._all_reduce(tensors, reduction), tensors, opts)
+
+    allreduce_coalesced = allreduce
+
+    def _all_reduce(self, tensors: Sequence[Tensor], reduction: str, root: int | None = None) -> Steps:
+        for tensor in tensors:
+            if tensor.is_sparse:
+                yield from self._add_sparse(tensor, reduction)
+                continue
+            flat = tensor.contiguous()
+            yield from self._collectives.all_reduce(flat, reduction, root)
+            _copy_back(flat, tensor)
+
+    def _add_sparse(self, tensor: Tensor, reduction: str) -> Steps:
+        """Replace a sparse tensor by the sum over all ranks, which may have values at different places."""
+        if reduction != "SUM":
+            raise ExperimentError(f"all_reduce of sparse tensors only adds; {reduction} needs dense ones")
+        own = tensor.detach().coalesce()
+        counts = torch.empty(self._size, dtype=torch.int64)
+        yield from self._collectives.all_gather(torch.tensor([own._nnz()]), _parts(counts, self._size))
+        shape = own.values().shape[1:]
+        values = [own.values().new_empty((count, *shape)) for count in counts.tolist()]
+        places = [torch.empty((own.sparse_dim(), count), dtype=torch.int64) for count in counts.tolist()]
+        yield from self._collectives.all_gather(own.indices().contiguous(), places)
+        yield from self._collectives.all_gather(own.values().contiguous(), values)
+        total = torch.sparse_coo_tensor(places[0], values[0], own.shape)
+        for place, value in zip(places[1:], values[1:], strict=True):
+            total = total + torch.sparse_coo_tensor(place, value, own.shape)
+        with torch.no_grad():
+            tensor.copy_(total.coalesce())
+
+    def reduce(self, tensors: Any, opts: Any = None) -> GroupWork:
+        """Replace the root's tensors by the reduction over all ranks."""
+        reduction = _reduction(opts, tensors)
+        return self._begin("reduce", self._all_reduce(tensors, reduction, opts.rootRank), tensors, opts)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> GroupWork:
+        """Copy the root's tensors."""
+        return self._begin("broadcast", self._broadcast(tensors, opts.rootRank), tensors, opts)
+
+    def _broadcast(self, tensors: Sequence[Tensor], root: int) -> Steps:
+        for tensor in tensors:
+            flat = tensor.contiguous()
+            yield from self._collectives.broadcast(flat, root)
+            _copy_back(flat, tensor)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
+        """Copy every rank's tensors; outputs[i][r] is for the input i of rank r, which may have its own size."""
+        for outs in outputs:
+            self._check_count("all_gather", "output tensors", len(outs))
+        result = [out for outs in outputs for out in outs]
+        return self._begin("all_gather", self._all_gather(list(zip(outputs, inputs, strict=True))), result, opts)
+
+    def _all_gather(self, pairs: Sequence[tuple[Sequence[Tensor], Tensor]]) -> Steps:
+        for outs, own in pairs:
+            flats = [out.contiguous() for out in outs]
+            yield from self._collectives.all_gather(own.contiguous(), flats)
+            for flat, out in zip(flats, outs, strict=True):
+                _copy_back(flat, out)
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
+        """Copy every rank's tensors; outputs[r] are for the inputs of rank r."""
+        self._check_count("all_gather_coalesced", "lists of output tensors", len(outputs))
+        by_input = [[outs[index] for outs in outputs] for index in range(len(inputs))]
+        return self.allgather(by_input, inputs, opts)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> GroupWork:  # noqa: A002
+        """Copy every rank's tensor into one, one after another."""
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
+        """Copy every rank's tensors, those of the same number into one."""
+        for out, own in zip(outputs, inputs, strict=True):
+            if out.numel() != self._size * own.numel() or out.dtype != own.dtype:
+                raise ExperimentError(
+                    f"all_gather: an output of {out.numel():,} {_type(out)} for {self._size} inputs of {own.numel():,} "
+                    f"{_type(own)} each; it needs {self._size * own.numel():,} of the same type"
+                )
+        return self._begin("all_gather", self._all_gather_single(outputs, inputs), list(outputs), opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def _all_gather_single(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Steps:
+        for out, own in zip(outputs, inputs, strict=True):
+            flat = out.contiguous()
+            yield from self._collectives.all_gather(own.contiguous(), _parts(flat, self._size))
+            _copy_back(flat, out)
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
+        """Copy every rank's tensor on the root."""
+        outs = outputs[0] if outputs else []
+        if opts.rootRank == self._rank:
+            self._check_count("gather", "output tensors", len(outs))
+        return self._begin("gather", self._gather(outs, inputs[0], opts.rootRank), outs, opts)
+
+    def _gather(self, outs: Sequence[Tensor], own: Tensor, root: int) -> Steps:
+        flats = [out.contiguous() for out in outs]
+        yield from self._collectives.gather(own.contiguous(), flats, root)
+        for flat, out in zip(flats, outs, strict=True):
+            _copy_back(flat, out)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
+        """Copy this rank's tensor of those that the root has."""
+        parts = inputs[0] if inputs else []
+        if opts.rootRank == self._rank:
+            self._check_count("scatter", "input tensors", len(parts))
+        return self._begin("scatter", self._scatter(outputs[0], parts, opts.rootRank), outputs, opts)
+
+    def _scatter(self, out: Tensor, parts: Sequence[Tensor], root: int) -> Steps:
+        flat = out.contiguous()
+        yield from self._collectives.scatter(flat, [part.contiguous() for part in parts], root)
+        _copy_back(flat, out)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
+        """Reduce the input for each rank over all ranks, and keep this rank's."""
+        reduction = _reduction(opts, outputs)
+        for parts in inputs:
+            self._check_count("reduce_scatter", "input tensors", len(parts))
+        pairs = list(zip(outputs, inputs, strict=True))
+        for out, parts in pairs:
+            if parts[self._rank].numel() != out.numel():
+                raise ExperimentError(
+                    f"reduce_scatter: an output of {out.numel():,} for an input of {parts[self._rank].numel():,}; "
+                    "both need the same size"
+                )
+        return self._begin("reduce_scatter", self._reduce_scatter(pairs, reduction), list(outputs), opts)
+
+    def _reduce_scatter(self, pairs: Sequence[tuple[Tensor, Sequence[Tensor]]], reduction: str) -> Steps:
+        for out, parts in pairs:
+            flat = out.contiguous()
+            yield from self._collectives.reduce_scatter([part.contiguous() for part in parts], flat, reduction)
+            _copy_back(flat, out)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> GroupWork:  # noqa: A002
+        """Reduce a tensor over all ranks, and keep this rank's part of it."""
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
+        """Reduce tensors over all ranks, and keep this rank's part of each."""
+        for out, whole in zip(outputs, inputs, strict=True):
+            if whole.numel() != self._size * out.numel():
+                raise ExperimentError(
+                    f"reduce_scatter: an input of {whole.numel():,} for {self._size} outputs of {out.numel():,} each; "
+                    f"it needs {self._size * out.numel():,}"
+                )
+        return self.reduce_scatter(list(outputs), [_parts(whole.contiguous(), self._size) for whole in inputs], opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
+        """Send a tensor to every rank, and receive one from each."""
+        self._check_count("all_to_all", "input tensors", len(inputs))
+        self._check_count("all_to_all", "output tensors", len(outputs))
+        return self._begin("all_to_all", self._all_to_all(outputs, inputs), list(outputs), opts)
+
+    def _all_to_all(self, outs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Steps:
+        flats = [out.contiguous() for out in outs]
+        yield from self._collectives.all_to_all(flats, [part.contiguous() for part in inputs])
+        for flat, out in zip(flats, outs, strict=True):
+            _copy_back(flat, out)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = None,
+    ) -> GroupWork:
+        """Send a part of a tensor to every rank, and receive one from each; without sizes all are equal."""
+        flat = output.contiguous()
+        outs = self._split("output", flat, output_splits)
+        inputs = self._split("input", input.contiguous(), input_splits)
+        return self._begin("all_to_all", self._all_to_all_single(output, flat, outs, inputs), [output], opts)
+
+    alltoall_base = all_to_all_single
+
+    def _all_to_all_single(
+        self, output: Tensor, flat: Tensor, outs: Sequence[Tensor], inputs: Sequence[Tensor]
+    ) -> Steps:
+        yield from self._collectives.all_to_all(outs, inputs)
+        _copy_back(flat, output)
+
+    def barrier(self, opts: Any = None) -> GroupWork:
+        """Wait for all ranks."""
+        return self._begin("barrier", self._collectives.barrier(), [], opts)
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Wait for all ranks; rank 0 raises an error that names those that did not come in time."""
+        seconds = self._timeout if timeout is None else getattr(timeout, "total_seconds", lambda: timeout)()
+        if self._hosts is not None:
+            self._hosts.gloo.monitored_barrier(timedelta(seconds=seconds), wait_all_ranks)
+            return
+        token, number = torch.zeros(1, dtype=torch.uint8), self._members.numbers[self._rank]
+        if self._rank:
+            try:
+                self._message("send", token, 0, BARRIER_TAG, seconds).wait()
+                self._message("recv", token.clone(), 0, ANSWER_TAG, seconds).wait()
+            except CollectiveError as error:
+                raise CollectiveError(
+                    f"Rank {number} successfully reached monitoredBarrier, but received errors while waiting for "
+                    f"send/recv from rank {self._members.numbers[0]}: {error}"
+                ) from None
+            return
+        if seconds <= 0:
+            raise CollectiveError(f"Rank {number} timed out in monitoredBarrier after 0 ms")
+        others, missing = range(1, self._size), []
+        receives = [self._message("recv", token.clone(), other, BARRIER_TAG, seconds) for other in others]
+        for other, receive in zip(others, receives, strict=True):
+            try:
+                receive.wait()
+            except CollectiveError:
+                missing.append(self._members.numbers[other])
+                if not wait_all_ranks:
+                    break
+        if missing:
+            which = f"Ranks {', '.join(map(str, missing))}" if wait_all_ranks else f"Rank {missing[0]}"
+            raise CollectiveError(
+                f"[Rank {number}]: {which} failed to pass monitoredBarrier in {1000 * seconds:.0f} ms"
+            )
+        for other in others:
+            self._message("send", token, other, ANSWER_TAG, seconds).wait()
+
+    # Messages.
+
+    def send(self, tensors: Any, receiver: int, tag: int = 0) -> Work:
+        """Begin to send a tensor to a rank."""
+        if self._hosts is not None:
+            return GlooMessage(self._hosts.gloo.send([tensors[0].contiguous()], receiver, tag), self._watch)
+        return self._message("send", tensors[0].contiguous(), receiver, tag, self._timeout)
+
+    def recv(self, tensors: Any, sender: int, tag: int = 0) -> Work:
+        """Begin to receive a tensor from a rank."""
+        if self._hosts is not None:
+            return GlooMessage(self._hosts.gloo.recv(tensors, sender, tag), self._watch)
+        return self._message("recv", tensors[0], sender, tag, self._timeout)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+        """Begin to receive a tensor from any rank."""
+        if self._hosts is not None:
+            return GlooMessage(self._hosts.gloo.recv_anysource(tensors, tag), self._watch)
+        return self._message("recv", tensors[0], None, tag, self._timeout)
+
+    def _message(self, name: str, tensor: Tensor, peer: int | None, tag: int, timeout: float) -> GroupWork:
+        self._check_tensors([tensor])
+        flat = tensor.contiguous()
+        with self._progress.lock:
+            if name == "send":
+                assert peer is not None
+                transfer: Any = self._messages.send(span_of(flat), peer, tag)
+            else:
+                transfer = self._messages.receive(span_of(flat), peer, tag)
+        work = GroupWork(self._progress, name, self._transfer(transfer, flat, tensor), [tensor], timeout, transfer)
+        return self._progress.begin(work)
+
+    def _transfer(self, transfer: Any, flat: Tensor, tensor: Tensor) -> Steps:
+        try:
+            yield transfer
+        finally:
+            if not transfer():
+                self._messages.cancel(transfer)
+        transfer.finish()
+        _copy_back(flat, tensor)
+
+    # What they share.
+
+    def _begin(self, name: str, steps: Steps, tensors: Sequence[Tensor], opts: Any) -> GroupWork:
+        self._check_tensors(tensors)
+        timeout = self._timeout
+        if opts is not None and opts.timeout > timedelta(0):
+            timeout = opts.timeout.total_seconds()
+        work = GroupWork(self._progress, name, steps, list(tensors), timeout)
+        blocking = opts is not None and not opts.asyncOp
+        if not _profiler_enabled():
+            return self._progress.begin(work, blocking=blocking)
+        with torch.profiler.record_function(f"tenfold:{name}"):
+            return self._progress.begin(work, blocking=blocking)
+
+    def _check_tensors(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            if tensor.device.type != "cpu":
+                self._check_device(tensor.device)
+
+    def _check_device(self, device: torch.device | str) -> None:
+        kind = torch.device(device).type
+        if kind != "cpu":
+            raise ExperimentError(
+                f'the tenfold backend moves CPU tensors, not those on {kind}; use init_process_group("nccl") or '
+                f'init_process_group("cpu:tenfold,cuda:nccl")'
+            )
+
+    def _check_count(self, name: str, what: str, count: int) -> None:
+        if count != self._size:
+            raise ExperimentError(f"{name}: {count} {what} for {self._size} ranks; it needs one for each")
+
+    def _split(self, which: str, flat: Tensor, splits: Sequence[int]) -> list[Tensor]:
+        """Return the parts of a tensor by rank, of these lengths along its first dimension."""
+        rows = flat.shape[0] if flat.dim() else 1
+        if not splits:
+            if rows % self._size:
+                raise ExperimentError(
+                    f"all_to_all: the {which} has {rows} rows, which {self._size} ranks cannot share equally; give the "
+                    "sizes of the parts"
+                )
+            splits = [rows // self._size] * self._size
+        self._check_count("all_to_all", f"sizes of {which} parts", len(splits))
+        if sum(splits) != rows:
+            raise ExperimentError(f"all_to_all: the sizes of {which} parts sum to {sum(splits)}, not to {rows} rows")
+        width = flat.numel() // rows if rows else 0
+        return list(flat.view(-1).split([size * width for size in splits]))  # type: ignore[no-untyped-call]
+
+
+def _reduction(opts: Any, tensors: Sequence[Tensor]) -> str:
+    name = "SUM" if opts is None else str(opts.reduceOp.op.name)
+    check_reduction(tensors[0].dtype, name)
+    return name
+
+
+def _copy_back(flat: Tensor, tensor: Tensor) -> None:
+    """Write to a tensor what was received in a contiguous copy of it."""
+    if flat is not tensor and flat.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(flat)
+
+
+def _parts(flat: Tensor, count: int) -> list[Tensor]:
+    return list(flat.view(-1).split(max(1, flat.numel() // count))) if flat.numel() else [flat] * count  # type: ignore[no-untyped-call]
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
