@@ -18,12 +18,12 @@ from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Work
 
 from tenfold.errors import ExperimentError
-from tenfold.transport.memory.shared_collectives import SharedCollectives, Steps, check_reduction, row_bytes, span_of
-from tenfold.transport.memory.shared_messages import SharedMessages
-from tenfold.transport.network.host_collectives import HostCollectives
+from tenfold.transport.host_collectives import HostCollectives
 from tenfold.transport.process_group_members import Members, RankWatch
 from tenfold.transport.process_group_work import CollectiveError, GlooMessage, GroupWork, Progress
 from tenfold.transport.segment import Counters
+from tenfold.transport.shared_collectives import SharedCollectives, Steps, check_reduction, row_bytes, span_of
+from tenfold.transport.shared_messages import SharedMessages
 from tenfold.transport.torch_distributed import choose_interface
 
 _ProcessGroup: Any = dist.ProcessGroup

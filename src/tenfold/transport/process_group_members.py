@@ -15,12 +15,12 @@ from tenfold.machine.rank_guard import kill_if_stopped, start_guard
 from tenfold.transport.base import CHECK_SECONDS, wait
 from tenfold.transport.failure_detector import BEAT, SILENCE, FailureDetector, start_detector
 from tenfold.transport.meeting import REPORT_STOP
-from tenfold.transport.memory.shared_collectives import row_bytes
-from tenfold.transport.memory.shared_messages import ring_bytes
 from tenfold.transport.multi_host import Hosts, hosts_of
 from tenfold.transport.network import LEAVE_SECONDS
 from tenfold.transport.process_group_work import CollectiveError, GroupWork, RankLost
 from tenfold.transport.segment import Segment, StopReason
+from tenfold.transport.shared_collectives import row_bytes
+from tenfold.transport.shared_messages import ring_bytes
 
 
 class Members:

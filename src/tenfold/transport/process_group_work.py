@@ -21,7 +21,7 @@ from torch.futures import Future
 
 from tenfold.errors import TrainingError, WorkerLost
 from tenfold.transport.base import CHECK_SECONDS, LONGEST_NAP, YIELD_SECONDS, wait
-from tenfold.transport.memory.shared_collectives import Steps
+from tenfold.transport.shared_collectives import Steps
 
 LINGER_SECONDS = 0.0005
 """Seconds for which the thread that begins an asynchronous operation carries it on itself: most have ended by then, and

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tenfold.transport.base import combine_in_rank_order
-from tenfold.transport.memory.shared_collectives import COMBINE, SharedCollectives, Steps
 from tenfold.transport.multi_host import Hosts
+from tenfold.transport.shared_collectives import COMBINE, SharedCollectives, Steps
 
 
 class HostCollectives:

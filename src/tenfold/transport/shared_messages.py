@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tenfold.errors import TrainingError
-from tenfold.transport.memory.shared_collectives import ByteSpan
 from tenfold.transport.segment import Segment
+from tenfold.transport.shared_collectives import ByteSpan
 
 RING_MEMORY, MOST_RING, LEAST_RING = 1 << 26, 1 << 20, 1 << 14
 """Bytes of all rings together, and of one; memory that no message has passed through is not in use."""

@@ -1,1 +1,0 @@
-"""Workers on one machine: memory that all of them map."""

@@ -1,1 +1,0 @@
-"""Ranks that a launcher started, on one host or many."""
