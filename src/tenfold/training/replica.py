@@ -53,6 +53,7 @@ class Replica:
         *,
         steps_per_epoch: int,
         rate_scale: float = 1.0,
+        labels_per_sample: float = 1.0,
         warmup: float | None = None,
         vector: Tensor | None = None,
     ) -> None:
@@ -61,7 +62,12 @@ class Replica:
         self.training = training
         self.loss = loss
         self.rates = plan_rates(
-            training, network, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale, warmup=warmup
+            training,
+            network,
+            steps_per_epoch=steps_per_epoch,
+            rate_scale=rate_scale,
+            labels_per_sample=labels_per_sample,
+            warmup=warmup,
         )
         self.rate = self.rates.base
         self.optimizer = make_optimizer(training, network, self.rate)
@@ -241,6 +247,7 @@ def plan_rates(
     *,
     steps_per_epoch: int,
     rate_scale: float = 1.0,
+    labels_per_sample: float = 1.0,
     warmup: float | None = None,
 ) -> Rates:
     """Return the learning rate of every step of a network's run.
@@ -251,6 +258,6 @@ def plan_rates(
     """
     epochs = warmup if warmup is not None else training.warmup or 0.0
     steps = steps_per_epoch * training.epochs
-    base = base_rate(training, network)
+    base = base_rate(training, network, labels_per_sample)
     schedule = choose_schedule(training, base, steps_per_epoch)
     return Rates(base * rate_scale, schedule, steps=steps, warmup_steps=epochs * steps_per_epoch)
