@@ -49,6 +49,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     f"{BY_SAMPLES}, embeddings by sgd": EMBEDDED_BY_SGD,
     "embeddings by sgd": EMBEDDED_BY_SGD,
     **{f"embeddings {lr:g}": {"optimizer_options": {"embedding_lr": lr}} for lr in (0.001, 0.003, 0.01, 0.03)},
+    **{f"rate {lr:g}": {"lr": lr} for lr in (0.0075, 0.015, 0.03, 0.06, 0.12, 0.21, 0.4)},
     "sgd": {"optimizer": "sgd", "lr_scaling": "auto"},
     AS_LONG: {"optimizer": "sgd", "lr_scaling": "auto"},
     "adamw": {"optimizer": "adamw", "lr_scaling": "sqrt"},
