@@ -6,7 +6,8 @@
 Settings are compared on a validation part that is taken out of the training part; `--part test` trains on the whole
 training part and shows the test part, for the setting that was chosen. All replicas of a run learn in one process, as
 on a virtual cluster. A cell is the mean over the seeds with half their range, and the difference from the best setting
-with one worker, in points (for the regression in percent of its error). No run starts after `--minutes`.
+with one worker, in points (for errors and perplexities in percent). No run starts after `--minutes`. With the setting
+"rate by samples" a sequence counts as one label, however many it has.
 The setting "sgd, as long" has the epochs that take SGD as long on a CPU as those of the task take Muon, rounded up; the
 CPU times of their steps are measured first.
 """
@@ -22,6 +23,7 @@ from time import perf_counter, thread_time
 from typing import Any
 
 import torch
+from sklearn.datasets import load_diabetes
 from support.options import make_parser, write_json
 from torch import Tensor, nn
 
@@ -33,14 +35,21 @@ from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.machine.cores import using_threads
 from tenfold.runs import Stopwatch
-from tenfold.training import Replica, choose_loss
+from tenfold.training import Replica, base_rate, choose_loss
 from tenfold.workers.task import Task, make_network
 
 VALIDATION = 1 / 6
 MUON = {"optimizer": "muon", "lr_scaling": "sqrt"}
 AS_LONG = "sgd, as long"
+BY_SAMPLES = "rate by samples"
+EMBEDDED_BY_SGD = {"optimizer_options": {"embeddings": "partner"}}
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
+    BY_SAMPLES: {},
+    f"{BY_SAMPLES}, embeddings by sgd": EMBEDDED_BY_SGD,
+    "embeddings by sgd": EMBEDDED_BY_SGD,
+    **{f"embeddings {lr:g}": {"optimizer_options": {"embedding_lr": lr}} for lr in (0.001, 0.003, 0.01, 0.03)},
+    **{f"rate {lr:g}": {"lr": lr} for lr in (0.0075, 0.015, 0.03, 0.06, 0.12, 0.21, 0.4)},
     "sgd": {"optimizer": "sgd", "lr_scaling": "auto"},
     AS_LONG: {"optimizer": "sgd", "lr_scaling": "auto"},
     "adamw": {"optimizer": "adamw", "lr_scaling": "sqrt"},
@@ -130,6 +139,85 @@ class TopicTransformer(nn.Module):
         return self.output(z.mean(1))  # type: ignore[no-any-return]
 
 
+def sentences(
+    sequences: int = 7_200, length: int = 35, classes: int = 50, words: int = 40, topics: int = 8
+) -> tuple[Tensor, Tensor]:
+    """Return sequences of word numbers, and the word after each: a language of `classes` x `words` words.
+
+    A word's class follows from the class before it, by a Markov chain. Which word of its class it is follows Zipf's
+    law, and in a third of the places the topic of the sequence.
+    """
+    generator = torch.Generator().manual_seed(0)
+    follow = torch.rand(classes, classes, generator=generator) ** 12 / torch.arange(1.0, classes + 1)
+    zipf = 1 / torch.arange(1.0, words + 1) ** 1.5
+    topic = torch.randint(topics, (sequences,), generator=generator) * (words // topics)
+    state = torch.randint(classes, (sequences,), generator=generator)
+    text = []
+    for _ in range(length + 1):
+        state = torch.multinomial(follow[state], 1, generator=generator)[:, 0]
+        rank = torch.multinomial(zipf, sequences, replacement=True, generator=generator)
+        shifted = torch.where(torch.rand(sequences, generator=generator) < 1 / 3, (rank + topic) % words, rank)
+        text.append(shifted * classes + state)
+    whole = torch.stack(text, 1)
+    return whole[:, :-1].contiguous(), whole[:, 1:].contiguous()
+
+
+class WordLSTM(nn.Module):
+    """Embeddings, two LSTM layers, and a score for each word, by weights of their own or by the embeddings."""
+
+    def __init__(self, words: int = 2000, width: int = 200, tied: bool = False) -> None:
+        super().__init__()
+        self.words, self.dropout = nn.Embedding(words, width), nn.Dropout(0.2)
+        self.layers = nn.LSTM(width, width, 2, dropout=0.2, batch_first=True)
+        self.output = nn.Linear(width, words)
+        for table in (self.words.weight, self.output.weight):
+            nn.init.uniform_(table, -0.1, 0.1)
+        if tied:
+            self.output.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a score for each word at each place."""
+        z, _ = self.layers(self.dropout(self.words(x)))
+        return self.output(self.dropout(z))  # type: ignore[no-any-return]
+
+
+class TiedWordLSTM(WordLSTM):
+    """Its output layer has the weights of the embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__(tied=True)
+
+
+def shapes(samples: int = 3000, size: int = 28) -> tuple[Tensor, Tensor]:
+    """Return noisy images, and for each pixel whether it is in a disc, a square, a diamond or none of them."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.arange(float(size))
+    y = torch.zeros(samples, size, size, dtype=torch.long)
+    for kind, distance in enumerate((torch.hypot, torch.maximum, torch.add), start=1):
+        column, row, radius = (torch.rand(samples, 1, 1, generator=generator) * 20 + 4 for _ in range(3))
+        away = distance((pixels - column).abs(), (pixels[:, None] - row).abs())
+        y[away < radius / 5 + 2] = kind
+    tones = torch.tensor([0.0, 0.5, 0.8, 1.1])[y]
+    return (tones + 0.5 * torch.randn(y.shape, generator=generator))[:, None], y
+
+
+class PixelCNN(nn.Sequential):
+    """Four convolutions, one of them on a coarser grid, and a score for each kind of pixel."""
+
+    def __init__(self) -> None:
+        wide, fine = nn.Conv2d(32, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1)
+        first, coarse = nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1, stride=2)
+        up = nn.Upsample(scale_factor=2)
+        super().__init__(first, nn.ReLU(), coarse, nn.ReLU(), wide, nn.ReLU(), up, fine, nn.ReLU(), nn.Conv2d(32, 4, 1))
+
+
+def diabetes() -> tuple[Tensor, Tensor]:
+    """Return scikit-learn's table of 442 patients, with standardized targets."""
+    x, y = load_diabetes(return_X_y=True)
+    targets = torch.tensor(y, dtype=torch.float32)[:, None]
+    return torch.tensor(x, dtype=torch.float32) * len(x) ** 0.5, (targets - targets.mean()) / targets.std()
+
+
 def friedman(samples: int = 20_000) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of Friedman's first function (1991), with noise of deviation 0.3 in 4.9."""
     generator = torch.Generator().manual_seed(0)
@@ -151,6 +239,10 @@ TASKS: dict[str, dict[str, Any]] = {
     "fashion-batchnorm": {"model": "lenet5", "batchnorm": True, "data": "fashion-mnist", "epochs": 5},
     "topics-transformer": {"model": TopicTransformer, "data": topics, "epochs": 5},
     "regression": {"model": "mlp", "hidden": [64, 64], "data": friedman, "epochs": 20, "metrics": ["rmse"]},
+    "diabetes": {"model": "mlp", "hidden": [64, 64], "data": diabetes, "epochs": 30, "metrics": ["rmse"]},
+    "words-lstm": {"model": WordLSTM, "data": sentences, "epochs": 2, "batch_size": 20, "metrics": ["perplexity"]},
+    "words-tied": {"model": TiedWordLSTM, "data": sentences, "epochs": 2, "batch_size": 20, "metrics": ["perplexity"]},
+    "pixels": {"model": PixelCNN, "data": shapes, "epochs": 4, "batch_size": 16},
 }
 
 
@@ -204,9 +296,11 @@ def planned(arguments: argparse.Namespace) -> Iterator[tuple[str, str, int, int]
 def train(
     arguments: argparse.Namespace, splits: dict[str, Splits], task: str, setting: str, workers: int, seed: int
 ) -> float:
-    """Train once; return the accuracy, or the error of the regression, on the chosen part."""
-    fields = TASKS[task] | {"batch_size": arguments.batch_size} | SETTINGS[setting]
+    """Train once; return the task's metric on the chosen part."""
+    fields = TASKS[task] | ({"batch_size": arguments.batch_size} if arguments.batch_size else {}) | SETTINGS[setting]
     fields |= {"workers": workers, "seed": seed, "limit": arguments.samples}
+    if setting.startswith(BY_SAMPLES):
+        fields["lr"] = base_rate(resolve_defaults(Experiment(**fields)).training)
     if arguments.part == "validation":
         fields["validation_fraction"] = VALIDATION
     if setting == AS_LONG:
@@ -220,7 +314,12 @@ def train(
         made = replace(made, splits=replace(made.splits, test=None))
     outcome = train_replicas(made, Stopwatch(), lambda _: None)
     metrics = outcome.result["metrics"]
-    return float(metrics["rmse" if task == "regression" else "accuracy"])
+    return float(metrics[TASKS[task].get("metrics", ["accuracy"])[0]])
+
+
+def is_error(task: str) -> bool:
+    """Return whether lower values of the task's metric are better."""
+    return "metrics" in TASKS[task]
 
 
 @cache
@@ -251,7 +350,7 @@ def print_table(arguments: argparse.Namespace, results: dict[tuple[str, str, int
         single = [statistics.fmean(v) for (name, _, workers), v in results.items() if name == task and workers == 1]
         if not any(name == task for name, _, _ in results):
             continue
-        best = (min if task == "regression" else max)(single) if single else None
+        best = (min if is_error(task) else max)(single) if single else None
         print(f"\n{task:<48}{columns}   workers")
         for setting in arguments.settings:
             cells = [cell(task, results.get((task, setting, workers)), best) for workers in arguments.workers]
@@ -262,7 +361,7 @@ def cell(task: str, values: list[float] | None, best: float | None) -> str:
     if not values:
         return ""
     mean, spread = statistics.fmean(values), (max(values) - min(values)) / 2
-    if task == "regression":
+    if is_error(task):
         against = f"{(mean / best - 1) * 100:+.0f}%" if best else ""
         return f"{mean:.4f} ±{spread:.4f} {against}"
     against = f"{(mean - best) * 100:+.2f}" if best else ""
@@ -270,7 +369,7 @@ def cell(task: str, values: list[float] | None, best: float | None) -> str:
 
 
 def show(task: str, value: float) -> str:
-    return f"{value:.4f}" if task == "regression" else f"{value:.2%}"
+    return f"{value:.4f}" if is_error(task) else f"{value:.2%}"
 
 
 if __name__ == "__main__":

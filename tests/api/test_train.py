@@ -43,6 +43,37 @@ def points(count: int = 120, inputs: int = 4, seed: int = 0) -> tuple[Tensor, Te
     return x, (x.sum(1) > 0).long()
 
 
+class WordModel(nn.Module):
+    """Embeddings, an LSTM and a score for each of 300 words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.lstm = nn.Embedding(300, 32), nn.LSTM(32, 32, batch_first=True)
+        self.output = nn.Linear(32, 300)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.lstm(self.words(x))[0])
+
+
+def text() -> tuple[Tensor, Tensor]:
+    """Sequences in which one of three words follows each word, and of these the first most often."""
+    generator = torch.Generator().manual_seed(0)
+    follow = torch.randint(300, (300, 3), generator=generator)
+    words = [torch.randint(300, (500,), generator=generator)]
+    for _ in range(20):
+        choice = torch.multinomial(torch.tensor([0.6, 0.3, 0.1]), 500, replacement=True, generator=generator)
+        words.append(follow[words[-1], choice])
+    sequences = torch.stack(words, 1)
+    return sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()
+
+
+def test_the_defaults_suit_a_language_model_with_small_batches() -> None:
+    small = {"model": WordModel, "data": text, "epochs": 3, "batch_size": 10, "test_fraction": 0.2}
+    usual, by_adamw = train(**small), train(**small, optimizer="adamw")
+    assert usual.facts["lr"]["base"] == pytest.approx(0.015 * (10 * 20 / 64) ** 0.5)
+    assert usual.history[-1]["test_loss"] < 0.7 * by_adamw.history[-1]["test_loss"]
+
+
 class Points(Dataset[tuple[Tensor, int]]):
     def __init__(self, count: int = 120) -> None:
         self.x, self.y = points(count)

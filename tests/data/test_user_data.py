@@ -39,6 +39,27 @@ class Items(Dataset):
         return X[i % 12], self.y[i]
 
 
+@looped(
+    ("y", "expected"),
+    [
+        (Y, 1),
+        (torch.rand(12), 1),
+        (torch.rand(12, 5), 1),  # one target of five numbers
+        (Y[:, None].expand(12, 5), 5),
+        (torch.where(torch.arange(5) < 2, Y[:, None], -100), 2),
+        (Y[:, None, None].expand(12, 4, 3), 12),
+    ],
+)
+def test_labels_of_a_sample_are_counted(y, expected):
+    assert as_splits((X, y.contiguous())).labels_per_sample == expected
+    assert as_splits(Items(y.contiguous())).labels_per_sample == expected
+
+
+def test_a_label_for_each_of_very_many_positions_is_counted_in_the_first_sample(monkeypatch):
+    monkeypatch.setattr("tenfold.data.user_datasets._MOST_LABELS_KEPT", 10)
+    assert as_splits(Items(Y[:, None].expand(12, 5).contiguous())).labels_per_sample == 5
+
+
 def samples(data=None, *, count=12):
     return data or (X[:count], Y[:count])
 

@@ -17,7 +17,7 @@ class OptimizerTraits:
     lr: float | None = None
     """Its usual learning rate. Default: that of the class's argument `lr`."""
     lr_grows_with_batch: bool = False
-    """The usual learning rate is for 64 samples per step, and grows with the square root of their number."""
+    """The usual learning rate is for 64 labels per step, and grows with the square root of their number."""
     lr_grows_with_workers: bool = False
     """division.lr_scaling = "auto" means "sqrt" for any number of workers."""
     schedule: str = "cosine"

@@ -337,6 +337,8 @@ class Splits:
     """Numbers a model predicts per sample: the classes, or the width of the target."""
     multi_label: bool = False
     """Whether the targets are 0 and 1 in several columns: several labels per sample."""
+    labels_per_sample: float = 1.0
+    """How many class labels a training sample has on average: one, or one for each of its positions."""
     groups: NDArray[Any] | None = None
     """The group of each training sample, where samples belong together."""
     fit: "Callable[[Splits], Splits] | None" = None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from tenfold.common.catalog import suggest
@@ -298,7 +299,21 @@ def _described(
     several = targets is not None and targets.dim() == 2 and targets.shape[1] > 1
     multi_label = targets is not None and several and bool((targets.square() == targets).all())
     whole: dict[str, Any] = dict(parts, multi_label=multi_label)
-    return Splits(name=name, **whole, shape=shapes["train"], classes=classes, outputs=classes or width or 1)
+    return Splits(
+        name=name,
+        **whole,
+        shape=shapes["train"],
+        classes=classes,
+        outputs=classes or width or 1,
+        labels_per_sample=1.0 if classes is None or multi_label else _labels_per_sample(targets, samples["train"][1]),
+    )
+
+
+def _labels_per_sample(targets: Tensor | None, first: Tensor) -> float:
+    """Return how many labels a sample has on average; as many as the first one where the others are not known."""
+    if targets is None:
+        return float((first != NO_LABEL).sum())
+    return 1.0 if targets.dim() == 1 else float((targets != NO_LABEL).sum()) / len(targets)
 
 
 def _classes(parts: dict[str, Part], rules: LabelRules) -> int:

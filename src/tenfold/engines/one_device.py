@@ -314,7 +314,14 @@ def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, 
     if (reason := cannot_step_together(task.experiment)) is not None:
         raise ExperimentError(reason)
     network = make_network(task).to(devices.resolve(machine.device))
-    rates = plan_rates(training, network, steps_per_epoch=task.steps_per_epoch, rate_scale=scale, warmup=warmup)
+    rates = plan_rates(
+        training,
+        network,
+        steps_per_epoch=task.steps_per_epoch,
+        rate_scale=scale,
+        labels_per_sample=task.splits.labels_per_sample,
+        warmup=warmup,
+    )
     loss = choose_loss(training, task.splits.classes, task.splits.loss_unit)
     return Fused(network, k, training, loss, found[0], rates=rates, method=machine.fused, gradients_only=gradients_only)
 

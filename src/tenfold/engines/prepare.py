@@ -147,7 +147,10 @@ def describe(task: Task) -> dict[str, Any]:
         "code": _commit(),
         "own_files": own_files(task.experiment),
         "parameters": parameter_count(network),
-        "lr": {"base": base_rate(task.experiment.training, network), "scale": rate_scale(task.experiment)},
+        "lr": {
+            "base": base_rate(task.experiment.training, network, splits.labels_per_sample),
+            "scale": rate_scale(task.experiment),
+        },
         "data": {
             "name": splits.name,
             "shape": splits.shape if isinstance(splits.shape, dict) else list(splits.shape),

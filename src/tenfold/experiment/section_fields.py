@@ -152,7 +152,10 @@ class Training(Section):
     """The optimizer: sgd, adam, adamw, rmsprop, adagrad, lbfgs or muon;
     "package.module:Optimizer", a class such as torch.optim.NAdam, or a function of the parameters that returns one."""
     lr: Annotated[float, Field(gt=0)] | None = None
-    """Learning rate. Default: sgd 0.05, muon 0.015 sqrt(batch_size / 64), adagrad 0.01, lbfgs 0.1, others 0.001."""
+    """Learning rate. Default: sgd 0.05, muon 0.015 sqrt(labels of a step / 64), adagrad 0.01, lbfgs 0.1, others 0.001.
+
+    The labels of a step are batch_size, or where each position of a sample has a label, as in text, up to 64 times as
+    many."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Momentum of sgd and muon; other optimizers have their own."""
     nesterov: bool = False
@@ -163,8 +166,9 @@ class Training(Section):
     """Further keyword arguments of the optimizer, such as {betas = [0.9, 0.99]}.
 
     For muon: steps (of Newton-Schulz), block (rows of a large matrix that are orthogonalized together, 64), nesterov,
-    partner (sgd or adamw, for what is not a matrix), partner_lr (the same for any number of workers), and output (muon
-    or partner: which of the two changes the last layer)."""
+    embeddings (adamw or partner), embedding_lr (default: lr / 2), partner (sgd or adamw, for what is neither a matrix
+    nor an embedding), partner_lr (the same for any number of workers), and output (muon or partner: which of the two
+    changes the last layer)."""
     schedule: Annotated[
         NameOrObject | None, known_as("schedule", SCHEDULES, None, ""), named_or_imported(SCHEDULES)
     ] = None

@@ -83,10 +83,12 @@ BLOCK = 64
 """Rows of a matrix that are orthogonalized together: with all of 512, a step would take ten times as long."""
 PARTNER_RATES = {"sgd": 0.05, "adamw": 0.001}
 """The partners, with their usual learning rates."""
+EMBEDDING_RATIO = 0.5
+"""The usual learning rate of embeddings in units of Muon's."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for matrices, a partner (sgd or adamw) for all other parameters.
+    """Muon for matrices, AdamW for embeddings, a partner (sgd or adamw) for all other parameters.
 
     With gradient G and momentum B of a matrix W of r rows and c columns:
 
@@ -97,10 +99,12 @@ class Muon(torch.optim.Optimizer):
     NS(Z) is what `steps` Newton-Schulz steps make of Z: with Z = U S V^T, nearly U V^T. A matrix with more than `block`
     rows and columns is divided into equal matrices of about that many rows; it stays whole where no number of rows from
     block/2 to 4 block divides it, such as one with a prime number of rows. Where the trained network is given,
-    convolutions are matrices with a row per output channel, other stacks are taken apart, and embeddings belong to the
-    partner; where parameters are given, all with two or more dimensions are matrices. `output` says which rule ("muon"
-    or "partner") changes the last matrix of the network. The partner's groups keep `lr_ratio`, their learning rate in
-    units of Muon's, for schedules that set all rates at once.
+    convolutions are matrices with a row per output channel, other stacks are taken apart, and embeddings are known,
+    also where an output layer shares their weights; where parameters are given, all with two or more dimensions are
+    matrices. Most rows of an embedding have no gradient in a step, and orthogonalizing would move them all. AdamW
+    changes embeddings with a rate of `embedding_lr`, by default lr / 2; `embeddings = "partner"` leaves them to the
+    partner. `output` says which rule ("muon" or "partner") changes the last matrix of the network. All groups keep
+    `lr_ratio`, their learning rate in units of Muon's, for schedules that set all rates at once.
     """
 
     def __init__(
@@ -114,17 +118,31 @@ class Muon(torch.optim.Optimizer):
         steps: int = 3,
         partner: str = "sgd",
         partner_lr: float | None = None,
+        embeddings: str = "adamw",
+        embedding_lr: float | None = None,
         output: str = "muon",
         block: int = BLOCK,
     ) -> None:
         check_options(
-            lr, momentum=momentum, steps=steps, partner=partner, partner_lr=partner_lr, output=output, block=block
+            lr,
+            momentum=momentum,
+            steps=steps,
+            partner=partner,
+            partner_lr=partner_lr,
+            embeddings=embeddings,
+            embedding_lr=embedding_lr,
+            output=output,
+            block=block,
         )
+        if not isinstance(parameters, nn.Module):
+            parameters = list(parameters)
         shapes = find_matrices(parameters, output=output, block=block)
+        embedded = find_embeddings(parameters) if embeddings == "adamw" else set()
         everything = list(parameters.parameters() if isinstance(parameters, nn.Module) else parameters)
         matrices = [parameter for parameter in everything if parameter in shapes]
-        others = [parameter for parameter in everything if parameter not in shapes]
-        ratio = partner_ratio(lr, partner, partner_lr)
+        tables = [parameter for parameter in everything if parameter in embedded]
+        others = [parameter for parameter in everything if parameter not in shapes and parameter not in embedded]
+        ratio, table_ratio = partner_ratio(lr, partner, partner_lr), embedding_ratio(lr, embedding_lr)
         groups: list[dict[str, Any]] = [
             {
                 "params": matrices,
@@ -132,6 +150,7 @@ class Muon(torch.optim.Optimizer):
                 "shapes": [shapes[parameter] for parameter in matrices],
                 "steps": steps,
             },
+            {"params": tables, "rule": "adamw", "lr": lr * table_ratio, "lr_ratio": table_ratio},
             {"params": others, "rule": partner, "lr": lr * ratio, "lr_ratio": ratio},
         ]
         defaults = {"lr": lr, "lr_ratio": 1.0, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
@@ -237,17 +256,29 @@ class Muon(torch.optim.Optimizer):
 
 
 def check_options(
-    lr: float, *, momentum: float, steps: int, partner: str, partner_lr: float | None, output: str, block: int
+    lr: float,
+    *,
+    momentum: float,
+    steps: int,
+    partner: str,
+    partner_lr: float | None,
+    embeddings: str,
+    embedding_lr: float | None,
+    output: str,
+    block: int,
 ) -> None:
     """Raise ValueError for options that Muon does not have."""
-    if not lr > 0 or not (partner_lr is None or partner_lr > 0):
-        raise ValueError(f"learning rates must be positive, not lr = {lr} and partner_lr = {partner_lr}")
+    for name, rate in {"lr": lr, "partner_lr": partner_lr, "embedding_lr": embedding_lr}.items():
+        if not (rate is None or rate > 0):
+            raise ValueError(f"learning rates must be positive, not {name} = {rate}")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must be at least 0 and less than 1, not {momentum}")
     if not (isinstance(steps, int) and 1 <= steps <= 10):
         raise ValueError(f"steps must be a whole number from 1 to 10, not {steps}")
     if partner not in PARTNER_RATES:
         raise ValueError(f"partner must be {' or '.join(PARTNER_RATES)}, not {partner!r}")
+    if embeddings not in ("adamw", "partner"):
+        raise ValueError(f"embeddings must be adamw or partner, not {embeddings!r}")
     if output not in ("muon", "partner"):
         raise ValueError(f"output must be muon or partner, not {output!r}")
     if not (isinstance(block, int) and block >= 1):
@@ -261,17 +292,21 @@ def find_matrices(
     if not isinstance(parameters, nn.Module):
         parameters = nn.ParameterList(parameters)
     found: dict[Tensor, Shape] = {}
-    embedded: set[Tensor] = set()
     for module in parameters.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-                embedded.add(parameter)
             shape = _stack_shape(module, name, parameter)
             if shape is not None:
                 found[parameter] = shape
+    left_out = find_embeddings(parameters)
     if output == "partner" and found:
-        embedded.add(list(found)[-1])
-    return {parameter: _in_blocks(shape, block) for parameter, shape in found.items() if parameter not in embedded}
+        left_out.add(list(found)[-1])
+    return {parameter: _in_blocks(shape, block) for parameter, shape in found.items() if parameter not in left_out}
+
+
+def find_embeddings(parameters: nn.Module | Iterable[nn.Parameter]) -> set[Tensor]:
+    """Return the weights of a network's embeddings, also where another layer shares them; none of mere parameters."""
+    modules = parameters.modules() if isinstance(parameters, nn.Module) else ()
+    return {module.weight for module in modules if isinstance(module, nn.Embedding | nn.EmbeddingBag)}
 
 
 def _stack_shape(module: nn.Module, name: str, parameter: Tensor) -> Shape | None:
@@ -315,6 +350,11 @@ def shape_scale(shape: Shape) -> float:
 def partner_ratio(lr: float, partner: str, partner_lr: float | None) -> float:
     """Return the partner's learning rate in units of Muon's."""
     return (PARTNER_RATES[partner] if partner_lr is None else partner_lr) / lr
+
+
+def embedding_ratio(lr: float, embedding_lr: float | None) -> float:
+    """Return the learning rate of embeddings in units of Muon's."""
+    return EMBEDDING_RATIO if embedding_lr is None else embedding_lr / lr
 
 
 def _like(gradient: Tensor | None, parameter: Tensor) -> Tensor:

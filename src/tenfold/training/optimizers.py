@@ -72,14 +72,17 @@ def make_missing_states(
 OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = catalog.OPTIMIZERS
 NETWORK_NAMES = ("network", "net", "model", "module")
 """A function whose first argument has one of these names is given the network, not its parameters."""
+MOST_LABELS = 64
+"""How many labels of a sample count for the learning rate: those of neighboring positions resemble each other."""
 WRAPPED_METHODS = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 _EAGER: dict[type[torch.optim.Optimizer], type[torch.optim.Optimizer]] = {}
 
 
-def base_rate(training: Training, network: nn.Module | None = None) -> float:
+def base_rate(training: Training, network: nn.Module | None = None, labels_per_sample: float = 1.0) -> float:
     """Return the learning rate before it is scaled with the workers: the one that was given, or the optimizer's usual.
 
     To find the usual rate of a user's own optimizer, it is made for the network, or without one for a single layer.
+    Muon's grows with the labels of a step, up to `MOST_LABELS` of each sample.
     """
     if training.lr is not None:
         return training.lr
@@ -88,7 +91,8 @@ def base_rate(training: Training, network: nn.Module | None = None) -> float:
         return _usual_rate(training, network)
     if traits.lr is None:
         return float(inspect.signature(kind).parameters["lr"].default)
-    return traits.lr * (math.sqrt(training.samples_per_step / USUAL_BATCH) if traits.lr_grows_with_batch else 1)
+    labels = training.samples_per_step * min(max(labels_per_sample, 1.0), MOST_LABELS)
+    return traits.lr * (math.sqrt(labels / USUAL_BATCH) if traits.lr_grows_with_batch else 1)
 
 
 def make_optimizer(training: Training, network: nn.Module, lr: float | None = None) -> torch.optim.Optimizer:

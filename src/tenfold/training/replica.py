@@ -53,6 +53,7 @@ class Replica:
         *,
         steps_per_epoch: int,
         rate_scale: float = 1.0,
+        labels_per_sample: float = 1.0,
         warmup: float | None = None,
         vector: Tensor | None = None,
     ) -> None:
@@ -62,7 +63,12 @@ class Replica:
         self.loss = loss
         self._divisor = loss.divisor if isinstance(loss, AlignedMeasure) else loss_divisor(loss)
         self.rates = plan_rates(
-            training, network, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale, warmup=warmup
+            training,
+            network,
+            steps_per_epoch=steps_per_epoch,
+            rate_scale=rate_scale,
+            labels_per_sample=labels_per_sample,
+            warmup=warmup,
         )
         self.rate = self.rates.base
         self.optimizer = make_optimizer(training, network, self.rate)
@@ -267,6 +273,7 @@ def plan_rates(
     *,
     steps_per_epoch: int,
     rate_scale: float = 1.0,
+    labels_per_sample: float = 1.0,
     warmup: float | None = None,
 ) -> Rates:
     """Return the learning rate of every step of a network's run.
@@ -277,6 +284,6 @@ def plan_rates(
     """
     epochs = warmup if warmup is not None else training.warmup or 0.0
     steps = steps_per_epoch * training.epochs
-    base = base_rate(training, network)
+    base = base_rate(training, network, labels_per_sample)
     schedule = choose_schedule(training, base, steps_per_epoch)
     return Rates(base * rate_scale, schedule, steps=steps, warmup_steps=epochs * steps_per_epoch)

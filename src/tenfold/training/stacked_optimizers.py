@@ -18,7 +18,17 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training.flat import padded_size
 from tenfold.training.measures import Measure
-from tenfold.training.muon import BLOCK, Shape, factors, find_matrices, gram, partner_ratio, shape_scale
+from tenfold.training.muon import (
+    BLOCK,
+    Shape,
+    embedding_ratio,
+    factors,
+    find_embeddings,
+    find_matrices,
+    gram,
+    partner_ratio,
+    shape_scale,
+)
 from tenfold.training.network_call import arguments_of, autocast, call_network, plain_outputs
 from tenfold.training.optimizers import base_rate
 from tenfold.training.stack import Stack
@@ -313,7 +323,7 @@ class Adagrad(ElementwiseRule):
 
 WITHOUT_EFFECT = ("foreach", "fused", "capturable", "differentiable")
 """Options of torch's optimizers that change how a step is computed, not its result."""
-USED_BEFORE = ("partner_lr", "output", "block")
+USED_BEFORE = ("partner_lr", "embeddings", "embedding_lr", "output", "block")
 """Options of Muon that are in `network_options`."""
 
 RULES: Registry[type[Rule]] = Registry(
@@ -393,34 +403,43 @@ class StackedOptimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class MuonRule(Rule):
-    """Muon for the columns of matrices, a partner for all others; the formulas are those of `optimizers.muon.Muon`."""
+    """Muon for the columns of matrices, AdamW for those of embeddings, a partner for all others, as in `Muon`."""
 
     roles: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
     matrices: tuple[tuple[int, Shape], ...] = ()
     """First column of each matrix, or stack of matrices, and its shape."""
+    tables: tuple[tuple[int, int], ...] = ()
+    """The columns of each embedding that AdamW changes: the first, and the one after the last."""
     lr_ratio: float = 1.0
     """The partner's learning rate in units of Muon's."""
+    table_lr_ratio: float = 1.0
+    """The learning rate of embeddings in units of Muon's."""
     momentum: float = 0.9
     nesterov: bool = True
     steps: int = 3
     partner: str = "sgd"
 
     def start(self, weights: Tensor) -> Roles:
-        """Remember what the partner does, too."""
-        return super().start(weights) | self._partner.start(weights)
+        """Remember what AdamW and the partner do, too."""
+        own = super().start(weights) | self._partner.start(weights)
+        return own | self._adamw.start(weights) if self.tables else own
+
+    @property
+    def _adamw(self) -> Rule:
+        return AdamW(weight_decay=self.weight_decay)
 
     @property
     def _partner(self) -> Rule:
         if self.partner == "adamw":
-            return AdamW(weight_decay=self.weight_decay)
+            return self._adamw
         nesterov = self.nesterov and self.momentum > 0
         return Sgd(weight_decay=self.weight_decay, momentum=self.momentum, nesterov=nesterov)
 
     def update_all(
         self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor, *, learning: Sequence[slice]
     ) -> None:
-        """Step the matrices of all replicas together, then let the partner do its columns."""
+        """Step the matrices of all replicas together, then let AdamW and the partner do their columns."""
         learnt = [
             (start, shape)
             for start, shape in self.matrices
@@ -434,7 +453,14 @@ class MuonRule(Rule):
                 weights.mul_(1 - rate * self.weight_decay)
             step = (q @ z if shape[1] <= shape[2] else z @ q).view(len(w), -1)
             weights.addcmul_(step, rate, value=-shape_scale(shape))
-        others = _without(learning, [slice(start, start + padded_size(math.prod(shape))) for start, shape in learnt])
+        taken = [slice(start, start + padded_size(math.prod(shape))) for start, shape in learnt]
+        tables = [
+            slice(start, stop)
+            for start, stop in self.tables
+            if any(columns.start <= start < columns.stop for columns in learning)
+        ]
+        self._adamw.update_all(w, g, roles, rate * self.table_lr_ratio, t, learning=tables)
+        others = _without(learning, taken + tables)
         self._partner.update_all(w, g, roles, rate * self.lr_ratio, t, learning=others)
 
     def _direction(self, start: int, shape: Shape, g: Tensor, roles: Roles) -> Tensor:
@@ -468,10 +494,19 @@ def network_options(training: Training, network: nn.Module, lr: float) -> dict[s
     """Return the fields of the rule that depend on the network and on the learning rate."""
     options = training.optimizer_options
     shapes = find_matrices(network, output=options.get("output", "muon"), block=options.get("block", BLOCK))
-    ratio = partner_ratio(lr, options.get("partner", "sgd"), options.get("partner_lr"))
-    found, start = [], 0
+    embedded = find_embeddings(network) if options.get("embeddings", "adamw") == "adamw" else set()
+    found, tables, start = [], [], 0
     for parameter in network.parameters():
+        stop = start + padded_size(parameter.numel())
         if parameter in shapes:
             found.append((start, shapes[parameter]))
-        start += padded_size(parameter.numel())
-    return {"matrices": tuple(found), "lr_ratio": ratio, "momentum": training.momentum}
+        elif parameter in embedded:
+            tables.append((start, stop))
+        start = stop
+    return {
+        "matrices": tuple(found),
+        "tables": tuple(tables),
+        "lr_ratio": partner_ratio(lr, options.get("partner", "sgd"), options.get("partner_lr")),
+        "table_lr_ratio": embedding_ratio(lr, options.get("embedding_lr")),
+        "momentum": training.momentum,
+    }

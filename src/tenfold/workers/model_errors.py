@@ -77,7 +77,7 @@ def make_divergence_error(
             f"the loss is {loss:g} already in the first step (worker {worker}), before any weight has changed; look "
             "for a logarithm of 0, a division by 0 or an overflow in the model and the loss, and for NaN in the samples"
         )
-    rate = base_rate(task.experiment.training, make_network(task))
+    rate = base_rate(task.experiment.training, make_network(task), task.splits.labels_per_sample)
     unchecked = "; or look for NaN in the samples of the Dataset" if isinstance(task.splits.train, DatasetPart) else ""
     return TrainingError(
         f"the loss became {loss:g} before step {step} (worker {worker}); "

@@ -74,6 +74,7 @@ class Worker:
             capturing=can_capture(task.division),
             steps_per_epoch=task.steps_per_epoch,
             rate_scale=rate_scale(task.experiment),
+            labels_per_sample=task.splits.labels_per_sample,
             warmup=warmup_epochs(task.experiment),
             vector=channels.transport.buffer,
         )

@@ -46,9 +46,18 @@ def test_the_usual_rate_of_muon_follows_the_batch_size():
     assert base_rate(Training(optimizer="sgd", batch_size=16)) == 0.05
 
 
+def test_the_usual_rate_of_muon_follows_the_labels_of_a_step_up_to_64_of_a_sample():
+    training = Training(optimizer="muon", batch_size=16)
+    rates = [base_rate(training, labels_per_sample=labels) for labels in (0.5, 1, 4, 64, 784)]
+    assert rates == [0.0075, 0.0075, 0.015, 0.06, 0.06]
+    assert base_rate(Training(optimizer="muon", lr=0.02), labels_per_sample=35) == 0.02
+    assert base_rate(Training(optimizer="sgd"), labels_per_sample=35) == 0.05
+
+
 def test_the_documented_rates_are_the_real_ones():
     text = Training.model_fields["lr"].description
-    assert "sgd 0.05, muon 0.015 sqrt(batch_size / 64), adagrad 0.01, lbfgs 0.1, others 0.001" in text
+    assert "sgd 0.05, muon 0.015 sqrt(labels of a step / 64)" in text
+    assert "adagrad 0.01, lbfgs 0.1, others 0.001" in text
     rates = {name: traits.lr for name, traits in OPTIMIZER_TRAITS.items()}
     assert dict.fromkeys(rates, 0.001) | {"sgd": 0.05, "muon": 0.015, "adagrad": 0.01, "lbfgs": 0.1} == rates
 

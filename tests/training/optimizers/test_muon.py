@@ -124,7 +124,46 @@ def test_a_block_steps_as_a_matrix_of_its_own():
     assert torch.allclose(whole, torch.cat(parts), atol=1e-6)
 
 
-def test_embeddings_vectors_and_on_request_the_output_belong_to_the_partner():
+def rules(network, **options):
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    groups = Muon(network, **options).param_groups
+    return {names[parameter]: group["rule"] for group in groups for parameter in group["params"]}
+
+
+def test_every_kind_of_parameter_has_its_rule():
+    network = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3), nn.Linear(3, 1))
+    usual = rules(network)
+    assert [name for name, rule in usual.items() if rule == "muon"] == ["1.weight", "3.weight"]
+    assert [name for name, rule in usual.items() if rule == "adamw"] == ["0.weight"]
+    assert rules(network, embeddings="partner")["0.weight"] == "sgd"
+    assert rules(network, output="partner")["3.weight"] == "sgd"
+    tied = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9, bias=False))
+    tied[1].weight = tied[0].weight
+    assert rules(tied) == {"0.weight": "adamw"}
+    assert rules(nn.EmbeddingBag(9, 4)) == {"weight": "adamw"}
+
+
+@pytest.mark.parametrize(("options", "rate"), [({}, 0.01), ({"embedding_lr": 0.3}, 0.3)])
+def test_embeddings_step_as_with_adamw_alone(options, rate):
+    torch.manual_seed(0)
+    ours, gradients = nn.Embedding(6, 3), torch.randn(4, 6, 3)
+    theirs = copy.deepcopy(ours)
+    mixed = Muon(nn.Sequential(ours, nn.Linear(3, 3)), lr=0.02, weight_decay=0.1, **options)
+    alone = torch.optim.AdamW(theirs.parameters(), lr=rate, weight_decay=0.1)
+    for gradient in gradients:
+        ours.weight.grad, theirs.weight.grad = gradient.clone(), gradient.clone()
+        mixed.step()
+        alone.step()
+    assert torch.allclose(ours.weight, theirs.weight, atol=1e-6)
+
+
+def test_wrong_rules_and_rates_of_embeddings_are_named():
+    for options in ({"embeddings": "muon"}, {"embedding_lr": -1.0}):
+        with pytest.raises(ValueError, match="embedding"):
+            Muon(nn.Embedding(3, 2), **options)
+
+
+def test_embeddings_vectors_and_on_request_the_output_are_no_matrices():
     network = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3), nn.Linear(3, 1))
     names = {parameter: name for name, parameter in network.named_parameters()}
     assert [names[one] for one in find_matrices(network)] == ["1.weight", "3.weight"]
@@ -223,6 +262,43 @@ def test_stacked_replicas_step_as_each_would_alone(method, options):
     rates = plan_rates(training, steps_per_epoch=9)
     fused = Fused(network, 3, training, loss, part, rates=rates, method=method)
     for step in batches:
+        fused.step(step)
+        for one, batch in zip(alone, step, strict=True):
+            one.step(part.x[batch], part.y[batch])
+    for row, one in zip(fused.stack.matrix, alone, strict=True):
+        assert torch.allclose(row, one.flat.vector, atol=2e-4)
+
+
+class Words(nn.Module):
+    """Two embeddings, one of them shared with the output, and a matrix between them."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.places = nn.Embedding(20, 6), nn.Embedding(5, 6)
+        self.hidden, self.output = nn.Linear(6, 6), nn.Linear(6, 20)
+        self.output.weight = self.words.weight
+
+    def forward(self, x):
+        return self.output(torch.relu(self.hidden(self.words(x) + self.places.weight)))
+
+
+@pytest.mark.parametrize("options", [{}, {"embedding_lr": 0.02}, {"embeddings": "partner"}, {"partner": "adamw"}])
+@pytest.mark.parametrize("frozen", ["", "places", "hidden"])
+def test_stacked_embeddings_step_as_each_would_alone(options, frozen):
+    network, x = Words(), torch.randint(20, (12, 6), generator=torch.Generator().manual_seed(0))
+    if frozen:
+        network.get_submodule(frozen).requires_grad_(False)
+    part = Tensors(x[:, :-1].contiguous(), x[:, 1:].contiguous())
+
+    def loss(outputs, targets):
+        return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+    training = Training(optimizer="muon", batch_size=4, optimizer_options=options, weight_decay=0.1)
+    alone = [Replica(copy.deepcopy(network), training, loss, steps_per_epoch=9, labels_per_sample=5) for _ in range(2)]
+    rates = plan_rates(training, steps_per_epoch=9, labels_per_sample=5)
+    fused = Fused(network, 2, training, loss, part, rates=rates, method="loop")
+    for step in torch.randint(12, (5, 2, 4), generator=torch.Generator().manual_seed(1)):
         fused.step(step)
         for one, batch in zip(alone, step, strict=True):
             one.step(part.x[batch], part.y[batch])
