@@ -48,9 +48,12 @@ def test_the_usual_rate_of_muon_follows_the_batch_size():
 
 def test_the_documented_rates_are_the_real_ones():
     text = Training.model_fields["lr"].description
-    assert "sgd 0.05, muon 0.015 sqrt(batch_size / 64), adagrad 0.01, lbfgs 0.1, others 0.001" in text
+    assert "sgd and ng-sgd 0.05, muon 0.015 sqrt(batch_size / 64), adagrad 0.01, lbfgs 0.1, others 0.001" in text
     rates = {name: traits.lr for name, traits in OPTIMIZER_TRAITS.items()}
-    assert dict.fromkeys(rates, 0.001) | {"sgd": 0.05, "muon": 0.015, "adagrad": 0.01, "lbfgs": 0.1} == rates
+    assert (
+        dict.fromkeys(rates, 0.001) | {"sgd": 0.05, "ng-sgd": 0.05, "muon": 0.015, "adagrad": 0.01, "lbfgs": 0.1}
+        == rates
+    )
 
 
 def test_fields_and_options_reach_torch():
