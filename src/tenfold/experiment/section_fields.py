@@ -152,7 +152,8 @@ class Training(Section):
     """The optimizer: sgd, adam, adamw, rmsprop, adagrad, lbfgs, muon or ng-sgd (natural gradients of linear layers);
     "package.module:Optimizer", a class such as torch.optim.NAdam, or a function of the parameters that returns one."""
     lr: Annotated[float, Field(gt=0)] | None = None
-    """Learning rate. Default: sgd and ng-sgd 0.05, muon 0.015 sqrt(batch_size / 64), adagrad 0.01, lbfgs 0.1, others 0.001."""
+    """Learning rate. Default: sgd and ng-sgd 0.05, muon 0.015 sqrt(batch_size / 64), adagrad 0.01, lbfgs 0.1, others
+    0.001."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Momentum of sgd, ng-sgd and muon; other optimizers have their own."""
     nesterov: bool = False

@@ -209,11 +209,11 @@ class NaturalGradientSGD(torch.optim.SGD):
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs: also the layers, so that a copy with its network preconditions that one."""
         own = ("layers", "rank", "alpha", "update_every", "history")
-        return cast("dict[str, Any]", super().__getstate__()) | {name: getattr(self, name) for name in own}
+        return super().__getstate__() | {name: getattr(self, name) for name in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a saved or copied state; layers that no living optimizer preconditions are this one's from now on."""
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         for layer in state.get("layers", ()):
             forward = layer.__dict__.get("forward")
             if not isinstance(forward, NaturalForward) or forward.optimizer() is None:
@@ -276,8 +276,8 @@ class NaturalLinear(torch.autograd.Function):
         return functional.linear(x, weight, bias)
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc]
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of x, weight and bias."""
         x, weight, bias = ctx.saved_tensors
         x_gradient = (gradient @ weight.to(gradient.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
