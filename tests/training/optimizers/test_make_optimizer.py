@@ -47,7 +47,7 @@ def test_the_usual_rate_of_muon_follows_the_batch_size():
 
 
 def test_the_documented_rates_are_the_real_ones():
-    text = Training.model_fields["lr"].description
+    text = " ".join(Training.model_fields["lr"].description.split())
     assert "sgd and ng-sgd 0.05, muon 0.015 sqrt(batch_size / 64), adagrad 0.01, lbfgs 0.1, others 0.001" in text
     rates = {name: traits.lr for name, traits in OPTIMIZER_TRAITS.items()}
     assert (
