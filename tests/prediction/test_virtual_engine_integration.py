@@ -39,6 +39,9 @@ TWINS: list[dict[str, Any]] = [
     {"workers": 4, "overlap": True, "strategy": "butterfly", "optimizer": "muon", "optimizer_state": "average"},
     {"workers": 2, "average": "gradients", "optimizer": "muon", "precision": "bf16"},
     {"workers": 2, "outer": "diloco", "optimizer": "muon", "model": "lenet5", "hidden": None},
+    {"workers": 4, "optimizer": "ng-sgd", "data": "digits", "model": "mlp"},
+    {"workers": 2, "optimizer": "ng-sgd", "average": "gradients", "accumulate": 2},
+    {"workers": 3, "optimizer": "ng-sgd", "optimizer_state": "average", "clip": 1.0},
     {"workers": 3, "local_after": 4, "sync_every": 3, "patience": 1},
 ]
 

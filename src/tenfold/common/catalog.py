@@ -173,6 +173,7 @@ OPTIMIZERS: Registry[Any] = Registry(
         "adagrad": "torch.optim:Adagrad",
         "lbfgs": "torch.optim:LBFGS",
         "muon": "tenfold.training.muon:Muon",
+        "ng-sgd": "tenfold.training.natural_gradient:NaturalGradientSGD",
     },
     group="optimizers",
 )

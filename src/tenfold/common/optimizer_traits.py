@@ -38,6 +38,8 @@ class OptimizerTraits:
     state_may_overlap: bool = False
     """What it keeps can be averaged while the next step is computed: momenta, or second moments that one step hardly
     changes. Their `state_vectors` have to be known."""
+    averages_weights: bool = False
+    """division.average = "auto" averages weights, never gradients."""
     averages_state: bool = False
     """division.optimizer_state = "auto" averages what it keeps in synchronous rounds of weights."""
     stacked_rule: str = ""
@@ -80,6 +82,14 @@ OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
         state_may_overlap=True,
         averages_state=True,
         stacked_rule="tenfold.training.stacked_optimizers:MuonRule",
+    ),
+    "ng-sgd": OptimizerTraits(
+        lr=0.05,
+        fields=("momentum", "nesterov"),
+        takes_network=True,
+        fused_kernel="all",
+        state_vectors=1,
+        averages_weights=True,
     ),
 }
 USERS_OWN = OptimizerTraits(takes_sparse=True)

@@ -143,5 +143,6 @@ def _averages_gradients(experiment: "Experiment") -> bool:
     training, division = experiment.training, experiment.division
     rounds_unset = division.sync_every is None and division.local_after == 0 and not division.overlap
     silent = rounds_unset and division.optimizer_state == "auto"
-    simple = division.outer == "none" and division.compression == "none" and not training.needs_closure
+    one_step = not training.needs_closure and not training.optimizer_traits.averages_weights
+    simple = division.outer == "none" and division.compression == "none" and one_step
     return division.workers > 1 and silent and simple and bool(member_of(STRATEGIES, division.strategy).always_exact)

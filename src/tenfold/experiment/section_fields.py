@@ -149,17 +149,18 @@ class Training(Section):
     batch_size: Count | None = None
     """Samples per step of one replica. Default: 64 for up to 8 workers, then fewer as workers grow, down to 16."""
     optimizer: Annotated[NameOrObject, known_as("optimizer", OPTIMIZERS), named_or_imported(OPTIMIZERS)] = "muon"
-    """The optimizer: sgd, adam, adamw, rmsprop, adagrad, lbfgs or muon;
+    """The optimizer: sgd, adam, adamw, rmsprop, adagrad, lbfgs, muon or ng-sgd (natural gradients of linear layers);
     "package.module:Optimizer", a class such as torch.optim.NAdam, or a function of the parameters that returns one."""
     lr: Annotated[float, Field(gt=0)] | None = None
-    """Learning rate. Default: sgd 0.05, muon 0.015 sqrt(labels of a step / 64), adagrad 0.01, lbfgs 0.1, others 0.001.
+    """Learning rate. Default: sgd and ng-sgd 0.05, muon 0.015 sqrt(labels of a step / 64), adagrad 0.01, lbfgs 0.1,
+    others 0.001.
 
     The labels of a step are batch_size, or where each position of a sample has a label, as in text, up to 64 times as
     many."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Momentum of sgd and muon; other optimizers have their own."""
+    """Momentum of sgd, ng-sgd and muon; other optimizers have their own."""
     nesterov: bool = False
-    """Nesterov's momentum, for sgd."""
+    """Nesterov's momentum, for sgd and ng-sgd."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Weight decay."""
     optimizer_options: Options = {}
@@ -168,7 +169,8 @@ class Training(Section):
     For muon: steps (of Newton-Schulz), block (rows of a large matrix that are orthogonalized together, 64), nesterov,
     embeddings (adamw or partner), embedding_lr (default: lr / 2), partner (sgd or adamw, for what is neither a matrix
     nor an embedding), partner_lr (the same for any number of workers), and output (muon or partner: which of the two
-    changes the last layer)."""
+    changes the last layer). For ng-sgd: rank (of the Fisher matrices' low-rank part, 40), alpha (how much they are
+    smoothed, 4), update_every (steps between their updates, 4) and history (samples, 2000)."""
     schedule: Annotated[
         NameOrObject | None, known_as("schedule", SCHEDULES, None, ""), named_or_imported(SCHEDULES)
     ] = None
@@ -293,7 +295,7 @@ class Division(Section):
     average: Literal["auto", "weights", "gradients"] = "auto"
     """What a round averages: gradients, at every step, or weights, every `sync_every` steps. auto: gradients where all
     replicas average exactly and none of these is set: sync_every, local_after, overlap, outer, compression,
-    optimizer_state."""
+    optimizer_state; always weights with ng-sgd."""
     outer: Annotated[NameOrObject, known_as("outer optimizer", OUTER), named_or_imported(OUTER)] = "none"
     """Optimizer that turns the average of a round into an outer step; none takes the average as it is. A name,
     "package.module:OuterOptimizer", or a class."""

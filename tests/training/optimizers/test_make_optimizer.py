@@ -55,11 +55,14 @@ def test_the_usual_rate_of_muon_follows_the_labels_of_a_step_up_to_64_of_a_sampl
 
 
 def test_the_documented_rates_are_the_real_ones():
-    text = Training.model_fields["lr"].description
-    assert "sgd 0.05, muon 0.015 sqrt(labels of a step / 64)" in text
+    text = " ".join(Training.model_fields["lr"].description.split())
+    assert "sgd and ng-sgd 0.05, muon 0.015 sqrt(labels of a step / 64)" in text
     assert "adagrad 0.01, lbfgs 0.1, others 0.001" in text
     rates = {name: traits.lr for name, traits in OPTIMIZER_TRAITS.items()}
-    assert dict.fromkeys(rates, 0.001) | {"sgd": 0.05, "muon": 0.015, "adagrad": 0.01, "lbfgs": 0.1} == rates
+    assert (
+        dict.fromkeys(rates, 0.001) | {"sgd": 0.05, "ng-sgd": 0.05, "muon": 0.015, "adagrad": 0.01, "lbfgs": 0.1}
+        == rates
+    )
 
 
 def test_fields_and_options_reach_torch():
