@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench campaign campaign-slice campaign-quick docs gallery clean
+.PHONY: help setup demo test check bench campaign campaign-slice campaign-quick docs gallery dist clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -55,5 +55,9 @@ docs: $(VENV)/.docs build/gallery/gallery.json  ## build the documentation into 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
+dist: setup  ## build the wheel and the source distribution into dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
 clean:  ## remove .venv and caches
-	rm -rf $(VENV) build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,6 +1,15 @@
 """Tenfold trains neural networks faster by dividing their data, and predicts the speedup."""
 
+import sys
 from typing import TYPE_CHECKING
+
+if sys.platform == "win32":
+    from tenfold.errors import MachineError
+
+    raise MachineError(
+        "Tenfold runs on Linux and macOS; on Windows it runs in WSL: `wsl --install`, "
+        "then install and use it in the terminal that this opens"
+    )
 
 from tenfold import backend as backend  # it registers itself with torch.distributed
 from tenfold.common.imports import lazy_attributes

@@ -153,7 +153,7 @@ def _nodes(folder: Path) -> dict[int, int]:
     nodes: dict[int, int] = {}
     for path in folder.glob("node[0-9]*/cpulist"):
         # A node that has memory but no cpus has an empty list.
-        if text := path.read_text().strip():
+        if text := _text(path):
             nodes.update(dict.fromkeys(parse_cpus(text), int(path.parent.name.removeprefix("node"))))
     return nodes
 

@@ -137,6 +137,9 @@ def compute_shares(round_: Round, samples: Sequence[float] | None, rank: int) ->
     return None if max(counts) - min(counts) < 1e-12 else counts
 
 
+_yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: sleep(0))
+
+
 def wait(ready: Callable[[], bool], check: Callable[[float], None], first_check: float = CHECK_SECONDS) -> None:
     """Poll until `ready`: at first yield the core between polls, then sleep for 2% of the time waited so far.
 
@@ -149,7 +152,7 @@ def wait(ready: Callable[[], bool], check: Callable[[float], None], first_check:
         now = perf_counter()
         waited = now - started
         if waited < YIELD_SECONDS:
-            os.sched_yield()
+            _yield_core()
         else:
             sleep(min(waited / 50, LONGEST_NAP))
         if now >= next_check:

@@ -1,0 +1,97 @@
+"""The wheel, installed into a fresh environment outside the repository: it has everything that its commands need."""
+
+import importlib.util
+import os
+import re
+import site
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+SECONDS = 60
+PYTHON_BLOCK = re.compile(r"^```python\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def run(command: list[str | Path], folder: Path) -> str:
+    hidden = ("PYTHONPATH", "TENFOLD_RUNS", "VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the source distribution, as `make dist` does."""
+    for package in ("build", "hatchling"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed, so that no wheel can be built")
+    folder = tmp_path_factory.mktemp("dist")
+    run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT], folder)
+    assert (folder / f"tenfold-{VERSION}.tar.gz").exists()
+    return folder / f"tenfold-{VERSION}-py3-none-any.whl"
+
+
+@pytest.fixture(scope="module")
+def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of programs of an environment with the wheel; its dependencies are those of this environment."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    programs = folder / "bin"
+    pip = [sys.executable, "-m", "pip", "--python", programs / "python"]
+    run([*pip, "install", "--no-deps", "--no-index", wheel], folder)
+    packages = folder / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    # A line of a .pth file adds a folder but not the .pth files in it, such as that of an editable Tenfold.
+    shared = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()])
+    (packages / "dependencies.pth").write_text("\n".join(shared) + "\n")
+    return programs
+
+
+def test_the_wheel_has_the_files_that_pages_recipes_and_the_board_read(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        packed = set(file.namelist())
+    source = ROOT / "src"
+    for path in source.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            assert str(path.relative_to(source)) in packed
+
+
+@pytest.mark.timeout(3 * SECONDS)
+def test_it_is_imported_from_where_it_is_installed(scripts: Path, tmp_path: Path) -> None:
+    program = "import tenfold; print(tenfold.__version__, tenfold.__file__)"
+    version, file = run([scripts / "python", "-c", program], tmp_path).split()
+    assert version == VERSION
+    assert Path(file).is_relative_to(scripts.parent)
+
+
+@pytest.mark.timeout(3 * SECONDS)
+def test_the_python_of_the_readme_runs(scripts: Path, tmp_path: Path) -> None:
+    blocks = [match["text"] for match in PYTHON_BLOCK.finditer((ROOT / "README.md").read_text())]
+    assert blocks
+    program = tmp_path / "readme.py"
+    program.write_text("\n".join(blocks))
+    run([scripts / "python", program], tmp_path)
+    assert (tmp_path / "runs" / "tenfold.db").exists()
+
+
+@pytest.mark.timeout(3 * SECONDS)
+def test_a_cross_validation_is_run_and_reported(scripts: Path, tmp_path: Path) -> None:
+    settings = ["--model", "mlp", "--data", "digits", "--epochs", "1", "--folds", "2"]
+    run([scripts / "tenfold", "crossval", *settings, "-o", "folds.html"], tmp_path)
+    assert "</html>" in (tmp_path / "folds.html").read_text()
+    assert "mlp-digits" in run([scripts / "tenfold", "runs"], tmp_path)
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_the_commands_that_come_by_entry_points_are_there(scripts: Path, tmp_path: Path) -> None:
+    assert "dsmp-table-1" in run([scripts / "tenfold", "recipe", "--json"], tmp_path)
