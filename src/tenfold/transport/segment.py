@@ -123,13 +123,8 @@ class Segment:
         numel: int,
         dtype: torch.dtype = torch.float32,
         directory: Path | None = None,
-        *,
-        contents: str = "weights",
     ) -> Self:
-        """Make the memory for `size` workers with `numel` weights each; with a directory, as a file in it.
-
-        `contents` says in errors what the numbers are, where they are not weights.
-        """
+        """Make the memory for `size` workers with `numel` weights each; with a directory, as a file in it."""
         if dtype not in DTYPES:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
             raise MachineError(f"shared memory cannot hold weights of type {dtype}; known: {known}")
@@ -140,7 +135,7 @@ class Segment:
         if nbytes > free:
             where = "memory" if directory is None else str(directory)
             raise MachineError(
-                f"{size} workers with {numel:,} {contents} each need {nbytes / 1e6:,.0f} MB of {where} "
+                f"{size} workers with {numel:,} weights each need {nbytes / 1e6:,.0f} MB of {where} "
                 f"but only {free / 1e6:,.0f} MB are free; use fewer workers or a smaller model"
             )
         fd, name, path = allocate(nbytes, directory)
