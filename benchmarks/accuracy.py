@@ -80,15 +80,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         for sync in (16, 128)
     },
     **{
-        f"{strategy}{', overlapped' if overlap else ''}, every {sync}{', momenta local' if state == 'local' else ''}": {
+        f"{strategy}, every {sync}{', momenta local' if state == 'local' else ''}": {
             "strategy": strategy,
             "sync_every": sync,
-            "overlap": overlap,
             "optimizer_state": state,
         }
         for strategy in ("allreduce", "butterfly", "ring", "hopping-ring")
         for sync in (1, 4)
-        for overlap in (False, True)
         for state in ("average", "local")
     },
     **{

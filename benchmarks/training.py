@@ -3,7 +3,6 @@
     python benchmarks/training.py --json training.json
 
 - tenfold: all-reduce of weights in shared memory, at every step
-- overlapped: averages of pairs (butterfly) at every step, each of which takes place during the next step
 - limit: the same workers, who never talk
 - ddp: DistributedDataParallel over gloo, which averages gradients at every step
 - postlocal: torch's PostLocalSGDOptimizer, which averages weights over gloo at every step
@@ -65,7 +64,6 @@ def measure(model: str, workers: int, layout: torch.memory_format, repeats: int)
     x, y = torch.randn(samples, 1, 28, 28).share_memory_(), torch.randint(10, (samples,)).share_memory_()
     ways: dict[str, Callable[[], float]] = {
         "tenfold": lambda: ours(model, workers, x, y, "allreduce"),
-        "overlapped": lambda: ours(model, workers, x, y, "butterfly", overlap=True),
         "limit": lambda: ours(model, workers, x, y, "none"),
         "ddp": lambda: max(run_ranks(workers, peer, "ddp", model, layout, x, y)),
         "postlocal": lambda: max(run_ranks(workers, peer, "postlocal", model, layout, x, y)),
@@ -74,7 +72,7 @@ def measure(model: str, workers: int, layout: torch.memory_format, repeats: int)
     return {name: [samples * (EPOCHS - 1) / seconds for seconds in listed] for name, listed in times.items()}
 
 
-def ours(model: str, workers: int, x: torch.Tensor, y: torch.Tensor, strategy: str, *, overlap: bool = False) -> float:
+def ours(model: str, workers: int, x: torch.Tensor, y: torch.Tensor, strategy: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run = tenfold.train(
             model=model,
@@ -89,7 +87,6 @@ def ours(model: str, workers: int, x: torch.Tensor, y: torch.Tensor, strategy: s
             threads=1,
             strategy=strategy,
             sync_every=1,
-            overlap=overlap,
             lr_scaling="none",
             engine="processes",
             pin="compact",
@@ -134,7 +131,7 @@ def show(rows: list[dict[str, Any]]) -> None:
                 name,
                 spread(listed, ",.0f"),
                 f"{middle[name] / middle['limit']:.0%}",
-                f"{middle['tenfold'] / middle[name]:.2f}x" if name not in ("tenfold", "overlapped", "limit") else "",
+                f"{middle['tenfold'] / middle[name]:.2f}x" if name not in ("tenfold", "limit") else "",
             )
     Console(width=120).print(table)
 

@@ -29,24 +29,20 @@ def naive(plan, means, price, start, evaluation, save):
     """Return each worker's training time, waiting and communication, the marks, and the end."""
     n, full = plan.workers, max(map(max, plan.batch_sizes))
     now, not_training, waited, communicated = [start] * n, [start] * n, [0.0] * n, [0.0] * n
-    marks, r, begun = {}, 0, None
+    marks, r = {}, 0
     for step in range(1, plan.steps + 1):
         sizes = plan.batch_sizes[(step - 1) % plan.steps_per_epoch]
         now = [at + mean * size / (full or 1) for at, mean, size in zip(now, means, sizes, strict=True)]
-        round_, published = None, now
+        round_ = None
         if plan.average == "gradients" or is_round_due(step, plan.sync_every, plan.local_after):
             round_ = plan.strategy.round(r, n)
             r += 1
-        ends = round_
-        if plan.overlap:
-            ends, published = begun or (None, now)
-        if ends is not None:
-            begin = [max([now[i], *(published[j] for j in ends.partners(i))]) for i in range(n)]
-            cost = np.broadcast_to(0.0 if ends.is_idle else price(ends, plan.compressed_bytes), n).tolist()
+        if round_ is not None:
+            begin = [max([now[i], *(now[j] for j in round_.partners(i))]) for i in range(n)]
+            cost = np.broadcast_to(0.0 if round_.is_idle else price(round_, plan.compressed_bytes), n).tolist()
             waited = [total + late - at for total, late, at in zip(waited, begin, now, strict=True)]
             communicated = [total + own for total, own in zip(communicated, cost, strict=True)]
             now = [late + own for late, own in zip(begin, cost, strict=True)]
-        begun = None if round_ is None else (round_, now)
         if step in plan.marks or step % plan.steps_per_epoch == 0:
             marks[step] = max(at - off for at, off in zip(now, not_training, strict=True))
         if step % plan.steps_per_epoch == 0:
@@ -67,7 +63,6 @@ def plans(draw):
     row = st.lists(st.integers(0, 8), min_size=n, max_size=n)
     sizes = draw(st.lists(row, min_size=steps, max_size=steps))
     sizes[0][0] = 8
-    overlap = draw(st.booleans())
     return Workload(
         workers=n,
         steps_per_epoch=steps,
@@ -76,8 +71,7 @@ def plans(draw):
         nbytes=draw(st.integers(0, 5)),
         sync_every=draw(st.integers(1, 7)),
         local_after=draw(st.integers(0, 5)),
-        average="weights" if overlap else draw(st.sampled_from(["weights", "gradients"])),
-        overlap=overlap,
+        average=draw(st.sampled_from(["weights", "gradients"])),
         batch_sizes=sizes,
         marks=tuple(draw(st.lists(st.integers(1, steps * epochs), max_size=3))),
     )
@@ -149,13 +143,12 @@ class TestStragglers:
             assert seconds(1) / seconds(h) == pytest.approx((1 + 1.5) / (1 + 1.5 / h))
 
     def test_neighbours_wait_for_less_than_everybody_does(self):
-        def waits(name, overlap=False):
-            plan = Workload(workers=32, steps_per_epoch=300, strategy=STRATEGIES[name](), nbytes=0, overlap=overlap)
+        def waits(name):
+            plan = Workload(workers=32, steps_per_epoch=300, strategy=STRATEGIES[name](), nbytes=0)
             hardware = Hardware(step_time=StepTime(mean=1.0, between_steps=0.2), round_price=lambda *_: 0.0)
             return run_round_clock(plan, hardware, repeats=3).times["wait"].mean()
 
         assert 0 == waits("none") < waits("butterfly") < waits("allreduce")
-        assert waits("butterfly", overlap=True) < waits("butterfly") / 2
         assert waits("ring") < waits("allreduce")
 
 

@@ -78,8 +78,6 @@ def test_what_is_frozen_stays_whatever_the_compression(compressed: dict[str, Any
         {"optimizer": "adam", "optimizer_state": "average", "strategy": "butterfly"},
         {"optimizer": "muon", "optimizer_state": "average", "strategy": "butterfly"},
         {"optimizer_state": "reset"},
-        {"overlap": True, "strategy": "ring", **NORMALISED, **UNEQUAL},
-        {"overlap": True, "strategy": "butterfly", "optimizer": "muon", "optimizer_state": "average", "sync_every": 2},
         {**UNEQUAL, **NORMALISED},
         {**UNEQUAL, "clip": 0.5, "lr_scaling": "sqrt", "strategy": "hopping-ring"},
     ],
@@ -143,12 +141,7 @@ def test_training_stops_early_and_keeps_the_best() -> None:
     agree(outcome.weights, threads.weights)
 
 
-OVERLAPPED = {"overlap": True, "strategy": "ring", **NORMALISED}
-
-
-@pytest.mark.parametrize(
-    "mixed", [INT8 | {"outer": "bmuf"}, GRADIENTS | TOP, OVERLAPPED], ids=["weights", "gradients", "overlapped"]
-)
+@pytest.mark.parametrize("mixed", [INT8 | {"outer": "bmuf"}, GRADIENTS | TOP], ids=["weights", "gradients"])
 def test_it_goes_on_from_a_checkpoint(mixed: dict[str, Any], tmp_path: Path) -> None:
     fields = FEW | mixed | {"workers": 3, "optimizer": "adam", "epochs": 3, "fused": "loop"}
     whole = fused(make_task(**fields))

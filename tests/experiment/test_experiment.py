@@ -79,7 +79,6 @@ VALUES = {
     "workers": counts,
     "sync_every": st.none() | counts,
     "local_after": whole,
-    "overlap": st.booleans(),
     "skew": positive,
     "fractions": st.none() | st.lists(shares, max_size=3).map(tuple),
     "folds": st.none() | st.integers(2, 2**63 - 1),
@@ -236,6 +235,7 @@ def test_other_names_point_to_fields():
     [
         ({"learning_rate": 0.1}, "learning_rate = 0.1: unknown field; did you mean training.lr?"),
         ({"epoch": 3}, "epoch = 3: unknown field; did you mean training.epochs?"),
+        ({"overlap": True}, "unknown field; it was removed"),
         ({"num_workers": 2}, "unknown field; did you mean division.workers (replicas) or data.loader_workers"),
         ({"shuffle": True}, "shuffle = true: unknown field; samples are shuffled in every epoch"),
         ({"nodes": 3}, "nodes = 3: unknown field; did you mean division.workers?"),

@@ -36,7 +36,6 @@ TWINS: list[dict[str, Any]] = [
     {"workers": 2, "shards": "fractions", "fractions": [0.8, 0.2], "sync_every": 3},
     {"workers": 3, "optimizer": "muon", "optimizer_state": "average", "optimizer_options": {"partner": "adamw"}},
     {"workers": 4, "average": "gradients", "optimizer": "sgd", "clip": 1.0},
-    {"workers": 4, "overlap": True, "strategy": "butterfly", "optimizer": "muon", "optimizer_state": "average"},
     {"workers": 2, "average": "gradients", "optimizer": "muon", "precision": "bf16"},
     {"workers": 2, "outer": "diloco", "optimizer": "muon", "model": "lenet5", "hidden": None},
     {"workers": 4, "optimizer": "ng-sgd", "data": "digits", "model": "mlp"},

@@ -107,8 +107,3 @@ def test_files_that_other_hosts_have_are_not_missed(tmp_path):
     tensor_file.save({}, tmp_path / checkpoint.file_name(1, 0))
     checkpoint.commit(tmp_path, {"epoch": 1, "workers": 2})
     assert checkpoint.find_undamaged(tmp_path) == ({"epoch": 1, "workers": 2}, "")
-
-
-def test_a_manifest_of_an_earlier_version_has_no_checksum(tmp_path):
-    (tmp_path / checkpoint.MANIFEST).write_text('{"epoch": 3, "workers": 2}')
-    assert checkpoint.find_undamaged(tmp_path)[0] == {"epoch": 3, "workers": 2}

@@ -55,7 +55,6 @@ class Threads:
             locks,
             strategy=make_strategy(task.division),
             gradient_numel=exchange_size(network),
-            published_numel=task.experiment.vectors_per_round * exchange_size(network),
         )
         self.channels: list[Channels] = [self._shared.open(rank) for rank in range(task.workers)]
         self.workers = [

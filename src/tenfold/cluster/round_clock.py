@@ -220,7 +220,6 @@ class StrategyRounds:
 #
 #     step    T_i <- T_i + Y_i
 #     round   T_i <- max over the group (or the neighbours) of i, then + what the round costs i
-#             overlapped with the next step: the others' times are those of the step before
 #     epoch   T_i <- max over all, then + the mean of all, evaluation and saving
 #     end     T_i <- T_i + the mean of all, unless the last step's round has made all replicas equal
 #
@@ -252,8 +251,6 @@ class _RoundClock:
         self.computed = np.zeros((repeats, n))
         self.communicated = np.zeros(n)
         self.rounds = 0
-        self.published: tuple[TimedRound, Floats] | None = None
-        """The overlapped round that has begun, and when each worker has published its weights for it."""
         self.marks: dict[int, Floats] = {}
         self.lanes = ClockLanes(n)
         self.lanes.add("start", np.zeros(n), self.now[0])
@@ -299,14 +296,13 @@ class _RoundClock:
             drawn = drawn * self.relative_times[(first - 1) % workload.steps_per_epoch :][: len(steps)]
         due = workload.is_due(first, last)
         marked = np.isin(steps, workload.marks) | (steps % workload.steps_per_epoch == 0)
-        round_ends = workload.is_due(first - 1, last - 1) if workload.overlap else due
-        stops = np.flatnonzero(due | round_ends | marked | (steps <= SINGLE_STEPS) | (steps == last))
+        stops = np.flatnonzero(due | marked | (steps <= SINGLE_STEPS) | (steps == last))
         if len(stops) < len(steps):
             drawn = np.add.reduceat(drawn, np.concatenate([[0], stops[:-1] + 1]), axis=1)
         if self.hardware.overhead:
             drawn = drawn + self.hardware.overhead * due[stops, None]
         self.computed += drawn.sum(axis=1)
-        only_rounds = due[stops].all() and first > SINGLE_STEPS and not workload.overlap
+        only_rounds = due[stops].all() and first > SINGLE_STEPS
         always = self.timed_rounds.always if only_rounds else None
         if always is not None:
             self._advance_together(always, drawn, steps[stops], marked[stops])
@@ -323,9 +319,7 @@ class _RoundClock:
         round_ = self.timed_rounds[self.rounds] if is_due else None
         self.rounds += is_due
         begin = ready
-        if self.workload.overlap:
-            begin = self._overlapped(ready, round_)
-        elif round_ is not None and not round_.is_idle:
+        if round_ is not None and not round_.is_idle:
             begin = round_.wait(ready)
             self.now = begin + round_.price
             self.communicated += round_.price
@@ -333,17 +327,6 @@ class _RoundClock:
             self.lanes.add("compute", before[0], ready[0])
             self.lanes.add("wait", ready[0], begin[0])
             self.lanes.add("communicate", begin[0], self.now[0])
-
-    def _overlapped(self, ready: Floats, round_: TimedRound | None) -> Floats:
-        """End the round that began one step before, begin the next one, and return when each was done waiting."""
-        begin = ready
-        if self.published is not None:
-            before, times = self.published
-            begin = np.maximum(ready, before.wait(times))
-            self.now = begin + before.price
-            self.communicated += before.price
-        self.published = (round_, self.now) if round_ is not None and not round_.is_idle else None
-        return begin
 
     def _advance_together(
         self, round_: TimedRound, seconds: Floats, steps: NDArray[np.int64], marked: NDArray[np.bool_]

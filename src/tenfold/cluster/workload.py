@@ -27,8 +27,6 @@ class Workload:
     """Steps between two rounds; gradients are averaged at every step."""
     local_after: int = 0
     """A round follows every step until this one, then every `sync_every`."""
-    overlap: bool = False
-    """Each round takes place during the next step."""
     average: Literal["weights", "gradients"] = "weights"
     compression: float = 1.0
     """What is sent, as a share of `nbytes`."""
@@ -82,7 +80,7 @@ class Workload:
     @property
     def ends_equal(self) -> bool:
         """Whether all replicas are equal after the last step, so that the final average changes nothing."""
-        if self.overlap or not self.strategy.always_exact:
+        if not self.strategy.always_exact:
             return False
         return self.average == "gradients" or is_round_due(self.steps, self.sync_every, self.local_after)
 

@@ -35,9 +35,6 @@ class OptimizerTraits:
     """On which devices torch has one kernel for all parameters: it saves a fifth of a LeNet-5 step on CPU."""
     state_vectors: int | None = None
     """How many vectors of the size of the weights it keeps. Default: as many as are found after a step."""
-    state_may_overlap: bool = False
-    """What it keeps can be averaged while the next step is computed: momenta, or second moments that one step hardly
-    changes. Their `state_vectors` have to be known."""
     averages_weights: bool = False
     """division.average = "auto" averages weights, never gradients."""
     averages_state: bool = False
@@ -53,7 +50,6 @@ OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
         takes_sparse=True,
         fused_kernel="all",
         state_vectors=1,
-        state_may_overlap=True,
         stacked_rule="tenfold.training.stacked_optimizers:Sgd",
     ),
     "adam": OptimizerTraits(
@@ -79,7 +75,6 @@ OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
         fields=("momentum",),
         takes_network=True,
         state_vectors=2,
-        state_may_overlap=True,
         averages_state=True,
         stacked_rule="tenfold.training.stacked_optimizers:MuonRule",
     ),

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tenfold.common.catalog import ENGINES
-from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division, Experiment
 from tenfold.experiment.fields import with_defaults
@@ -160,8 +159,6 @@ def validate_mixing(experiment: Experiment) -> None:
         _validate_fp16(experiment, asynchronous=strategy.asynchronous)
     if strategy.asynchronous:
         _validate_asynchronous(experiment)
-    if division.overlap:
-        _validate_overlap(experiment, strategy)
 
 
 def _validate_exactness(division: Division, strategy: Strategy, counts: Sequence[int]) -> None:
@@ -200,39 +197,6 @@ def _validate_asynchronous(experiment: Experiment) -> None:
     if training.needs_closure:
         raise ExperimentError(
             f'training.optimizer = "{training.optimizer}" cannot be used with "{division.strategy}"; use sgd'
-        )
-
-
-def _validate_overlap(experiment: Experiment, strategy: Strategy) -> None:
-    """Raise ExperimentError for what cannot wait for the end of the next step."""
-    division = experiment.division
-    if strategy.asynchronous:
-        raise ExperimentError(
-            f'division.overlap = true requires a strategy with rounds, and division.strategy = "{division.strategy}" '
-            "has none; use one such as butterfly, or leave overlap unset"
-        )
-    allowed = {
-        "average": ("weights",),
-        "outer": ("none",),
-        "compression": ("none",),
-        "optimizer_state": ("local", "average"),
-    }
-    for field, values in allowed.items():
-        if getattr(division, field) not in values:
-            expected = " or ".join(f'"{value}"' for value in values)
-            raise ExperimentError(
-                f'division.overlap = true requires division.{field} = {expected}, not "{getattr(division, field)}"'
-            )
-    if division.optimizer_state == "average" and not experiment.training.optimizer_traits.state_may_overlap:
-        able = [name for name, traits in OPTIMIZER_TRAITS.items() if traits.state_may_overlap]
-        raise ExperimentError(
-            f"division.overlap = true averages the momenta of {' and '.join(able)} only; set division.optimizer_state "
-            f'to "local" for training.optimizer = "{experiment.training.optimizer}"'
-        )
-    if experiment.machine.on_failure == "continue":
-        raise ExperimentError(
-            'division.overlap = true requires machine.on_failure = "end": what a lost worker has published cannot be '
-            "averaged"
         )
 
 

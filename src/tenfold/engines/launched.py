@@ -171,11 +171,6 @@ class Launched(Engine):
                 f'division.strategy = "{division.strategy}" needs memory that all workers share, which ranks do not '
                 f"have; start it without {world.launcher}, or use a strategy with rounds such as butterfly"
             )
-        if division.overlap and world.size > 1:
-            return (
-                "division.overlap = true needs memory that all workers share, which ranks do not have; start it "
-                f"without {world.launcher}, or leave overlap unset"
-            )
         return None
 
     @classmethod

@@ -177,7 +177,6 @@ def _make_channels(task: Task) -> SharedChannels:
         flat_size(network),
         strategy=make_strategy(division),
         gradient_numel=exchange_size(network) if division.needs_gradient_buffer else 0,
-        published_numel=task.experiment.vectors_per_round * exchange_size(network),
         shapes=state_shapes(network),
     )
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tenfold.data.part import tree_map
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Division
 from tenfold.mixing import Round, is_round_due
@@ -50,8 +49,6 @@ class StackedRounds:
         self._measure_distances = True
         self._distances: Tensor | None = None
         self._matrices: dict[int, tuple[Round, Tensor]] = {}
-        self._begun: dict[str, Any] | None = None
-        """What the overlapped round that has begun adds to the replicas after the next step."""
 
     def _row_lengths(self) -> tuple[int, ...]:
         """Return the lengths of the rows of the weight matrices, in the order in which workers would send them."""
@@ -68,17 +65,12 @@ class StackedRounds:
     def average_weights_if_due(self, step: int) -> None:
         """Carry out the next round if one is due after this step, counted from 1 over the run."""
         division = self.division
-        if self._begun is not None:
-            self._end_overlapped(self._begun)
         if division.average == "gradients" or not is_round_due(
             step, division.steps_between_rounds, division.local_after
         ):
             return
         round_ = self._next()
         if round_.is_idle:
-            return
-        if division.overlap:
-            self._begin_overlapped(round_)
             return
         nbytes = self._compress()
         matrix = self._matrix(round_)
@@ -99,26 +91,6 @@ class StackedRounds:
             for role in optimizer.roles.values():
                 role[self.rows].copy_(product(matrix, role[self.rows]))
         self._count_bytes(round_, nbytes)
-
-    def _begin_overlapped(self, round_: Round) -> None:
-        """Compute what a round adds to the replicas; it is added after their next step."""
-        matrix = self._matrix(round_)
-        weights, reference_means = self.fused.stack.displacement(matrix, self.rows)
-        roles = self.fused.optimizer.roles if self.division.optimizer_state == "average" else {}
-        momenta = {name: product(matrix, role[self.rows]).sub_(role[self.rows]) for name, role in roles.items()}
-        self._begun = {"weights": weights, "centres": reference_means, "momenta": momenta}
-        self._count_bytes(round_, self.fused.stack.matrix[0].nbytes)
-
-    def _end_overlapped(self, begun: dict[str, Any]) -> None:
-        added = begun["weights"]
-        self.fused.stack.move(added, begun["centres"], self.rows)
-        for name, momentum in begun["momenta"].items():
-            self.fused.optimizer.roles[name][self.rows].add_(momentum)
-        if self._measure_distances:
-            norms = self.weights.norm(dim=1).clamp_min(1e-30)
-            self._distances = added[:, : self.weights.shape[1]].norm(dim=1) / norms
-            self._measure_distances = False
-        self._begun = None
 
     def take_distances_from_mean(self) -> list[float]:
         """Return |x - mean| / |mean| of each replica's weights x before the first round since the last call.
@@ -150,7 +122,7 @@ class StackedRounds:
     def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint stores."""
         errors = [compressor.error for compressor in self.compressors]
-        kept = {"outer": self.outer_state, "reference": self.reference, "errors": errors, "begun": self._begun}
+        kept = {"outer": self.outer_state, "reference": self.reference, "errors": errors}
         return kept | {"rounds": self.count, "bytes_moved": self.bytes_moved}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -159,8 +131,6 @@ class StackedRounds:
         self.outer_state = {name: tensor.to(self.weights.device) for name, tensor in state["outer"].items()}
         if self.reference is not None:
             self.reference.copy_(state["reference"])
-        if (begun := state.get("begun")) is not None:
-            self._begun = tree_map(lambda tensor: tensor.to(self.weights.device), begun)
         for compressor, error in zip(self.compressors, state["errors"], strict=True):
             compressor.error = None if error is None else error.to(self.weights.device)
 

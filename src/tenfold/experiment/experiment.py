@@ -176,17 +176,6 @@ class Experiment(Section):
             field for field, values in fields.items() if any(isinstance(value, UnrecordedObject) for value in values)
         ]
 
-    @property
-    def vectors_per_round(self) -> int:
-        """How many vectors of the size of the weights a worker publishes in an overlapped round; 0 without overlap.
-
-        These are the weights and, where the optimizer's state is averaged, at most all vectors that it keeps.
-        """
-        if not self.division.overlap:
-            return 0
-        averaged = self.division.optimizer_state == "average"
-        return 1 + averaged * (self.training.optimizer_traits.state_vectors or 0)
-
     def flat(self) -> dict[str, Any]:
         """Return every field by its short name, as text, numbers and lists; unset fields have their defaults."""
         dumped = with_defaults(self).model_dump(mode="json")

@@ -68,7 +68,6 @@ class Fields(TypedDict, total=False):
     strategy_options: Table
     sync_every: int | Literal["epoch"] | None
     local_after: int
-    overlap: bool
     average: Literal["auto", "weights", "gradients"]
     outer: Any
     outer_options: Table
@@ -157,7 +156,6 @@ class Grid(TypedDict, total=False):
     strategy_options: OneOrSeveral[Table]
     sync_every: OneOrSeveral[int | Literal["epoch"] | None]
     local_after: OneOrSeveral[int]
-    overlap: OneOrSeveral[bool]
     average: OneOrSeveral[Literal["auto", "weights", "gradients"]]
     outer: Any
     outer_options: OneOrSeveral[Table]

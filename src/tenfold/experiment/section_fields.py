@@ -289,13 +289,10 @@ class Division(Section):
     optimizer."""
     local_after: NonNegative = 0
     """Average at every step until this one, then every `sync_every` (post-local SGD)."""
-    overlap: bool = False
-    """Let each round take place during the next step: workers average the weights that they had before it, and wait
-    only for partners that are more than a step behind."""
     average: Literal["auto", "weights", "gradients"] = "auto"
     """What a round averages: gradients, at every step, or weights, every `sync_every` steps. auto: gradients where all
-    replicas average exactly and none of these is set: sync_every, local_after, overlap, outer, compression,
-    optimizer_state; always weights with ng-sgd."""
+    replicas average exactly and none of these is set: sync_every, local_after, outer, compression, optimizer_state;
+    always weights with ng-sgd."""
     outer: Annotated[NameOrObject, known_as("outer optimizer", OUTER), named_or_imported(OUTER)] = "none"
     """Optimizer that turns the average of a round into an outer step; none takes the average as it is. A name,
     "package.module:OuterOptimizer", or a class."""
@@ -350,7 +347,7 @@ class Division(Section):
     @property
     def needs_gradient_buffer(self) -> bool:
         """Whether gradients or momenta are sent, which need a buffer beside the one of the weights."""
-        return self.average == "gradients" or (self.optimizer_state == "average" and not self.overlap)
+        return self.average == "gradients" or self.optimizer_state == "average"
 
 
 def _device_name(given: object) -> object:

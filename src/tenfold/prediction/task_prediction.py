@@ -55,7 +55,6 @@ def workload_of(task: Task, *, compressed: bool = False) -> Workload:
         strategy=make_strategy(division),
         sync_every=division.steps_between_rounds,
         local_after=division.local_after,
-        overlap=division.overlap,
         average="gradients" if division.average == "gradients" else "weights",
         nbytes=nbytes,
         compression=_compressed_share(task, nbytes) if compressed else 1.0,

@@ -31,7 +31,6 @@ from tenfold.runs import Emit, Note, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training.optimizers import count_state_vectors
 from tenfold.training.stack import free_memory as left_on_gpu
-from tenfold.transport.shared_memory import SLOTS
 from tenfold.workers.task import Task, make_network, weight_bytes
 
 
@@ -103,7 +102,6 @@ def check_memory(task: Task) -> str:
     division = task.experiment.division
     # weights, gradients, a copy during evaluation, the optimizer's state, and what rounds add
     vectors = 3 + _state_vectors(task) + division.needs_gradient_buffer
-    vectors += SLOTS * task.experiment.vectors_per_round
     needed = weight_bytes(task) * vectors * task.workers
     free = free_memory(devices.resolve(task.experiment.machine.device))
     if needed > free:

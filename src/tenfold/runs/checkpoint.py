@@ -137,17 +137,10 @@ def _read(path: Path) -> dict[str, Any] | None:
     """Return a manifest; None where it is missing or damaged."""
     try:
         manifest = json.loads(read_regular(path))
-        checksum = manifest.pop(CHECKSUM, None)
-        good = checksum == _checksum(manifest) if checksum is not None else _is_plausible(manifest)
+        good = manifest.pop(CHECKSUM, None) == _checksum(manifest)
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return None
     return manifest if good else None
-
-
-def _is_plausible(manifest: dict[str, Any]) -> bool:
-    """Return whether a manifest without a checksum, as earlier versions wrote it, is what it should be."""
-    numbers = [manifest.get(name) for name in ("epoch", "workers")]
-    return all(isinstance(number, int) and number >= 0 for number in numbers)
 
 
 def _checksum(manifest: dict[str, Any]) -> str:

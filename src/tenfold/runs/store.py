@@ -95,7 +95,7 @@ class Store:
             self._open_file()
             with self._connect() as connection:
                 if self._access.access == "write":
-                    prepare_tables(connection, self.file, write_ahead=self._access.abilities.write_ahead)
+                    prepare_tables(connection, write_ahead=self._access.abilities.write_ahead)
                 self.version = version_of(connection)
 
     def _open_file(self) -> None:

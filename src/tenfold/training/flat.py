@@ -42,15 +42,13 @@ class BatchNormStatistics:
         self.reference_means = [mean.clone() for mean, _ in self._statistics]
         """The points c, one for each layer."""
 
-    def variances_to_moments(self, reference_means: Sequence[Tensor] | None = None) -> None:
-        """Replace the variances by second moments, before a round; `reference_means` are other points c."""
-        variances_to_moments(self._statistics, reference_means or self.reference_means)
+    def variances_to_moments(self) -> None:
+        """Replace the variances by second moments, before a round."""
+        variances_to_moments(self._statistics, self.reference_means)
 
-    def moments_to_variances(
-        self, reference_means: Sequence[Tensor] | None = None, *, replicas_are_equal: bool
-    ) -> None:
+    def moments_to_variances(self, *, replicas_are_equal: bool) -> None:
         """Restore the variances, after a round; `replicas_are_equal` says that it has made all replicas the same."""
-        moments_to_variances(self._statistics, reference_means or self.reference_means)
+        moments_to_variances(self._statistics, self.reference_means)
         if replicas_are_equal:
             self.update_reference_means()
 

@@ -230,7 +230,7 @@ class Replica:
         self.steps = state["steps"]
         self.rates.load(state)
         if self.ema_weights is not None:
-            self.ema_weights.copy_(state["ema"] if "ema" in state else state["average"])  # older checkpoints: "average"
+            self.ema_weights.copy_(state["ema"])
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
         for reference, saved in zip(self.flat.batch_norm.reference_means, state["centres"], strict=True):

@@ -225,26 +225,6 @@ class Stack:
             for (mean, _), reference in zip(statistics, reference_means, strict=True):
                 reference.copy_(mean[0])
 
-    def displacement(self, matrix: Tensor, rows: slice = ALL) -> tuple[Tensor, list[Tensor]]:
-        """Return (M - I) X of all rows or some, and the reference means of its second moments; X is not changed.
-
-        `move` adds it, after any number of steps.
-        """
-        statistics = [(mean[rows], variance[rows]) for mean, variance in self._statistics]
-        reference_means = [mean.mean(0) for mean, _ in statistics]
-        own = self.matrix[rows].clone()
-        variances_to_moments(statistics, reference_means)
-        moments = self.matrix[rows].clone()
-        self.matrix[rows].copy_(own)
-        return product(matrix, moments).sub_(moments), reference_means
-
-    def move(self, displacement: Tensor, reference_means: list[Tensor], rows: slice = ALL) -> None:
-        """Add to all rows or some what `displacement` returned."""
-        statistics = [(mean[rows], variance[rows]) for mean, variance in self._statistics]
-        variances_to_moments(statistics, reference_means)
-        self.matrix[rows].add_(displacement)
-        moments_to_variances(statistics, reference_means)
-
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a step changes, by name."""
         references = {f"centre {number}": reference for number, reference in enumerate(self.reference_means)}

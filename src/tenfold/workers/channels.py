@@ -14,7 +14,6 @@ from tenfold.errors import ModelError
 from tenfold.mixing import Round, Strategy
 from tenfold.transport import Segment, SharedMemoryTransport, SingleWorkerTransport, StopReason, Transport
 from tenfold.transport.segment import MAILBOX, Until
-from tenfold.transport.shared_memory import SLOTS, PublishedVectors
 
 CENTRE_ROWS = 2
 
@@ -70,8 +69,6 @@ class Channels:
     """For gradients, or the optimizer's state; the size of its buffer is `exchange_size` of the network."""
     exchange_memory: ExchangeMemory | None = None
     """What asynchronous strategies share; None where workers average in rounds."""
-    published: PublishedVectors | None = None
-    """What overlapped rounds exchange; None where there are none."""
     step: int = 0
     """The step that the worker is in, over the run."""
     is_elastic: ClassVar[bool] = False
@@ -106,7 +103,7 @@ class Channels:
 
     def waited_and_communicated(self) -> tuple[float, float]:
         """Return the seconds that this worker has spent waiting and communicating so far."""
-        parts = (self.transport, self.gradient_transport, self.exchange_memory, self.published)
+        parts = (self.transport, self.gradient_transport, self.exchange_memory)
         used = [part for part in parts if part is not None]
         return sum(part.wait_seconds for part in used), sum(part.communicate_seconds for part in used)
 
@@ -132,14 +129,12 @@ class SharedChannels:
         *,
         strategy: Strategy,
         gradient_numel: int = 0,
-        published_numel: int = 0,
         shapes: tuple[tuple[int, ...], ...] | None = None,
     ) -> None:
         """Create the memory; `locks`, one for each worker and one for the centre, are for workers that are threads.
 
         `gradient_numel` is how many numbers a round of gradients or of the optimizer's state exchanges, 0 where there
-        are none; `published_numel` how many a worker publishes in an overlapped round, 0 where rounds do not overlap
-        with steps. `shapes` are those of the state that every replica has (default: not checked).
+        are none. `shapes` are those of the state that every replica has (default: not checked).
         """
         self.workers = workers
         self._shapes = shapes
@@ -150,9 +145,6 @@ class SharedChannels:
         }
         if strategy.asynchronous:
             self._segments["centre"] = create_centre(workers, numel if strategy.has_centre else 1)
-        if published_numel:
-            contents = "numbers of overlapped rounds"
-            self._segments["published"] = Segment.create(workers, SLOTS * published_numel, contents=contents)
         self.names = {kind: segment.name for kind, segment in self._segments.items()}
         self._attached: dict[str, Segment] = {}
 
@@ -176,12 +168,10 @@ class SharedChannels:
         timeout = math.inf
         if not self._attached:
             self._attached = {kind: Segment.attach(name) for kind, name in self.names.items()}
-        states, published = self._attached["states"], self._attached.get("published")
         return make(
-            SharedMemoryTransport(states, rank, timeout, until=until, check=check),
+            SharedMemoryTransport(self._attached["states"], rank, timeout, until=until, check=check),
             SharedMemoryTransport(self._attached["gradients"], rank, timeout, until=until, check=check),
             self._exchange_memory(lock) if "centre" in self._attached else None,
-            PublishedVectors(published, rank, timeout, until=until, check=check) if published is not None else None,
         )
 
     def _exchange_memory(self, lock: AbstractContextManager[Any] | None) -> ExchangeMemory:

@@ -102,9 +102,6 @@ class ReplicaRounds:
         """Return whether a round follows this step, counted from 1 over the run."""
         return is_round_due(step, self.division.steps_between_rounds, self.division.local_after)
 
-    def end_overlapped(self) -> None:
-        """Do nothing, as a round has ended when `average_weights` returns; `OverlappedRounds` ends the one it began."""
-
     def average_weights(self) -> None:
         """Average the replica's state with the others', as the next round says."""
         make_round, transport = self.begin(), self.channels.transport

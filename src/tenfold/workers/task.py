@@ -126,7 +126,7 @@ class Task:
         division = self.division
         if self.workers == 1:
             return True
-        if division.overlap or not make_strategy(division).always_exact:
+        if not make_strategy(division).always_exact:
             return False
         pace, first = division.steps_between_rounds, division.local_after
         return division.average == "gradients" or is_round_due(steps, pace, first)

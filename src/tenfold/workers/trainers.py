@@ -8,9 +8,8 @@ For every batch, `Worker` calls `train_step` and then `average_weights_if_due` o
 | `WeightAveragingTrainer`   | backward, optimizer's step (`Replica.step`)     | a round of all, every `sync_every`  |
 | `AsynchronousTrainer`      | the same                                        | an exchange with one partner        |
 
-By default gradients are averaged (`with_defaults` in `experiment/fields.py` decides). With `overlap`, a round of
-weights ends after the step that follows (`OverlappedRounds`). A single worker has a `WeightAveragingTrainer`, whose
-rounds have nothing to do.
+By default gradients are averaged (`with_defaults` in `experiment/fields.py` decides). A single worker has a
+`WeightAveragingTrainer`, whose rounds have nothing to do.
 
 Averaging passes through three layers: `average_gradients` or `average_weights` of `ReplicaRounds` does all that belongs
 to a round (compression, the outer optimizer, the optimizer's state), `Channels.run_round` knows which workers take
@@ -95,8 +94,7 @@ class WeightAveragingTrainer(Trainer):
         return self.rounds.bytes_moved
 
     def average_weights_if_due(self, step: int) -> None:
-        """Carry out the next round, if it is due after this step; one that overlaps with this step ends first."""
-        self.rounds.end_overlapped()
+        """Carry out the next round, if it is due after this step."""
         if self.rounds.is_due(step):
             self.rounds.average_weights()
 
@@ -150,10 +148,6 @@ def make_trainer(division: Division, replica: Replica, channels: Channels, sampl
     strategy = make_strategy(division)
     if isinstance(strategy, AsynchronousStrategy):
         return AsynchronousTrainer(strategy, replica, channels, samples)
-    if division.overlap:
-        from tenfold.workers.overlapped_rounds import OverlappedRounds
-
-        return WeightAveragingTrainer(replica, OverlappedRounds(division, replica, channels, samples))
     kind = GradientAveragingTrainer if division.average == "gradients" else WeightAveragingTrainer
     return kind(replica, ReplicaRounds(division, replica, channels, samples))
 

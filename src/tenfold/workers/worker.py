@@ -126,7 +126,7 @@ class Worker:
             self.replica.load(state["replica"])
         except (RuntimeError, ValueError, KeyError) as error:
             raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
-        self.trainer.load(state["trainer"] if "trainer" in state else state["mixer"])  # older checkpoints: "mixer"
+        self.trainer.load(state["trainer"])
         before = state.get("steps_per_epoch", self.task.steps_per_epoch)
         # the same progress with other shards
         self.replica.steps = self.replica.steps * self.task.steps_per_epoch // before

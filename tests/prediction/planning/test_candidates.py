@@ -27,14 +27,6 @@ def test_the_experiments_own_setting_is_among_them() -> None:
     )  # fmt: skip
 
 
-def test_averaged_gradients_are_tried_where_the_rounds_of_the_experiment_overlap() -> None:
-    found = [one for one in candidates_here(Experiment(overlap=True)) if one.workers > 1]
-    assert {(one.experiment.division.average, one.experiment.division.overlap) for one in found} == {
-        ("gradients", False),
-        ("weights", True),
-    }
-
-
 def test_at_most_so_many_workers_and_a_gpu_where_there_is_one() -> None:
     found = candidates_here(Experiment(), most_workers=2, gpu="cuda")
     assert {one.workers for one in found if one.device == "cpu"} == {1, 2}

@@ -1,4 +1,4 @@
-"""The tables of a store: older versions move forward and are kept as they were, newer ones are read; tags and notes."""
+"""The tables of a store: newer versions are read; tags and notes."""
 
 import shutil
 import sqlite3
@@ -18,50 +18,9 @@ def version(path):
         return connection.execute("PRAGMA user_version").fetchone()[0]
 
 
-def made_by_version_0(folder):
-    """Make a store as the first versions left it."""
-    runs, number = new_run(folder, events=some_events())
-    runs.update(number, result={"seconds": 1.0}, status="finished")
-    with sqlite3.connect(folder / "tenfold.db") as connection:
-        for index in ("runs_by_title", "runs_by_kind", "runs_by_parent"):
-            connection.execute(f"DROP INDEX {index}")
-        for table in ("tags", "notes"):
-            connection.execute(f"DROP TABLE {table}")
-        connection.execute("PRAGMA user_version = 0")
-    return number
-
-
-def test_a_new_store_has_a_version_and_no_copy(tmp_path):
+def test_a_new_store_has_a_version(tmp_path):
     Store(tmp_path)
     assert version(tmp_path / "tenfold.db") == store_tables.VERSION
-    assert not list(tmp_path.glob("*version*"))
-
-
-def test_an_older_store_moves_forward_and_a_copy_is_kept(tmp_path):
-    number = made_by_version_0(tmp_path)
-    runs = Store(tmp_path, create=False)
-    assert version(tmp_path / "tenfold.db") == store_tables.VERSION
-    assert runs.find(number)["result"] == {"seconds": 1.0}
-    assert list(runs.events(number)) == some_events()
-    copy = tmp_path / "tenfold.db.version-0"
-    assert version(copy) == 0
-    with sqlite3.connect(copy) as connection:
-        assert connection.execute("SELECT COUNT(*) FROM events").fetchone() == (3,)
-        assert connection.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'runs_by_title'").fetchone() == (0,)
-
-
-def test_a_copy_that_cannot_be_made_leaves_the_store_as_it_was(tmp_path, monkeypatch):
-    made_by_version_0(tmp_path)
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(store_tables, "_keep_copy", full)
-    with pytest.raises(StoreError, match="No space left on device"):
-        Store(tmp_path, create=False)
-    assert version(tmp_path / "tenfold.db") == 0
-    monkeypatch.undo()
-    assert Store(tmp_path, create=False).runs()
 
 
 def test_a_newer_store_is_read_but_not_written(tmp_path):

@@ -276,14 +276,6 @@ class TestUnlikeLayers:
                 for one in together:
                     torch.testing.assert_close(one[name][key], mean, rtol=1e-5, atol=1e-7)
 
-    @pytest.mark.parametrize("optimizer", ["sgd", "muon"])
-    def test_so_they_are_in_overlapped_rounds(self, optimizer: str) -> None:
-        first, second = self.states("average", optimizer=optimizer, overlap=True, sync_every=1)
-        for one in (first, second):
-            assert one["first.weight"]["momentum_buffer"].any()
-            assert one["second.weight"]["momentum_buffer"].any()
-            assert not one["unused.weight"]["momentum_buffer"].any()
-
     def test_states_that_differ_are_an_error(self) -> None:
         with pytest.raises(ExperimentError, match="local"):
             self.states("average", optimizer=Whimsical, optimizer_options={"momentum": 0.9}, lr=0.1, sync_every=2)
@@ -378,12 +370,3 @@ def test_the_final_average_is_communication_where_replicas_differ(fields: dict[s
     keeper.lap = lambda kind, **times: (laps.append(kind), lap(kind, **times))[1]  # type: ignore[assignment,func-returns-value]
     threads.train()
     assert ("communicate" in laps[-2:]) == charged
-
-
-def test_the_state_of_the_rounds_is_read_from_older_checkpoints() -> None:
-    threads = [Threads(make_task(**SMALL | FEW, workers=2)) for _ in range(2)]
-    saved, resumed = (one.workers[0] for one in threads)
-    saved.trainer.rounds.count = 7  # type: ignore[attr-defined]
-    state = saved._state()
-    resumed.resume({"mixer": state.pop("trainer")} | state)
-    assert resumed.trainer.rounds.count == 7  # type: ignore[attr-defined]

@@ -75,7 +75,7 @@ class Candidate:
         """How its replicas are averaged; empty for a single one."""
         division = self.experiment.division
         pace = division.pace if division.average == "weights" else 1
-        return (division.strategy, division.average, pace, division.overlap) if self.workers > 1 else ()
+        return (division.strategy, division.average, pace) if self.workers > 1 else ()
 
     @cached_property
     def curve_key(self) -> str:
@@ -149,13 +149,10 @@ def _settings(base: Experiment, factors: Iterable[float]) -> Iterator[Candidate]
 
 
 def _mixings(base: Experiment) -> list[dict[str, Any]]:
-    """Return the strategies and rounds to try; the experiment's own are among them.
-
-    Rounds overlap with steps where those of the experiment do; averaged gradients never can.
-    """
+    """Return the strategies and rounds to try; the experiment's own are among them."""
     division = base.division
     own = {name: getattr(division, name) for name in ("strategy", "sync_every", "average")}
-    at_every_step: dict[str, Any] = {"strategy": "allreduce", "sync_every": None, "average": "auto", "overlap": False}
+    at_every_step: dict[str, Any] = {"strategy": "allreduce", "sync_every": None, "average": "auto"}
     if division.workers == 1:
         return [at_every_step | {"strategy_options": {}}]
     found = [own, at_every_step]

@@ -34,9 +34,7 @@ def find_damage(folder: Path, *, files: bool = True) -> tuple[int, list[Damage]]
         store = Store(folder, create=False)
         listed = store.runs()
     except StoreError as error:
-        copies = ", ".join(sorted(path.name for path in folder.glob("tenfold.db.version-*")))
-        kept = f"an older copy is there: {copies}; " if copies else ""
-        advice = f"{kept}each run's folder still has its experiment.toml and model.pt"
+        advice = "each run's folder still has its experiment.toml and model.pt"
         return 0, [Damage("store", str(error), advice)]
     found = list(_of_file(store))
     for row in listed:

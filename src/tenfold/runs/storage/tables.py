@@ -1,7 +1,6 @@
 """The tables of the run store: their version, and their rows as dictionaries.
 
-A store of an earlier version is brought to this one. What is damaged in a row spoils neither the rest of it nor other
-rows.
+What is damaged in a row spoils neither the rest of it nor other rows.
 """
 
 import json
@@ -10,7 +9,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,9 @@ from tenfold.runs.storage.claim import is_claimed
 from tenfold.runs.storage.connecting import LOCK_SECONDS
 from tenfold.runs.storage.entries import sound_entries
 
-TABLES = """
+PARENT = "CASE WHEN json_valid(facts) THEN json_extract(facts, '$.crossval.parent') END"
+"""The cross-validation that a fold belongs to."""
+TABLES = f"""
 CREATE TABLE IF NOT EXISTS runs (
     id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, kind TEXT NOT NULL, status TEXT NOT NULL,
     created REAL NOT NULL, ended REAL, experiment TEXT NOT NULL, facts TEXT NOT NULL, result TEXT NOT NULL,
@@ -33,24 +34,16 @@ CREATE TABLE IF NOT EXISTS events (
     epoch INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, body TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS events_by_run ON events(run, type, superseded);
+CREATE INDEX IF NOT EXISTS runs_by_title ON runs(title);
+CREATE INDEX IF NOT EXISTS runs_by_kind ON runs(kind);
+CREATE INDEX IF NOT EXISTS runs_by_parent ON runs({PARENT}) WHERE kind = 'fold';
+CREATE TABLE IF NOT EXISTS tags (
+    run INTEGER NOT NULL REFERENCES runs(id), name TEXT NOT NULL, PRIMARY KEY (run, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS notes (run INTEGER PRIMARY KEY REFERENCES runs(id), text TEXT NOT NULL);
 """
-PARENT = "CASE WHEN json_valid(facts) THEN json_extract(facts, '$.crossval.parent') END"
-"""The cross-validation that a fold belongs to."""
-MIGRATIONS = {
-    1: f"""
-    CREATE INDEX IF NOT EXISTS runs_by_title ON runs(title);
-    CREATE INDEX IF NOT EXISTS runs_by_kind ON runs(kind);
-    CREATE INDEX IF NOT EXISTS runs_by_parent ON runs({PARENT}) WHERE kind = 'fold';
-    """,
-    2: """
-    CREATE TABLE IF NOT EXISTS tags (
-        run INTEGER NOT NULL REFERENCES runs(id), name TEXT NOT NULL, PRIMARY KEY (run, name)
-    ) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS notes (run INTEGER PRIMARY KEY REFERENCES runs(id), text TEXT NOT NULL);
-    """,
-}
-"""The statements that lead to each version from the one before; version 0 is the tables alone."""
-VERSION = max(MIGRATIONS)
+VERSION = 2
+"""The version of these tables, by which a store of a newer one is recognized."""
 RunRecord = dict[str, Any]
 """A run: id, title, kind, status, created, ended, tags, note; where it was read whole, experiment, facts, result,
 error and problems as well."""
@@ -70,8 +63,8 @@ def version_of(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def prepare_tables(connection: sqlite3.Connection, file: Path, *, write_ahead: bool = True) -> None:
-    """Make the tables of a new store; bring an older store up to date, and keep a copy of it as it was.
+def prepare_tables(connection: sqlite3.Connection, *, write_ahead: bool = True) -> None:
+    """Make the tables of a new store.
 
     A store of a newer version is left as it is: what this version knows of it can be used.
     """
@@ -80,15 +73,9 @@ def prepare_tables(connection: sqlite3.Connection, file: Path, *, write_ahead: b
     if version_of(connection) >= VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")  # one process does it, others wait here
-    version = version_of(connection)
-    if version >= VERSION:
-        return
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchone():
-        _keep_copy(file, file.with_name(f"{file.name}.version-{version}"))
-    _execute(connection, TABLES)
-    for number in range(version + 1, VERSION + 1):
-        _execute(connection, MIGRATIONS[number])
-    connection.execute(f"PRAGMA user_version = {VERSION}")
+    if version_of(connection) < VERSION:
+        _execute(connection, TABLES)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _execute(connection: sqlite3.Connection, script: str) -> None:
@@ -96,13 +83,6 @@ def _execute(connection: sqlite3.Connection, script: str) -> None:
     for statement in script.split(";"):
         if statement.strip():
             connection.execute(statement)
-
-
-def _keep_copy(file: Path, path: Path) -> None:
-    partial = path.with_name(f".{path.name}.part")
-    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(partial)) as target:
-        source.backup(target)
-    partial.replace(path)
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
