@@ -9,19 +9,21 @@ import os
 import shutil
 import socket
 import sqlite3
+import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tenfold.common.files import require_regular, short_path, write_atomically
 from tenfold.common.trust import note_written, remember_named
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
-from tenfold.runs.events import Event, as_row
+from tenfold.runs.events import Event, Recorded, as_row
 from tenfold.runs.storage.claim import Claim
 from tenfold.runs.storage.connecting import LOCK_SECONDS, StoreFile, describe_no_locks
 from tenfold.runs.storage.tables import (
@@ -43,6 +45,9 @@ from tenfold.runs.storage.tables import (
     time_of,
     version_of,
 )
+
+if TYPE_CHECKING:
+    from tenfold.runs.bundle import Bundle
 
 MARK_REPEATED = """
 UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?
@@ -131,6 +136,38 @@ class Store:
         if claim is not None:
             self._claims[run] = claim
         if kind != FOLD:
+            remember_named(experiment.import_paths)
+        return run
+
+    def import_run(self, bundle: "Bundle", *, experiment: Experiment, facts: Mapping[str, Any] | None = None) -> int:
+        """Record a run that has ended in another store, all of it or nothing, and return its number here.
+
+        `experiment` is what was asked for, and `facts` are added to those of the bundle.
+        """
+        record, title = bundle.record, experiment.title
+        values = (title, record.kind, record.status, record.created, record.ended, experiment.model_dump_json())
+        texts = (json.dumps(record.facts | dict(facts or {})), json.dumps(record.result), record.error, record.host)
+        self._check_writable()
+        with self._explained("written to"), tempfile.TemporaryDirectory(dir=self.folder, prefix=".import-") as folder:
+            filled = Path(folder) / "run"
+            filled.mkdir()
+            bundle.write_files(filled)
+            experiment.save(filled / "experiment.toml")
+            _keep_model(experiment, filled / MODEL_PICKLE)
+            with self._writing() as connection:
+                cursor = connection.execute(
+                    "INSERT INTO runs (title, kind, status, created, ended, experiment, facts, result, error, host, "
+                    "pid, pid_started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",
+                    (*values, *texts),
+                )
+                run = int(cursor.lastrowid or 0)
+                events = (replace(one, run=run) if isinstance(one, Recorded) else one for one in bundle.events)
+                rows = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
+                connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", rows)
+                path = self.path(run, title)
+                shutil.rmtree(path, ignore_errors=True)  # of a run that was deleted with its number
+                filled.replace(path)  # before the commit: a run that is in the store has its folder
+        if record.kind != FOLD:
             remember_named(experiment.import_paths)
         return run
 

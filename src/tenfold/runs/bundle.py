@@ -1,0 +1,111 @@
+"""A run as one value of bytes, to carry it from the store of one machine to that of another.
+
+A bundle is a zip archive without compression: `run.json` with the record, `events.jsonl` with the events, and the files of
+the run below `files/`. It may come from another machine, so everything in it is checked before it becomes part of a store:
+the names of its members, their checksums, the types of all entries, and that tensors and arrays can be read without
+running code. Experiments and pickled models do not travel back: the home store knows which experiment it asked for.
+"""
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tenfold.errors import StoreError
+from tenfold.runs import console, stored_predictions, tensor_file
+from tenfold.runs.events import Event, as_row, from_row
+from tenfold.runs.storage import entries
+
+if TYPE_CHECKING:
+    from tenfold.runs.store import Store
+
+FORMAT = 1
+RECORD, EVENTS, FOLDER = "run.json", "events.jsonl", "files/"
+WEIGHTS, OUTPUTS = "model.pt", "test_outputs.pt"
+FILES = (WEIGHTS, OUTPUTS, stored_predictions.FILE, console.FILE)
+"""The files of a run that travel; checkpoints and pickles do not."""
+
+
+class BundledRecord(BaseModel):
+    """What a bundle says of its run."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: Literal[1]
+    kind: str
+    status: Literal["finished", "failed", "interrupted"]
+    created: float
+    ended: float | None
+    error: str
+    host: str
+    facts: dict[str, Any]
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A run that came from another store, checked except for the content of its files."""
+
+    record: BundledRecord
+    events: list[Event]
+    files: Mapping[str, bytes]
+
+    def write_files(self, folder: Path) -> None:
+        """Write the files to a folder; StoreError if one of them does not hold what its name says."""
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
+        if WEIGHTS in self.files:
+            tensor_file.load_weights(folder / WEIGHTS)
+        if OUTPUTS in self.files:
+            tensor_file.load(folder / OUTPUTS)
+        for part in ("validation", "test"):
+            stored_predictions.load(folder / stored_predictions.FILE, part)
+
+
+def pack(store: "Store", run: int) -> bytes:
+    """Return a run that has ended as a bundle."""
+    record, folder = store.find(run), store.folder_of(run)
+    names = ("kind", "status", "created", "ended", "error", "host", "facts", "result")
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as archive:
+        archive.writestr(RECORD, json.dumps({"format": FORMAT} | {name: record[name] for name in names}))
+        archive.writestr(EVENTS, "".join(f"{json.dumps(as_row(event))}\n" for event in store.events(run)))
+        for name in FILES:
+            if (folder / name).is_file():
+                archive.write(folder / name, FOLDER + name)
+    return written.getvalue()
+
+
+def unpack(content: bytes) -> Bundle:
+    """Return what a bundle holds; StoreError for anything that `pack` would not have written."""
+    try:
+        members = _members(content)
+        record = BundledRecord.model_validate_json(members.pop(RECORD))
+        events = [from_row(json.loads(line)) for line in members.pop(EVENTS).splitlines()]
+        for held, types in ((record.facts, entries.FACTS), (record.result, entries.RESULT)):
+            if damaged := entries.sound_entries(held, types)[1]:
+                raise ValueError(f"{damaged[0]} has a wrong type")
+        files = {name.removeprefix(FOLDER): held for name, held in members.items()}
+        if record.status == "finished" and WEIGHTS not in files:
+            raise ValueError(f"{WEIGHTS} is missing")
+    except (zipfile.BadZipFile, ValidationError, ValueError, KeyError, EOFError, RecursionError) as error:
+        raise StoreError(f"the bundle of a run is damaged: {str(error).splitlines()[0]}") from None
+    return Bundle(record, events, files)
+
+
+def _members(content: bytes) -> dict[str, bytes]:
+    """Return the content of an archive's members by their names."""
+    allowed = {RECORD, EVENTS, *(FOLDER + name for name in FILES)}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        found = archive.infolist()
+        names = [member.filename for member in found]
+        if len(set(names)) < len(names) or not allowed.issuperset(names):
+            raise ValueError(f"it holds {', '.join(sorted(set(names) - allowed)) or 'a file twice'}")
+        if any(member.compress_type != zipfile.ZIP_STORED or member.file_size > len(content) for member in found):
+            raise ValueError("it is compressed")
+        return {name: archive.read(name) for name in names}  # which compares the checksums
