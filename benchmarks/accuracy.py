@@ -35,7 +35,7 @@ from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.machine.cores import using_threads
 from tenfold.runs import Stopwatch
-from tenfold.training import Replica, base_rate, choose_loss
+from tenfold.training import Replica, base_lr, choose_loss
 from tenfold.workers.task import Task, make_network
 
 VALIDATION = 1 / 6
@@ -298,7 +298,7 @@ def train(
     fields = TASKS[task] | ({"batch_size": arguments.batch_size} if arguments.batch_size else {}) | SETTINGS[setting]
     fields |= {"workers": workers, "seed": seed, "limit": arguments.samples}
     if setting.startswith(BY_SAMPLES):
-        fields["lr"] = base_rate(resolve_defaults(Experiment(**fields)).training)
+        fields["lr"] = base_lr(resolve_defaults(Experiment(**fields)).training)
     if arguments.part == "validation":
         fields["validation_fraction"] = VALIDATION
     if setting == AS_LONG:
@@ -352,7 +352,7 @@ def print_table(arguments: argparse.Namespace, results: dict[tuple[str, str, int
         print(f"\n{task:<48}{columns}   workers")
         for setting in arguments.settings:
             cells = [cell(task, results.get((task, setting, workers)), best) for workers in arguments.workers]
-            print(f"  {setting:<46}" + "".join(f"{one:>22}" for one in cells))
+            print(f"  {setting:<46}" + "".join(f"{cell:>22}" for cell in cells))
 
 
 def cell(task: str, values: list[float] | None, best: float | None) -> str:

@@ -17,7 +17,7 @@ from support.options import make_parser, write_json
 from torch import nn
 
 from tenfold.common.catalog import MODELS
-from tenfold.experiment import Division, Training
+from tenfold.experiment import Parallel, Training
 from tenfold.machine import cores
 from tenfold.mixing.builders import make_strategy
 from tenfold.training import Replica, flat_size
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def measure(name: str, workers: int, batch_size: int) -> dict[str, Any]:
-    shared = SharedChannels(workers, flat_size(network(name)), strategy=make_strategy(Division()), gradients=True)
+    shared = SharedChannels(workers, flat_size(network(name)), strategy=make_strategy(Parallel()), gradients=True)
     heard = run_ranks(workers, work, shared, name, batch_size)
     shared.close()
     wall, cpu = ({kind: max(one[which][kind] for one in heard) for kind in ("whole", "divided")} for which in (0, 1))
@@ -68,7 +68,7 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
         steps_per_epoch=10**6,
         vector=channels.transport.buffer,
     )
-    trainer: Any = make_trainer(Division(workers=workers, average="gradients"), replica, channels, [1.0] * workers)
+    trainer: Any = make_trainer(Parallel(workers=workers, average="gradients"), replica, channels, [1.0] * workers)
     divided = SharedOrthogonalization(replica, replica.optimizer, channels.transport)  # type: ignore[arg-type]
     own = replica.optimizer.own
     torch.manual_seed(rank)

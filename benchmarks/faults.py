@@ -4,7 +4,7 @@
 
 LeNet-5 on MNIST with more workers than cores. In one training, pairs of epochs with a fault and pairs without take
 turns: in the first epoch of a pair with a fault, a random worker is killed at a random moment. Each pair with a fault
-is compared with its two neighbours, so that the speed of the machine may change from minute to minute. Throughput is
+is compared with its two neighbors, so that the speed of the machine may change from minute to minute. Throughput is
 the samples learnt from divided by the time, evaluation and checkpoints included; samples that a lost worker had left
 are not counted. The final accuracy is compared with that of a training without faults.
 

@@ -69,7 +69,9 @@ def lenet(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
         task = prepare(resolve_defaults(Experiment(**fields | LENET, seed=seed)))
         events: list[Event] = []
         Serial().run(task, Stopwatch(), events.append)
-        reached = [(one.value, one.seconds) for one in events if isinstance(one, Metric) and one.name == "accuracy"]
+        reached = [
+            (event.value, event.seconds) for event in events if isinstance(event, Metric) and event.name == "accuracy"
+        ]
         best.append(max(reached)[0])
         ours.append(next((seconds for value, seconds in reached if value >= GOAL), reached[-1][1]))
         epochs = next((epoch for epoch, (value, _) in enumerate(reached, 1) if value >= GOAL), len(reached))
@@ -196,7 +198,7 @@ def seconds_of(outcomes: Sequence[Outcome | TenfoldError]) -> float:
 
 
 def told(events: Sequence[Event]) -> set[str]:
-    return {one.text for one in events if isinstance(one, Note | Warned)}
+    return {event.text for event in events if isinstance(event, Note | Warned)}
 
 
 def accuracy(outcome: Outcome) -> float:

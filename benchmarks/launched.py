@@ -165,7 +165,7 @@ def rounds(hosts: Hosts, measured: dict[str, Any]) -> list[dict[str, Any]]:
     for size, numel in SIZES.items():
         for name in ROUNDS:
             round_ = STRATEGIES[name]().round(0, workers)
-            predicted = [float(np.max(cluster.round_price(workers)(round_, 4 * numel))) for cluster in clusters]
+            predicted = [float(np.max(cluster.round_cost(workers)(round_, 4 * numel))) for cluster in clusters]
             rows.append(row("round", f"{name}, {size}", measured["rounds"][f"{name} {size}"], predicted))
         whole = rows[-len(ROUNDS)]
         for one in rows[-len(ROUNDS) :]:
@@ -226,12 +226,12 @@ def show(hosts: Hosts, rows: list[dict[str, Any]], measured: dict[str, Any]) -> 
     for name in ROUNDS:
         seconds = statistics.median(measured["rounds"][f"{name} one number"])
         print(f"a round of one number, {name}: {1e3 * seconds:.1f} ms = {seconds / hosts.delay:.1f} delays")
-    ratios = [one for one in rows if one.get("ratio", 1.0) != 1.0]
+    ratios = [row for row in rows if row.get("ratio", 1.0) != 1.0]
     for at, way in enumerate(ways):
-        alike = near([one["predicted_ratios"][at] / one["ratio"] - 1 for one in ratios], TOLERANCES["round"])
+        alike = near([ratio["predicted_ratios"][at] / ratio["ratio"] - 1 for ratio in ratios], TOLERANCES["round"])
         print(f"{way}: ratios to all-reduce {alike}")
         for kind, tolerance in TOLERANCES.items():
-            errors = [one["errors"][at] for one in rows if one["kind"] == kind]
+            errors = [row["errors"][at] for row in rows if row["kind"] == kind]
             print(f"{way}: seconds of a {kind} {near(errors, tolerance)}")
     print(WHY, end="")
 

@@ -35,7 +35,7 @@ from tenfold.experiment import Experiment
 from tenfold.prediction.planning.evidence import describe_candidate
 from tenfold.prediction.planning.learning_curve import next_epochs
 from tenfold.prediction.planning.pricing import candidates_here
-from tenfold.report.results.plan_result import Plan
+from tenfold.reports.results.plan_result import Plan
 
 TASKS: dict[str, tuple[dict[str, Any], float, int]] = {
     "mlp": ({"model": "mlp", "data": "digits"}, 0.95, 19),
@@ -192,7 +192,11 @@ def _setting(experiment: Experiment) -> str:
 def train(experiment: Experiment, seed: int) -> Trained:
     with tempfile.TemporaryDirectory() as folder:
         run = tenfold.train(experiment.replace(seed=seed), runs=folder)
-        measured = [one for one in run.measurements() if (one.part, one.name) == ("validation", "accuracy")]
+        measured = [
+            measurement
+            for measurement in run.measurements()
+            if (measurement.part, measurement.name) == ("validation", "accuracy")
+        ]
     to_target = run.seconds_to_target
     seconds = float(to_target if to_target is not None else run.seconds or 0.0)
     total = seconds + sum(run.times.get(kind, 0.0) for kind in ("start", "evaluate", "save"))

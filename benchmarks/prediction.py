@@ -138,9 +138,9 @@ def busy(count: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for one in others:
-            one.kill()
-            one.wait()
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def predict(setting: Setting, profile: Profile, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -169,23 +169,23 @@ def save(settings: list[Setting], calibrated: float, path: Path) -> None:
 
 def show(settings: list[Setting]) -> None:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for one in settings:
-        low, high = one.interval
-        middle = statistics.median(one.measured)
-        strategy, every = (one.strategy, f"every {one.sync_every}") if one.workers > 1 else ("any", "")
+    for setting in settings:
+        low, high = setting.interval
+        middle = statistics.median(setting.measured)
+        strategy, every = (setting.strategy, f"every {setting.sync_every}") if setting.workers > 1 else ("any", "")
         table.add_row(
-            f"{one.model} x {one.workers}",
+            f"{setting.model} x {setting.workers}",
             f"{strategy} {every}",
-            f"measured {middle:.3f} [{min(one.measured):.3f}-{max(one.measured):.3f}] s",
-            f"predicted {one.predicted:.3f} [{low:.3f}-{high:.3f}] s",
-            f"{one.error:+.1%}",
-            f"now {statistics.median(one.speeds):.2f}x",
+            f"measured {middle:.3f} [{min(setting.measured):.3f}-{max(setting.measured):.3f}] s",
+            f"predicted {setting.predicted:.3f} [{low:.3f}-{high:.3f}] s",
+            f"{setting.error:+.1%}",
+            f"now {statistics.median(setting.speeds):.2f}x",
         )
     Console(width=120).print(table)
 
 
 def summarize(settings: list[Setting], calibration_seconds: float) -> None:
-    errors = [abs(one.error) for one in settings]
+    errors = [abs(setting.error) for setting in settings]
     print(f"calibrations: {calibration_seconds:.0f} s; {cores.budget()} cores")
     print(f"within 10%: {sum(error <= 0.1 for error in errors)} of {len(errors)}", end="; ")
     print(f"|error|: median {statistics.median(errors):.1%}, largest {max(errors):.1%}")

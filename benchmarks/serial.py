@@ -28,7 +28,7 @@ from tenfold.errors import DataError
 from tenfold.experiment import Experiment, Model
 from tenfold.machine import cores
 from tenfold.models import build
-from tenfold.report.progress import RunProgress
+from tenfold.reports.progress import RunProgress
 from tenfold.training import Replica
 
 SETTINGS = {"lenet5": 12_800, "cnn": 2_560, "mlp": 25_600}

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import tenfold
-from tenfold.report.pages.run_pages import write_report
+from tenfold.reports.pages.run_pages import write_report
 
 PAGES = {
     "run": ("One run", "Metrics, learning curves, and what each worker did when.", "tenfold report 1 -o run.html"),
@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
 
 
 def make_report_picture(picture: Path) -> None:
-    """Train LeNet-5 on MNIST with two workers, and draw the top of its report with few colours, to keep it small."""
+    """Train LeNet-5 on MNIST with two workers, and draw the top of its report with few colors, to keep it small."""
     from PIL import Image
 
     with tempfile.TemporaryDirectory() as runs:

@@ -20,7 +20,7 @@ from tenfold.cli import COMMANDS, app
 
 ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "build" / "gallery"
-OWN_METHODS = {"recipes": ["tenfold.papers.run"], "report": ["tenfold.report.pages.run_pages.report"]}
+OWN_METHODS = {"recipes": ["tenfold.papers.run"], "report": ["tenfold.reports.pages.run_pages.report"]}
 """What the API page shows of a public name that is a module."""
 EDGE = re.compile(r"(\w+)(?:\[\"([^\"]*)\"\])?\s*-->\s*(\w+)(?:\[\"([^\"]*)\"\])?")
 
@@ -86,8 +86,10 @@ def _command(command: Any, path: str) -> list[str]:
         for name, one in command.commands.items():
             lines += _command(one, f"{path} {name}")
         return lines
-    arguments = [one for one in command.params if one.param_type_name == "argument"]
-    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    options = [
+        parameter for parameter in command.params if parameter.param_type_name == "option" and not parameter.hidden
+    ]
     usage = " ".join([path, *map(_argument, arguments), "[OPTIONS]" if options else ""])
     lines += ["```text", usage.strip(), "```", ""]
     if arguments or options:
@@ -117,7 +119,7 @@ def _explained(text: str) -> list[str]:
     lines = [told.strip()]
     examples = re.findall(r"\[cyan\](.*?)\[/\]", shown, re.DOTALL)
     if examples:
-        lines += ["", "```sh", *(" ".join(one.split()) for one in examples), "```"]
+        lines += ["", "```sh", *(" ".join(example.split()) for example in examples), "```"]
     return [re.sub(r"\[/?\w*\]", "", line) if line.startswith("[") else line for line in lines]
 
 

@@ -13,7 +13,7 @@ machine's (with fewer than four cores the workers take turns, and no speedup can
 """
 
 import tenfold
-from tenfold.report.pages.run_pages import write_report
+from tenfold.reports.pages.run_pages import write_report
 
 experiment = tenfold.Experiment(model="mlp", data="digits", epochs=5, batch_size=16, threads=1, oversubscribe=True)
 comparison = tenfold.compare(experiment, workers=[1, 4], strategy=["allreduce", "butterfly", "none"])

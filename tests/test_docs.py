@@ -115,7 +115,7 @@ def test_its_links_lead_somewhere(page: Path) -> None:
         assert found.exists(), f"{page.name} links to {target}, which is not there"
         if heading:
             headings = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE)
-            assert heading in [re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings]
+            assert heading in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
 
 
 @looped("page", [*PAGES, *sorted((ROOT / "examples").glob("*.py"))])

@@ -61,7 +61,7 @@ def _experiments(program: str, folder: Path) -> list[tuple[dict[str, Any], Run]]
     return found
 
 
-FUSED: dict[str, Any] = {"folds": 2, "fold_mode": "fused"}
+FUSED: dict[str, Any] = {"folds": 2, "fold_mode": "stacked"}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=CASES, ids=[f"{program}-{place + 1}" for program, place in CASES])
 def case(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Run, str]:
-    """Return the fields of an experiment, its run with one worker, and why it cannot be fused."""
+    """Return the fields of an experiment, its run with one worker, and why it cannot be stacked."""
     program, place = request.param
     monkeypatch.chdir(folder)
     found = _experiments(program, folder)
@@ -87,9 +87,9 @@ def test_folds(case: tuple[Any, Run, str], tmp_path: Path) -> None:
     assert one_by_one.folds[0]["metrics"]["test"].keys() == run.metrics.keys()
     if unfit:
         with pytest.raises(ExperimentError, match=unfit):
-            tenfold.cross_validate(**folds, fold_mode="fused")
+            tenfold.cross_validate(**folds, fold_mode="stacked")
         return
-    together = tenfold.cross_validate(**folds, fold_mode="fused")
+    together = tenfold.cross_validate(**folds, fold_mode="stacked")
     for one, other in zip(one_by_one.runs, together.runs, strict=True):
         for name, tensor in one.weights.items():
             assert torch.allclose(tensor, other.weights[name], rtol=1e-3, atol=1e-4), name
@@ -110,7 +110,7 @@ def test_comparison(case: tuple[Any, Run, str], tmp_path: Path) -> None:
     fields, run, _ = case
     compared = tenfold.compare(**fields | TINY | {"seed": [0, 1]}, runs=tmp_path)
     assert not compared.failed
-    assert [one.experiment.training.seed for one in compared.runs] == [0, 1]
+    assert [run.experiment.training.seed for run in compared.runs] == [0, 1]
     assert compared.runs[0].metrics == run.metrics
     assert compared.runs[1].metrics != run.metrics
 

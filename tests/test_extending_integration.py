@@ -32,7 +32,7 @@ def results(strategy, **fields):
     simulated = tenfold.simulate(one, cluster={"groups": [GROUP]}, runs="runs")
     predicted = tenfold.forecast(one, cluster={"groups": [GROUP]})
     return {
-        "recorded": trained.experiment.division.strategy if isinstance(strategy, str) else "",
+        "recorded": trained.experiment.parallel.strategy if isinstance(strategy, str) else "",
         "alike": all(bool((trained.weights[key] == simulated.weights[key]).all()) for key in trained.weights),
         "metrics": sorted(trained.result["metrics"]) if "metrics" in trained.result else [],
         "seconds": [row["seconds"] for row in predicted.records()],

@@ -79,7 +79,7 @@ def _literal(names: list[str]) -> str:
 
 
 def _holds_objects(kind: Any) -> bool:
-    return kind is PythonObject or any(_holds_objects(one) for one in get_args(kind))
+    return kind is PythonObject or any(_holds_objects(argument) for argument in get_args(kind))
 
 
 def write() -> None:

@@ -15,7 +15,7 @@ def fill_store(
 ) -> Store:
     """Return a store with the runs 1, 2, ..., called run-1, run-2, ..., of these experiments in turn."""
     store = Store(folder)
-    dumped = [one.model_dump_json() for one in experiments]
+    dumped = [experiment.model_dump_json() for experiment in experiments]
     described = json.dumps(facts), json.dumps(result)
     with sqlite3.connect(store.file) as connection:
         connection.executemany(

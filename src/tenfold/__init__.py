@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tenfold.errors import StopTraining, TenfoldError
     from tenfold.experiment import Experiment
     from tenfold.loop import average, shard
-    from tenfold.report.pages.run_pages import report
+    from tenfold.reports.pages.run_pages import report
     from tenfold.runs import Run
     from tenfold.runs.callbacks import Callback
 
@@ -74,7 +74,7 @@ _HOMES = {
     "list_runs": "tenfold.api.open_run",
     "open_run": "tenfold.api.open_run",
     "plan": "tenfold.api.plan",
-    "report": "tenfold.report",  # a package that can be called
+    "report": "tenfold.reports.pages.run_pages",
     "resume": "tenfold.api.train",
     "shard": "tenfold.loop",
     "simulate": "tenfold.api.simulate",

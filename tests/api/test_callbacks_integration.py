@@ -94,7 +94,7 @@ class StopsFold:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("mode", ["fused", "fold-by-fold", "folds-over-workers"])
+@pytest.mark.parametrize("mode", ["stacked", "fold-by-fold", "folds-over-workers"])
 def test_one_fold_stops(tmp_path, mode):
     stop = StopsFold()
     done = tenfold.cross_validate(**FOLDS, fold_mode=mode, runs=tmp_path, callbacks=[stop])
@@ -105,7 +105,7 @@ def test_one_fold_stops(tmp_path, mode):
     assert "stopped_by" not in done.run.result
 
 
-@pytest.mark.parametrize(("mode", "trained"), [("fused", 3), ("fold-by-fold", 1)])
+@pytest.mark.parametrize(("mode", "trained"), [("stacked", 3), ("fold-by-fold", 1)])
 def test_all_folds_stop(tmp_path, mode, trained):
     done = tenfold.cross_validate(**FOLDS, fold_mode=mode, runs=tmp_path, callbacks=[StopsFold(all_folds=True)])
     assert [run.result["epochs"] for run in done.runs] == [1] * trained
@@ -134,4 +134,4 @@ def test_a_cross_validation_that_is_stopped_at_once_says_so(tmp_path):
             raise tenfold.StopTraining("never mind")
 
     with pytest.raises(tenfold.TenfoldError, match="stopped by never mind before any fold was trained"):
-        tenfold.cross_validate(**FOLDS, fold_mode="fused", runs=tmp_path, callbacks=[Never()])
+        tenfold.cross_validate(**FOLDS, fold_mode="stacked", runs=tmp_path, callbacks=[Never()])

@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 100, "epochs
 
 
 def settings(experiments: Any, *names: str) -> list[tuple[Any, ...]]:
-    return [tuple(one.flat()[name] for name in names) for one in experiments]
+    return [tuple(experiment.flat()[name] for name in names) for experiment in experiments]
 
 
 class TestPlan:
@@ -50,14 +50,14 @@ class TestPlan:
         grid = {"workers": [1, 2], "strategy": ["ring", "butterfly"], "sync_every": [1, 4]}
         planned = list(experiments_of(Experiment(), grid, 2))
         assert len(planned) == 2 * (1 + 4)
-        alone = [one for one in planned if one.division.workers == 1]
-        assert [one.division for one in alone] == [with_defaults(Experiment()).division] * 2
+        alone = [experiment for experiment in planned if experiment.parallel.workers == 1]
+        assert [one.parallel for one in alone] == [with_defaults(Experiment()).parallel] * 2
 
     def test_one_worker_keeps_its_folds(self) -> None:
         grid = {"workers": [1, 2], "folds": [2, 4], "strategy": ["ring", "butterfly"]}
         planned = list(experiments_of(Experiment(fold_kind="plain"), grid, 1))
         assert settings(planned, "workers", "folds") == [(1, 2), (1, 4), (2, 2), (2, 2), (2, 4), (2, 4)]
-        assert planned[0].division == with_defaults(Experiment(folds=2, fold_kind="plain")).division
+        assert planned[0].parallel == with_defaults(Experiment(folds=2, fold_kind="plain")).parallel
 
     def test_python_objects_of_one_name_are_different(self) -> None:
         models = [lambda: nn.Linear(1, 1), lambda: nn.Linear(2, 2)]
@@ -80,7 +80,7 @@ class TestPlan:
             ({"strategi": ["ring"]}, 1, "'strategi' is not an experiment field; did you mean 'strategy'?"),
             ({"lr": []}, 1, r"lr = \[\]: give at least one value to compare"),
             ({}, 0, "repeats = 0: should be at least 1"),
-            ({"strategy": ["rong"]}, 1, "division.strategy"),
+            ({"strategy": ["rong"]}, 1, "parallel.strategy"),
         ],
     )
     def test_mistakes_are_one_sentence(self, grid: dict[str, list[Any]], repeats: int, sentence: str) -> None:
@@ -124,7 +124,7 @@ class TestLists:
     def test_groups_of_a_cross_validation(self, tmp_path: Path) -> None:
         data = (torch.randn(40, 3), torch.arange(40) % 2)
         groups = [i // 4 for i in range(40)]
-        fields = SMALL | {"data": data, "limit": None, "folds": 2, "fold_mode": "fused", "fused": "loop"}
+        fields = SMALL | {"data": data, "limit": None, "folds": 2, "fold_mode": "stacked", "stacking": "loop"}
         (run,) = compare(**fields, groups=groups, runs=tmp_path).runs
         assert all(fold["validation_samples"] % 4 == 0 for fold in run.result["folds"])
 

@@ -2,7 +2,7 @@
 
 import tenfold
 from tenfold.api.compare import drop_repeated, experiments_of
-from tenfold.report.results.comparison import Comparison
+from tenfold.reports.results.comparison import Comparison
 
 BASE = tenfold.Experiment(model="mlp", data="digits", limit=100, epochs=1, threads=1)
 
@@ -13,7 +13,7 @@ def planned(**grid):
 
 def test_strategies_that_are_the_same_exchange_are_run_once():
     kept, told = planned(workers=[1, 2], strategy=["allreduce", "ring", "none", "butterfly"], sync_every=[4])
-    assert [(one.division.workers, one.division.strategy) for one in kept] == [
+    assert [(one.parallel.workers, one.parallel.strategy) for one in kept] == [
         (1, "allreduce"),
         (2, "allreduce"),
         (2, "none"),

@@ -74,7 +74,7 @@ def test_reports_are_written_by_functions(tmp_path):
 
 
 def test_a_cross_validation_shows_its_folds(tmp_path):
-    view = tenfold.cross_validate(**FIELDS, folds=2, fold_mode="fused", runs=tmp_path)._repr_html_()
+    view = tenfold.cross_validate(**FIELDS, folds=2, fold_mode="stacked", runs=tmp_path)._repr_html_()
     assert "cross-validation 1: mlp-digits, 2 folds" in view
     assert "95% in" in view
     assert view.count("<td>finished</td>") == 2

@@ -5,7 +5,7 @@ import pytest
 import tenfold
 from tenfold.api import simulate as module
 from tenfold.experiment.fields import with_defaults
-from tenfold.report.pages.sections import run_headline
+from tenfold.reports.pages.sections import run_headline
 from tenfold.runs import Store
 
 

@@ -87,7 +87,7 @@ def test_the_real_one_of_twins_is_real(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twin_module, "train", train)
     monkeypatch.setattr(twin_module, "Twin", lambda *_: None)
     tenfold.twin(**SMALL, engine="virtual", link="lte")
-    machines = [(one.machine.engine, one.machine.cluster, one.machine.link) for one in trained]
+    machines = [(message.machine.engine, message.machine.cluster, message.machine.link) for message in trained]
     assert machines == [("auto", None, None), ("virtual", "here", None)]
 
 

@@ -183,7 +183,7 @@ class TestTheRun:
             found = tenfold.open_run(reference)
             assert (found.id, found.accuracy, found.history) == (run.id, run.accuracy, run.history)
             assert same(found, run)
-        assert [one.id for one in tenfold.list_runs()] == [1, 2]
+        assert [list_run.id for list_run in tenfold.list_runs()] == [1, 2]
         assert tenfold.open_run().id == 2
 
     def test_runs_go_where_they_are_told_to(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -596,11 +596,11 @@ class Jittered(Dataset[tuple[Tensor, int]]):
     "fields",
     [
         {"dropout": 0.3},
-        {"dropout": 0.3, "engine": "fused"},
+        {"dropout": 0.3, "engine": "one-device"},
         {"model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Dropout(0.5)), "hidden": None},
         {"data": Jittered()},
     ],
-    ids=["dropout", "fused", "own model", "augmented"],
+    ids=["dropout", "stacked", "own model", "augmented"],
 )
 def test_random_layers_draw_in_threads_what_they_draw_alone(fields: dict[str, Any]) -> None:
     fields = SMALL | {"epochs": 2, "batch_size": 5} | fields
@@ -630,7 +630,7 @@ class TestFailure:
         with pytest.raises(StoreError, match="has no saved model: it is failed"):
             _ = run.model
 
-    @pytest.mark.parametrize("engine", ["auto", "fused"])
+    @pytest.mark.parametrize("engine", ["auto", "stacked"])
     def test_a_loss_that_is_no_number_from_the_start_is_not_blamed_on_the_learning_rate(self, engine: str) -> None:
         with pytest.raises(TrainingError, match="the loss is nan already in the first step") as caught:
             train(**SMALL, engine=engine, loss=lambda outputs, _: outputs.sum() * float("nan"))

@@ -235,14 +235,14 @@ class TestVerbs:
 
     def test_a_table_is_read_by_the_names_of_its_columns(self, folder: Path, tmp_path: Path) -> None:
         rows = [f"{i % 7},{('red', 'blue')[i % 2]},{('no', 'yes')[i % 2]}" for i in range(60)]
-        (tmp_path / "train.csv").write_text("\n".join(["size,colour,ripe", *rows]))
+        (tmp_path / "train.csv").write_text("\n".join(["size,color,ripe", *rows]))
         run = tenfold.train(
             model="mlp", data=str(tmp_path / "train.csv"), target_column="ripe", epochs=40, lr=0.05, runs=folder
         )
-        (tmp_path / "new.csv").write_text("id,colour,size\n1,blue,3\n2,red,3\n")
+        (tmp_path / "new.csv").write_text("id,color,size\n1,blue,3\n2,red,3\n")
         said = tenfold_("predict", str(run.id), str(tmp_path / "new.csv"), "--runs", str(folder))
         assert said.stdout == "sample,class\n0,yes\n1,no\n", said.stderr
-        (tmp_path / "new.csv").write_text("id,colour\n1,blue\n2,red\n")
+        (tmp_path / "new.csv").write_text("id,color\n1,blue\n2,red\n")
         refused = tenfold_("predict", str(run.id), str(tmp_path / "new.csv"), "--runs", str(folder))
         assert "has no column 'size', which the model was trained on" in refused.stderr
 

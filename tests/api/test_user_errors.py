@@ -160,7 +160,7 @@ def test_outputs_that_do_not_begin_with_the_samples_are_found_after_the_first_st
 
 def test_folds_that_step_together_try_the_metrics() -> None:
     with pytest.raises(tenfold.TenfoldError, match="cannot be measured: KeyError: 'missing'"):
-        tenfold.cross_validate(**BASE, metrics=broken_metric, lower_is_better=True, folds=2, fold_mode="fused")
+        tenfold.cross_validate(**BASE, metrics=broken_metric, lower_is_better=True, folds=2, fold_mode="stacked")
     assert not any(epochs_trained(run) for run in tenfold.list_runs())
 
 

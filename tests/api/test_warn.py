@@ -9,8 +9,8 @@ from torch import nn
 
 import tenfold
 from tenfold.api.train import warn
-from tenfold.report import summary
-from tenfold.report.pages.run_pages import write_report
+from tenfold.reports import summary
+from tenfold.reports.pages.run_pages import write_report
 from tenfold.runs import Warned
 
 
@@ -61,7 +61,7 @@ SMALL: dict[str, Any] = {"epochs": 1, "threads": 1, "oversubscribe": True}
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("fields", [{}, {"engine": "fused", "workers": 2}], ids=["serial", "fused"])
+@pytest.mark.parametrize("fields", [{}, {"engine": "one-device", "workers": 2}], ids=["serial", "stacked"])
 def test_as_many_positions_as_classes_are_warned_of(tmp_path: Path, fields: dict[str, Any]) -> None:
     for positions, unclear in ((4, True), (5, False)):
         data = torch.randn(40, positions, 3), torch.arange(40 * positions).reshape(40, positions) % 4
@@ -91,7 +91,7 @@ def test_a_learning_rate_that_is_scaled_with_the_workers_is_shown_wherever_a_run
     alone = tenfold.train(**fields)
     assert dict(summary.result_rows(alone))["learning rate"] == "0.01"
     assert "lr" not in repr(alone)
-    run = tenfold.train(**fields, workers=4, engine="fused", average="weights")
+    run = tenfold.train(**fields, workers=4, engine="one-device", average="weights")
     highest = max(event.value for event in run.measurements() if event.name == "lr")
     assert highest <= 0.02
     text = dict(summary.result_rows(run))["learning rate"]

@@ -177,7 +177,7 @@ def test_a_run_whose_process_is_gone_is_interrupted_at_the_next_message(board, f
 
 def test_a_zoom_gets_the_points_of_its_stretch_only(client):
     curves = client.get("/data/run/1/curves", params={"from": 10, "to": 20}).json()["curves"]
-    steps = next(one["step"] for one in curves if (one["name"], one["part"]) == ("loss", "train"))
+    steps = next(curve["step"] for curve in curves if (curve["name"], curve["part"]) == ("loss", "train"))
     assert steps
     assert min(steps) >= 0
     assert max(steps) <= 40

@@ -121,8 +121,8 @@ def _import_once() -> None:
     import tenfold
     import tenfold.cli
     import tenfold.engines.serial
-    import tenfold.report.progress
-    import tenfold.report.summary
+    import tenfold.reports.progress
+    import tenfold.reports.summary
 
     torch.set_num_threads(1)
     assert tenfold.train

@@ -83,7 +83,15 @@ def differ(attempt: Attempt) -> None:
     program.write_text(DIFFERENT.format(variables=RANK_VARIABLES, own=own))
     wrapper = [*launcher(attempt.random.choice(LAUNCHERS)), sys.executable, str(program)]
     fields = ["epochs=2", "lr=0.01", "batch_size=8", "threads=1", "oversubscribe=true"]
-    command = ["train", "--data", "table.csv", "--model", "nets:Net", "--quiet", *(f"--set={one}" for one in fields)]
+    command = [
+        "train",
+        "--data",
+        "table.csv",
+        "--model",
+        "nets:Net",
+        "--quiet",
+        *(f"--set={field}" for field in fields),
+    ]
     said = attempt.tenfold(*command, limit=LOSS_LIMIT, wrapper=wrapper)
     _check(said, signal.SIGKILL)
     recorded = [path for path in attempt.folder.glob("host*/runs/*") if path.is_dir()]

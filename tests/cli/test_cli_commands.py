@@ -136,7 +136,7 @@ class TestAboutRuns:
     def test_report_of_whatever_state(self, recorded: Path, references: tuple[str, ...], tmp_path: Path) -> None:
         said = tenfold_("report", *references, "--runs", str(recorded), "-o", "pages/page.html", "--json")
         assert said.exit_code == 0
-        numbers = [int(one) for one in references] or [3]
+        numbers = [int(reference) for reference in references] or [3]
         assert json.loads(said.stdout) == {"path": "pages/page.html", "runs": numbers}
         page = (tmp_path / "pages" / "page.html").read_text()
         assert page.lower().startswith("<!doctype html")
@@ -187,7 +187,7 @@ class TestTheRest:
 
     def test_schema(self) -> None:
         schema = json.loads(tenfold_("schema").stdout)
-        assert {"model", "data", "training", "division", "machine"} <= schema["properties"].keys()
+        assert {"model", "data", "training", "parallel", "machine"} <= schema["properties"].keys()
 
     def test_doctor(self) -> None:
         said = tenfold_("doctor")
@@ -198,7 +198,7 @@ class TestTheRest:
     def test_data(self) -> None:
         assert "digits" in tenfold_("data", "list").stdout
         listed = json.loads(tenfold_("data", "list", "--json").stdout)
-        assert [one["name"] for one in listed][:3] == ["digits", "mnist", "fashion-mnist"]
+        assert [entry["name"] for entry in listed][:3] == ["digits", "mnist", "fashion-mnist"]
         assert json.loads(tenfold_("data", "get", "digits", "--json").stdout) == {"name": "digits", "where": None}
         assert json.loads(tenfold_("data", "where", "digits", "--json").stdout) == {"name": "digits", "where": None}
 

@@ -125,7 +125,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--vary", "momentun=0,1"), "did you mean 'momentum'?"),
         (("--lr", "0.1,fast"), 'training.lr = "fast"'),
         (("--strategy", "ring,buterfly"), "did you mean 'butterfly'?"),
-        (("--workers", "0,1"), "division.workers = 0"),
+        (("--workers", "0,1"), "parallel.workers = 0"),
         (("--lr", "[]"), "lr = []: give at least one value to compare"),
         (("--repeats", "0"), "repeats = 0: should be at least 1"),
         (("--lr", "1e30,1e31"), "none of the 2 runs could be done: the loss became"),

@@ -12,7 +12,7 @@ from looped import looped
 import tenfold
 from tenfold.cli import output
 from tenfold.cli.output import PARTIAL
-from tenfold.report.progress import FoldProgress
+from tenfold.reports.progress import FoldProgress
 
 pytestmark = pytest.mark.timeout(120)
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--threads", "1", "--set", "limit=100")
@@ -68,10 +68,10 @@ def test_show(recorded: Path) -> None:
 @looped(
     ("arguments", "sentence"),
     [
-        (("--folds", "1"), "division.folds = 1:"),
-        (("--folds", "200"), "division.folds = 200: 100 training samples cannot be cut into 200 stratified folds"),
-        (("--fold-mode", "fussed"), "did you mean 'fused'"),
-        (("--fold-kind", "group"), 'division.fold_kind = "group" needs data.groups'),
+        (("--folds", "1"), "parallel.folds = 1:"),
+        (("--folds", "200"), "parallel.folds = 200: 100 training samples cannot be cut into 200 stratified folds"),
+        (("--fold-mode", "fussed"), "did you mean 'stacked'"),
+        (("--fold-kind", "group"), 'parallel.fold_kind = "group" needs data.groups'),
         (("--set", "validation_fraction=0.2"), "data.validation_fraction = 0.2: each fold is validated"),
     ],
 )

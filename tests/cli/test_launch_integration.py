@@ -74,7 +74,7 @@ class TestShowing:
         assert (folder / "commands.sh").read_text().count("torchrun") == 2
 
     def test_the_slurm_script(self, folder: Path) -> None:
-        (folder / "lenet.toml").write_text("[division]\nworkers = 8\n[machine]\nthreads = 2\n")
+        (folder / "lenet.toml").write_text("[parallel]\nworkers = 8\n[machine]\nthreads = 2\n")
         assert launch("lenet.toml", "--slurm").stdout == "wrote lenet.sbatch; `sbatch lenet.sbatch` queues it\n"
         script = (folder / "lenet.sbatch").read_text()
         assert "#SBATCH --cpus-per-task=8" in script
@@ -84,7 +84,7 @@ class TestShowing:
         assert "#SBATCH --nodes=4" in (folder / "lenet.sbatch").read_text()
 
     def test_the_slurm_script_goes_by_what_train_is_told(self, folder: Path) -> None:
-        (folder / "lenet.toml").write_text("[division]\nworkers = 3\n")
+        (folder / "lenet.toml").write_text("[parallel]\nworkers = 3\n")
         said = launch(
             "lenet.toml", "--slurm", "--python", "/venv/bin/python", "--", "--workers", "8", "-s", "threads=2"
         )
@@ -95,7 +95,7 @@ class TestShowing:
         assert "/venv/bin/python -m torch.distributed.run" in script
 
     def test_hosts_are_checked_against_what_train_is_told(self, folder: Path) -> None:
-        (folder / "lenet.toml").write_text("[division]\nworkers = 3\n")
+        (folder / "lenet.toml").write_text("[parallel]\nworkers = 3\n")
         assert launch("lenet.toml", "--hosts", "hosts.txt", "--", "--workers", "4").exit_code == 0
         said = launch("lenet.toml", "--hosts", "hosts.txt", "--", "--set", "workers=5")
         assert "the experiment has 5 workers, the hosts have 4 slots" in said.stderr
@@ -120,7 +120,7 @@ BAD: dict[str, tuple[list[str], str]] = {
 
 @looped("case", BAD)
 def test_bad_input_is_one_sentence(case: str, folder: Path) -> None:
-    (folder / "three.toml").write_text("[division]\nworkers = 3\n")
+    (folder / "three.toml").write_text("[parallel]\nworkers = 3\n")
     arguments, expected = BAD[case]
     assert_one_sentence(launch(*arguments), expected)
 

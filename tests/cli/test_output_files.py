@@ -14,7 +14,7 @@ from tenfold import cli
 from tenfold.cli import app, main
 from tenfold.cli.options import check_report
 from tenfold.machine import limits
-from tenfold.report.pages.page import save_page
+from tenfold.reports.pages.page import save_page
 
 HTML = "a report is written to a file that ends with .html or .htm, not to"
 

@@ -123,17 +123,17 @@ class TestStepTimes:
     def test_a_node_is_crowded_by_the_workers_that_it_runs_not_by_those_that_it_could_run(self):
         group = {"count": 2, "workers": 8, "cores": 4}
         times = Cluster(groups=[group]).step_times(10, StepTime(mean=1.0))
-        assert [one.mean for one in times] == [2.0] * 8 + [1.0] * 2
+        assert [seconds.mean for seconds in times] == [2.0] * 8 + [1.0] * 2
         assert Cluster(groups=[group]).slowdown(4) == 1.0
         assert Cluster(groups=[group]).slowdown(8) == 2.0
 
     def test_the_paper_s_computer_gains_nothing_from_more_workers_than_cores(self):
         cluster = cluster_of(Experiment(cluster="dsmp-c1", workers=8))
-        assert sum(1 / one.mean for one in cluster.step_times(8, StepTime(mean=1.0))) == 4
+        assert sum(1 / step_time.mean for step_time in cluster.step_times(8, StepTime(mean=1.0))) == 4
 
     def test_by_hand_needs_no_profile(self):
         hardware = Cluster.of(3, step_seconds=0.2).hardware(3)
-        assert [one.mean for one in hardware.step_times(3)] == [0.2] * 3
+        assert [step_time.mean for step_time in hardware.step_times(3)] == [0.2] * 3
         assert not hardware.calibrated
         assert Cluster.of(3).hardware(3, StepTime(mean=1.0)).calibrated
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tenfold.cluster import ClockEvent, Cluster, Hardware, StepTime, Workload, clock_events
 from tenfold.cluster.event_clock import price_as_rounds, run_event_clock
 from tenfold.mixing import STRATEGIES
-from tenfold.mixing.round import CENTRE, Exchange, group_round
+from tenfold.mixing.round import CENTER, Exchange, group_round
 from tenfold.mixing.strategies import EASGD, Downpour
 
 NAMES = ["downpour", "easgd", "ad-psgd"]
@@ -23,23 +23,21 @@ def plan(strategy, workers, steps=4, **fields):
 
 def hardware(means, price=1.0, **fields):
     times = [StepTime(mean=mean) for mean in means]
-    return Hardware(
-        step_time=times, round_price=lambda *_: 0.0, exchange_price=lambda i, j, there, back: price, **fields
-    )
+    return Hardware(step_time=times, round_cost=lambda *_: 0.0, exchange_cost=lambda i, j, there, back: price, **fields)
 
 
 def uneven(workers, price=0.05):
     step_time = StepTime(mean=1.0, between_workers=0.2, between_steps=0.3)
     return Hardware(
         step_time=[step_time] * workers,
-        round_price=lambda *_: 0.0,
-        exchange_price=lambda i, j, there, back: price,
+        round_cost=lambda *_: 0.0,
+        exchange_cost=lambda i, j, there, back: price,
         start=1.0,
         evaluation=0.5,
     )
 
 
-def test_the_centre_serves_one_after_another_in_the_order_of_asking():
+def test_the_center_serves_one_after_another_in_the_order_of_asking():
     found = list(clock_events(plan(EASGD(tau=2), 3), hardware([1.0, 1.0, 1.25])))
     exchanges = [event for event in found if event.what == "exchange"]
     assert exchanges == [
@@ -70,7 +68,7 @@ def test_downpour_pushes_and_fetches_at_paces_of_their_own():
         asked.append((i, j, there, back))
         return 0.0
 
-    run = Hardware(step_time=StepTime(mean=1.0), round_price=lambda *_: 0.0, exchange_price=price)
+    run = Hardware(step_time=StepTime(mean=1.0), round_cost=lambda *_: 0.0, exchange_cost=price)
     run_event_clock(plan(Downpour(n_push=2, n_fetch=3), 1, 6), run)
     assert asked == [(0, -1, 10, 0), (0, -1, 0, 10), (0, -1, 10, 0), (0, -1, 10, 10)]
 
@@ -114,12 +112,12 @@ def test_repeats_are_drawn_apart_and_again_the_same():
 
 
 def test_exchanges_are_priced_by_swaps_when_nothing_else_is_known():
-    price = Cluster.of(5, "1gbe").round_price(5)
+    price = Cluster.of(5, "1gbe").round_cost(5)
     exchange = price_as_rounds(price, 5)
     pair = price(group_round(((0, 3), (1,), (2,), (4,))), 1000)
     assert exchange(3, 0, 1000, 1000) == max(pair)
     assert exchange(4, -1, 0, 1000) == max(pair)
-    assert price_as_rounds(Cluster.of(2).round_price(2), 1)(0, -1, 8, 8) > 0
+    assert price_as_rounds(Cluster.of(2).round_cost(2), 1)(0, -1, 8, 8) > 0
 
 
 def test_the_exchanges_of_a_new_strategy_need_no_further_line():
@@ -127,10 +125,10 @@ def test_the_exchanges_of_a_new_strategy_need_no_further_line():
         name = "hermit"
 
         def exchange(self, rank, step, _n, /):
-            return Exchange(CENTRE, receives=False) if rank == 0 and step == 3 else None
+            return Exchange(CENTER, receives=False) if rank == 0 and step == 3 else None
 
     found = list(clock_events(plan(Hermit(), 2), hardware([1.0, 1.0])))
-    assert [event for event in found if event.what == "exchange"] == [ClockEvent(3.0, 0, 3, "exchange", CENTRE)]
+    assert [event for event in found if event.what == "exchange"] == [ClockEvent(3.0, 0, 3, "exchange", CENTER)]
 
 
 def test_a_strategy_with_rounds_has_another_clock():

@@ -26,7 +26,7 @@ law = settings(deadline=None, derandomize=True, max_examples=60)
 
 def price(round_, nbytes=N, **fields):
     n = len(round_.sources)
-    return Cluster.of(n, LINK, adding=ADDING, **fields).round_price(n)(round_, nbytes)
+    return Cluster.of(n, LINK, adding=ADDING, **fields).round_cost(n)(round_, nbytes)
 
 
 def port(rank, link):
@@ -137,7 +137,7 @@ class TestEnumeration:
             groups=[{"name": "fast", "count": fast, "link": "10gbe"}, {"name": "slow", "count": n, "link": LINK}],
             between=[{"groups": ["fast", "slow"], "link": "lte"}],
         )
-        got = np.broadcast_to(cluster.round_price(n)(round_, nbytes), n)
+        got = np.broadcast_to(cluster.round_cost(n)(round_, nbytes), n)
         exact = by_enumeration(cluster, round_, nbytes)
         phases = len(messages(round_, nbytes))
         a_byte = LINKS["lte"].per_byte + cluster.adding
@@ -147,7 +147,7 @@ class TestEnumeration:
     @pytest.mark.parametrize("n", [4, 6, 9])
     def test_bytes_that_divide_evenly_are_priced_to_the_byte(self, n):
         cluster = Cluster(groups=[{"name": "a", "count": 3, "link": "1gbe"}, {"name": "b", "count": n, "link": "wifi"}])
-        got = cluster.round_price(n)(exact_round(n), 36 * 1000)
+        got = cluster.round_cost(n)(exact_round(n), 36 * 1000)
         np.testing.assert_allclose(np.broadcast_to(got, n), by_enumeration(cluster, exact_round(n), 36 * 1000))
 
 
@@ -156,7 +156,7 @@ class TestSharing:
         cluster = Cluster(
             groups=[{"name": "fast", "count": 2, "link": "100gbe"}, {"name": "slow", "count": 2, "link": "wifi"}]
         )
-        seconds = cluster.round_price(4)(group_round(((0, 1), (2, 3))), 10**6)
+        seconds = cluster.round_cost(4)(group_round(((0, 1), (2, 3))), 10**6)
         assert seconds[0] == seconds[1] < seconds[2] == seconds[3]
 
     def test_who_rests_pays_nothing(self):
@@ -167,10 +167,10 @@ class TestSharing:
         across, inside = group_round(((0, 2), (1, 3))), group_round(((0, 1), (2, 3)))
         shared = Cluster(groups=[group], adding=0.0)
         apart = Cluster(groups=[group | {"shared_port": False}], adding=0.0)
-        assert shared.round_price(4)(across, N) == pytest.approx(A + 2 * N * B)
-        assert apart.round_price(4)(across, N) == pytest.approx(A + N * B)
+        assert shared.round_cost(4)(across, N) == pytest.approx(A + 2 * N * B)
+        assert apart.round_cost(4)(across, N) == pytest.approx(A + N * B)
         memory = LINKS["shared-memory"]
-        assert shared.round_price(4)(inside, N) == pytest.approx(memory.latency + N * memory.per_byte)
+        assert shared.round_cost(4)(inside, N) == pytest.approx(memory.latency + N * memory.per_byte)
 
     def test_a_line_between_groups_can_be_shared(self):
         groups = [{"name": "a", "count": 4, "link": "10gbe"}, {"name": "b", "count": 4, "link": "10gbe"}]
@@ -178,29 +178,29 @@ class TestSharing:
         line = {"groups": ["a", "b"], "link": LINK}
         alone = Cluster(groups=groups, between=[line], adding=0.0)
         shared = Cluster(groups=groups, between=[line | {"shared": True}], adding=0.0)
-        assert alone.round_price(8)(across, N) == pytest.approx(A + N * B)
-        assert shared.round_price(8)(across, N) == pytest.approx(A + 4 * N * B)
+        assert alone.round_cost(8)(across, N) == pytest.approx(A + N * B)
+        assert shared.round_cost(8)(across, N) == pytest.approx(A + 4 * N * B)
 
     def test_a_ring_pays_at_the_slow_places_only(self):
         cluster = Cluster(
             groups=[{"name": "fast", "count": 6, "link": "100gbe"}, {"name": "slow", "count": 2, "link": "wifi"}]
         )
-        seconds = cluster.round_price(8)(shifted_round(8, (-1, 1)), 10**6)
+        seconds = cluster.round_cost(8)(shifted_round(8, (-1, 1)), 10**6)
         assert seconds[2] < seconds[6] / 50
 
     def test_a_round_of_another_size_is_refused(self):
         with pytest.raises(ExperimentError, match="a round of 3 replicas was priced on links of 4 workers"):
-            Cluster.of(4).round_price(4)(exact_round(3), 8)
+            Cluster.of(4).round_cost(4)(exact_round(3), 8)
 
 
 class TestExchanges:
-    def test_with_the_centre_one_way_follows_the_other(self):
-        exchange = Cluster.of(4, LINK, adding=ADDING).round_price(4).exchange
+    def test_with_the_center_one_way_follows_the_other(self):
+        exchange = Cluster.of(4, LINK, adding=ADDING).round_cost(4).exchange
         assert exchange(0, -1, N, 0) == pytest.approx(A + N * B + N * C)
         assert exchange(0, -1, 0, N) == pytest.approx(A + N * B)
         assert exchange(3, -1, N, N) == pytest.approx(2 * A + 2 * N * B + N * C)
         assert exchange(3, -1, 0, 0) == 0.0
 
     def test_between_workers_both_ways_go_at_once(self):
-        exchange = Cluster.of(4, LINK, adding=ADDING).round_price(4).exchange
+        exchange = Cluster.of(4, LINK, adding=ADDING).round_cost(4).exchange
         assert exchange(0, 1, N, N) == pytest.approx(A + N * B + N * C)

@@ -83,7 +83,7 @@ class TestAgainstTheNaiveWay:
     def test_every_time_is_the_same(self, plan, price, chunk):
         means = [1.0 + rank / 4 for rank in range(plan.workers)]
         hardware = Hardware(
-            step_time=[StepTime(mean=mean) for mean in means], round_price=price, start=2.0, evaluation=0.5, save=0.125
+            step_time=[StepTime(mean=mean) for mean in means], round_cost=price, start=2.0, evaluation=0.5, save=0.125
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(clock_module, "CHUNK", chunk)
@@ -101,7 +101,7 @@ class TestAgainstTheNaiveWay:
     @law
     @given(plan=plans())
     def test_every_moment_of_a_worker_is_given_to_one_kind(self, plan):
-        hardware = Hardware(step_time=StepTime(mean=1.0), round_price=price_each, start=2.0, evaluation=0.5, save=0.125)
+        hardware = Hardware(step_time=StepTime(mean=1.0), round_cost=price_each, start=2.0, evaluation=0.5, save=0.125)
         timing = run_round_clock(plan, hardware)
         np.testing.assert_allclose(sum(timing.times.values()), timing.total[0], rtol=1e-9)
         if plan.steps <= 25:
@@ -127,7 +127,7 @@ class TestStragglers:
     def test_a_round_waits_for_the_latest_as_the_closed_form_says(self, noise, h):
         plan = Workload(workers=64, steps_per_epoch=4000, strategy=STRATEGIES["allreduce"](), nbytes=0, sync_every=h)
         step_time = StepTime(mean=2.0, between_steps=0.3, noise=noise)
-        timing = run_round_clock(plan, Hardware(step_time=step_time, round_price=lambda *_: 0.5), repeats=4)
+        timing = run_round_clock(plan, Hardware(step_time=step_time, round_cost=lambda *_: 0.5), repeats=4)
         each = (timing.seconds.mean() - 0.5 * plan.rounds) / plan.steps
         if h == 1:
             assert each == pytest.approx(2.0 * expected_largest(64, noise, 0.3), rel=0.01)
@@ -137,15 +137,15 @@ class TestStragglers:
     def test_fewer_rounds_gain_what_the_closed_form_says(self):
         def seconds(h):
             plan = Workload(workers=8, steps_per_epoch=240, strategy=STRATEGIES["allreduce"](), nbytes=1, sync_every=h)
-            return run_round_clock(plan, Hardware(step_time=StepTime(mean=2.0), round_price=lambda *_: 3.0)).seconds[0]
+            return run_round_clock(plan, Hardware(step_time=StepTime(mean=2.0), round_cost=lambda *_: 3.0)).seconds[0]
 
         for h in (2, 5, 60):
             assert seconds(1) / seconds(h) == pytest.approx((1 + 1.5) / (1 + 1.5 / h))
 
-    def test_neighbours_wait_for_less_than_everybody_does(self):
+    def test_neighbors_wait_for_less_than_everybody_does(self):
         def waits(name):
             plan = Workload(workers=32, steps_per_epoch=300, strategy=STRATEGIES[name](), nbytes=0)
-            hardware = Hardware(step_time=StepTime(mean=1.0, between_steps=0.2), round_price=lambda *_: 0.0)
+            hardware = Hardware(step_time=StepTime(mean=1.0, between_steps=0.2), round_cost=lambda *_: 0.0)
             return run_round_clock(plan, hardware, repeats=3).times["wait"].mean()
 
         assert 0 == waits("none") < waits("butterfly") < waits("allreduce")
@@ -179,8 +179,8 @@ class TestDrawing:
 
     @pytest.mark.parametrize("n", [3, 8, 9])
     def test_pairs_as_arrays_meet_as_their_rounds_do(self, n):
-        fast = StrategyRounds(Gossip(seed=3), n, 1000, Cluster.of(n).round_price(n))
-        slow = StrategyRounds(Gossip(seed=3), n, 1000, lambda *given: Cluster.of(n).round_price(n)(*given))
+        fast = StrategyRounds(Gossip(seed=3), n, 1000, Cluster.of(n).round_cost(n))
+        slow = StrategyRounds(Gossip(seed=3), n, 1000, lambda *given: Cluster.of(n).round_cost(n)(*given))
         now = np.random.default_rng(0).random((2, n))
         for r in range(20):
             np.testing.assert_array_equal(fast[r].wait(now), slow[r].wait(now))

@@ -28,7 +28,7 @@ def share(prediction, kind):
 class TestSeconds:
     def test_steady_hardware_gives_the_hand_computed_time(self):
         hardware = Hardware(
-            step_time=StepTime(mean=2.0), round_price=lambda *_: 0.5, start=3.0, evaluation=1.0, save=0.25
+            step_time=StepTime(mean=2.0), round_cost=lambda *_: 0.5, start=3.0, evaluation=1.0, save=0.25
         )
         got = predict_time(plan(steps=10, epochs=2, sync_every=5, marks=(5,)), hardware)
         assert got.seconds == pytest.approx(2 * 10 * 2.0 + 4 * 0.5)
@@ -39,7 +39,7 @@ class TestSeconds:
         assert share(got, "communicate") == pytest.approx(2 / 42)
 
     def test_small_batches_take_less_time_down_to_the_fixed_part(self):
-        hardware = Hardware(step_time=StepTime(mean=2.0, fixed=0.5), round_price=lambda *_: 0.0)
+        hardware = Hardware(step_time=StepTime(mean=2.0, fixed=0.5), round_cost=lambda *_: 0.0)
         sizes = [[64, 64], [32, 0]]
         got = predict_time(plan("none", workers=2, steps=2, batch_sizes=sizes), hardware)
         assert got.times["compute"].tolist() == pytest.approx([2.0 + 0.5 + 0.75, 2.0])
@@ -53,7 +53,7 @@ class TestSeconds:
         assert all(len(seconds) == workers for seconds in got.times.values())
         assert got.seconds >= max(sum(got.times[kind] for kind in ("compute", "wait", "communicate"))) - 1e-9
         assert got.calibrated
-        assert (got.bytes_per_worker == 0).all() == (workers == 1 and not STRATEGIES[name].has_centre) or name == "none"
+        assert (got.bytes_per_worker == 0).all() == (workers == 1 and not STRATEGIES[name].has_center) or name == "none"
 
     def test_more_workers_need_more_time_for_communication_in_the_end(self):
         def talk(workers):
@@ -171,4 +171,4 @@ def test_an_impossible_plan_is_refused(fields, sentence):
 
 def test_step_times_must_fit_the_plan():
     with pytest.raises(ExperimentError, match="step times of 3 workers; the workload has 4"):
-        predict_time(plan(), Hardware(step_time=[NOISY] * 3, round_price=lambda *_: 0.0))
+        predict_time(plan(), Hardware(step_time=[NOISY] * 3, round_cost=lambda *_: 0.0))

@@ -48,13 +48,13 @@ def fold(began: float, cores: list[int], seconds: float, evaluate: float) -> dic
         ([fold(0, [0, 1], 2, 1), fold(3, [0, 1], 3, 1)], 5, 2),
         ([fold(0, [0], 4, 1), fold(0, [0], 4, 1)], 4, 1),
     ],
-    ids=["side by side", "one by one", "fused"],
+    ids=["side by side", "one by one", "stacked"],
 )
 def test_seconds_are_training_time_and_evaluation_is_counted_apart(
     folds: list[dict[str, Any]], seconds: float, evaluate: float
 ) -> None:
     task = prepare(Experiment(model="mlp", data="digits", limit=20, folds=2, threads=1))
-    entries = [{"status": "finished", "metrics": {}, "cores": one["crossval"]["cores"]} for one in folds]
+    entries = [{"status": "finished", "metrics": {}, "cores": fold["crossval"]["cores"]} for fold in folds]
     result = combine_results(task, entries, folds)
     assert result["seconds"] == seconds
     assert result["times"]["evaluate"] == evaluate

@@ -23,7 +23,7 @@ MODES: dict[str, dict[str, Any]] = {
     "folds-over-workers": {},
     "fold-by-fold": {"workers": 2},
     "data-and-folds": {"workers": 2, "folds": 2, "fold_mode": "data-and-folds"},
-    "fused": {"fold_mode": "fused"},
+    "stacked": {"fold_mode": "stacked"},
 }
 
 
@@ -136,26 +136,26 @@ def test_every_mode(mode: str) -> None:
 
 def test_fused_folds_are_what_folds_one_by_one_are() -> None:
     fields = SMALL | {"epochs": 2, "threads": 1}
-    fused = tenfold.cross_validate(**fields, fold_mode="fused", fused="loop")
+    stacked = tenfold.cross_validate(**fields, fold_mode="stacked", stacking="loop")
     apart = tenfold.cross_validate(**fields, fold_mode="fold-by-fold")
-    assert fused.accuracies == apart.accuracies
-    assert fused.scores("loss", "train") == pytest.approx(apart.scores("loss", "train"), rel=1e-4)
-    assert all(fold["began"] < fold["ended"] for fold in fused.folds)
+    assert stacked.accuracies == apart.accuracies
+    assert stacked.scores("loss", "train") == pytest.approx(apart.scores("loss", "train"), rel=1e-4)
+    assert all(fold["began"] < fold["ended"] for fold in stacked.folds)
 
 
 def test_nodes_and_folds_together_on_one_device_are_what_processes_make_of_them() -> None:
     fields = SMALL | {"folds": 2, "workers": 2, "epochs": 1, "oversubscribe": True, "threads": 1}
-    for mode, together in (("fold-by-fold", {"fold_mode": "fused"}), ("data-and-folds", {"engine": "fused"})):
+    for mode, together in (("fold-by-fold", {"fold_mode": "stacked"}), ("data-and-folds", {"engine": "one-device"})):
         apart = tenfold.cross_validate(**fields | {"fold_mode": mode})
-        fused = tenfold.cross_validate(**fields | {"fold_mode": mode, "fused": "loop"} | together)
-        assert fused.accuracies == apart.accuracies
-        assert fused.scores("loss", "train") == pytest.approx(apart.scores("loss", "train"), rel=1e-4)
+        stacked = tenfold.cross_validate(**fields | {"fold_mode": mode, "stacking": "loop"} | together)
+        assert stacked.accuracies == apart.accuracies
+        assert stacked.scores("loss", "train") == pytest.approx(apart.scores("loss", "train"), rel=1e-4)
 
 
 @pytest.mark.parametrize("threads", [2, None])
 def test_fused_folds_are_recorded_with_the_cores_that_they_share(threads: int | None) -> None:
     fields = SMALL | {"epochs": 1, "folds": 2, "threads": threads, "oversubscribe": True}
-    done = tenfold.cross_validate(**fields, fold_mode="fused", fused="loop")
+    done = tenfold.cross_validate(**fields, fold_mode="stacked", stacking="loop")
     count = threads or budget()
     assert [fold["threads"] for fold in done.folds] == [count, count]
     assert [fold["cores"] for fold in done.folds] == [list(range(count))] * 2

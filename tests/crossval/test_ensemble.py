@@ -44,7 +44,7 @@ def test_the_average_of_one_is_itself() -> None:
 def test_classes_vote_with_their_probabilities() -> None:
     outputs = [torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 1.0]])]
     together = combine_outputs(outputs, "classes")
-    expected = torch.stack([one.softmax(1) for one in outputs]).mean(0)
+    expected = torch.stack([output.softmax(1) for output in outputs]).mean(0)
     assert torch.allclose(together.exp(), expected)
     assert together.argmax(1).item() == 0  # one that is sure outweighs two that are not
 

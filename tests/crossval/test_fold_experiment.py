@@ -5,7 +5,7 @@ from typing import Any
 from looped import looped
 
 from tenfold.crossval.fold import fold_experiment, resolve_fold_mode
-from tenfold.experiment import Division, Experiment
+from tenfold.experiment import Experiment, Parallel
 
 
 def experiment(**fields: Any) -> Experiment:
@@ -17,8 +17,8 @@ def experiment(**fields: Any) -> Experiment:
     [
         ({}, "folds-over-workers"),
         ({"workers": 2}, "fold-by-fold"),
-        ({"device": "cuda"}, "fused"),
-        ({"device": "cuda", "workers": 2}, "fused"),
+        ({"device": "cuda"}, "stacked"),
+        ({"device": "cuda", "workers": 2}, "stacked"),
         ({"workers": 2, "fold_mode": "data-and-folds"}, "data-and-folds"),
     ],
 )
@@ -30,4 +30,4 @@ def test_the_experiment_fold_experiment() -> None:
     one = fold_experiment(experiment(workers=2, strategy="ring", fold_repeats=3), "fold 2")
     assert one == Experiment(model="mlp", data="digits", workers=2, strategy="ring", name="mlp-digits, fold 2")
     node = fold_experiment(experiment(workers=2, strategy="ring", fold_mode="data-and-folds", name="mine"), "fold 2")
-    assert (node.division, node.name) == (Division(), "mine, fold 2")
+    assert (node.parallel, node.name) == (Parallel(), "mine, fold 2")

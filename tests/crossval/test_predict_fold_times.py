@@ -22,7 +22,7 @@ def predicted(cluster: dict[str, Any] = NODES, **fields: Any) -> float:
         model="mlp", hidden=[4], batch_size=1, epochs=1, cluster=cluster, engine="virtual", **fields
     )
     task = Task(experiment, splits, 1)
-    return (predict_fold_times(task, predict_task) if experiment.division.folds else predict_task(task)).seconds
+    return (predict_fold_times(task, predict_task) if experiment.parallel.folds else predict_task(task)).seconds
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_folds_that_use_all_workers_follow_one_another() -> None:
 
 def test_fused_folds_are_refused() -> None:
     with pytest.raises(ExperimentError, match="which a virtual cluster does not have"):
-        predicted(workers=1, folds=10, fold_mode="fused")
+        predicted(workers=1, folds=10, fold_mode="stacked")

@@ -37,13 +37,13 @@ def test_a_validation_part_goes_back_to_the_rest_but_not_beside_groups() -> None
 @looped(
     ("fields", "sentence"),
     [
-        ({"folds": None}, "division.folds is not set"),
+        ({"folds": None}, "parallel.folds is not set"),
         ({"validation_fraction": 0.1}, "validation_fraction = 0.1: each fold is validated on the samples"),
-        ({"fold_mode": "fused", "workers": 2, "strategy": "downpour"}, "replicas on one device step together"),
-        ({"fold_mode": "fused", "ema": 0.9}, "ema = 0.9 is not supported for replicas that step together"),
+        ({"fold_mode": "stacked", "workers": 2, "strategy": "downpour"}, "replicas on one device step together"),
+        ({"fold_mode": "stacked", "ema": 0.9}, "ema = 0.9 is not supported for replicas that step together"),
         ({"fold_mode": "data-and-folds", "workers": 2, "device": "cuda", "accumulate": 2}, "accumulate = 2"),
         ({"fold_mode": "folds-over-workers", "device": "cuda"}, "is supported on CPU only"),
-        ({"workers": 4, "strategy": "ring", "outer": "bmuf"}, "division.outer"),
+        ({"workers": 4, "strategy": "ring", "outer": "bmuf"}, "parallel.outer"),
     ],
 )
 def test_what_cannot_be_done_is_said_first(fields: dict[str, Any], sentence: str) -> None:

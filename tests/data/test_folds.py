@@ -85,7 +85,7 @@ def test_every_sample_is_validated_once_a_repeat(samples, k, repeats, seed):
 @looped(
     ("arguments", "options", "sentence"),
     [
-        ((3, 5), {}, "division.folds = 5: 3 training samples cannot be cut into 5 plain folds"),
+        ((3, 5), {}, "parallel.folds = 5: 3 training samples cannot be cut into 5 plain folds"),
         ((torch.arange(6), 2), {}, "6 training samples cannot be cut into 2 stratified folds"),
         ((10, 2, "stratified"), {}, 'fold_kind = "stratified" needs class labels; use "plain"'),
         ((10, 2, "group"), {}, r'fold_kind = "group" needs data\.groups'),

@@ -103,9 +103,9 @@ def test_a_parquet_file_is_read_as_the_frame_is(frame, tmp_path, monkeypatch):
     files = {name: load(name, columns=Columns(target="price")) for name in ("homes.parquet", "homes.csv")}
     expected = load(frame, columns=Columns(target="price"))
     for name, parts in files.items():
-        assert [one for one in parts.features if "zone" not in one] == [one for one in FEATURES if "zone" not in one], (
-            name
-        )
+        assert [feature for feature in parts.features if "zone" not in feature] == [
+            one for one in FEATURES if "zone" not in one
+        ], name
     assert files["homes.parquet"].features == expected.features
     assert torch.equal(files["homes.parquet"].train.x.nan_to_num(), expected.train.x.nan_to_num())
 

@@ -27,8 +27,8 @@ def divisions(draw: st.DrawFn) -> tuple[torch.Tensor, int, dict[str, object]]:
 class TestEveryKind:
     @given(divisions())
     @settings(deadline=None, max_examples=50)
-    def test_holds_each_sample_exactly_once_and_leaves_no_replica_empty(self, kind, division):
-        labels, n, options = division
+    def test_holds_each_sample_exactly_once_and_leaves_no_replica_empty(self, kind, parallel):
+        labels, n, options = parallel
         parts = make_shards(labels, n, kind, **options)
         assert len(parts) == n
         assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
@@ -127,7 +127,7 @@ def test_seed_epoch_and_replica_each_change_the_order():
     orders = [
         order(shard, *key) for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1 + (5 << 32), 0, 0), (1, 5, 0)]
     ]
-    assert len({tuple(one.tolist()) for one in orders}) == len(orders)
+    assert len({tuple(order.tolist()) for order in orders}) == len(orders)
 
 
 def test_the_order_stays_the_same_between_releases():

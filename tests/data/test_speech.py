@@ -22,7 +22,7 @@ def test_a_tone_is_loudest_in_its_band():
     assert abs(frequencies[mel_filters()[loudest].argmax()] - 1000) < 150
 
 
-def test_frames_are_labelled_with_the_thirds_of_phones():
+def test_frames_are_labeled_with_the_thirds_of_phones():
     states = speech.states_of([("pau", 0.03), ("s", 0.09)], 10)
     pau, s = speech.PHONES.index("pau") * 3, speech.PHONES.index("s") * 3
     assert states.tolist() == [pau, pau + 1, pau + 2, s, s, s + 1, s + 1, s + 2, s + 2, s + 2]

@@ -20,7 +20,7 @@ TEST = TensorDataset(X[:20], Y[:20])
 
 
 class Stream(IterableDataset):
-    """Yields (x, y), and leaves the division among workers to others."""
+    """Yields (x, y), and leaves the parallel among workers to others."""
 
     def __init__(self, samples=96):
         self.samples = samples

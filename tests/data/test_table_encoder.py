@@ -202,7 +202,7 @@ def test_every_fold_is_standardized_by_its_own_training_part(tmp_path):
     x = torch.randn(60, 3, generator=generator) * torch.tensor([1.0, 100.0, 0.01]) + 50
     y = (x[:, 1] > 50).long()
     found = tenfold.cross_validate(
-        model="mlp", data=(x, y), standardize=True, folds=3, fold_mode="fused", epochs=5, lr=0.02, runs=tmp_path
+        model="mlp", data=(x, y), standardize=True, folds=3, fold_mode="stacked", epochs=5, lr=0.02, runs=tmp_path
     )
     parts = load((x, y))
     sets = {tuple(run.weights["input_mean"].tolist()) for run in found.runs}
@@ -260,7 +260,7 @@ def test_prices_are_learnt_and_predicted_in_their_units(tmp_path):
         assert load(file, columns=Columns(None, "price"), standardize=False).scaling is None
 
 
-@pytest.mark.parametrize("mode", ["fused", "folds-over-workers"])
+@pytest.mark.parametrize("mode", ["stacked", "folds-over-workers"])
 def test_every_fold_standardizes_targets_by_its_own_training_part(tmp_path, mode):
     table = make_prices()
     x, y = np.stack([table["area"], table["age"]], 1), table["price"]

@@ -88,7 +88,7 @@ def test_a_run_recommends_people(tweets: Path, tmp_path: Path) -> None:
     assert "P3" not in {one.name for one in found}
     assert all(one.followed == (int(one.name[1:]) % 2 == 1) for one in found)
     table = PeopleToFollow(run).table(5)
-    assert list(table) == [f"run {run.id}", "random", "most followed", "neighbours by text", "ridge regression"]
+    assert list(table) == [f"run {run.id}", "random", "most followed", "neighbors by text", "ridge regression"]
     assert table[f"run {run.id}"]["precision_at_5"] >= table["random"]["precision_at_5"]
     with pytest.raises(DataError, match="is called 'nobody'"):
         papers.recommend(run, "nobody")

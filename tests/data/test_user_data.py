@@ -16,7 +16,7 @@ from tenfold.data.user_datasets import LabelRules
 from tenfold.engines.prepare import prepare
 from tenfold.errors import DataError, ExperimentError, TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.report.summary import model_quality
+from tenfold.reports.summary import model_quality
 from tenfold.training.metrics import accuracy
 
 X = torch.rand(12, 3)
@@ -230,7 +230,7 @@ class Negative(NoLength):
         return -1
 
 
-class Unlabelled(NoLength):
+class Unlabeled(NoLength):
     def __len__(self):
         return 12
 
@@ -267,7 +267,7 @@ HOLED[7, 1] = float("nan")
         (lambda: "mnist", "an object of type str cannot be used"),
         (Endless(), "a stream of labels.*set classes"),
         (NoLength(), "has no __len__"),
-        (Unlabelled(), "the label of sample 5 of the train part should be a whole number"),
+        (Unlabeled(), "the label of sample 5 of the train part should be a whole number"),
         (Negative(), "the train part, a Negative, has no valid length: __len__"),
         ((X, Y[:5]), "the train part has 12 rows of x but 5 of y"),
         (((X, Y), (X[:0], Y[:0])), "the test part is empty"),

@@ -27,12 +27,12 @@ def tasks(**fields: Any) -> list[Task]:
     picked = [(np.sort(np.concatenate(parts[:i] + parts[i + 1 :])), np.sort(parts[i])) for i in range(FOLDS)]
     train = whole.splits.train
     splits = [replace(whole.splits, train=SubsetPart(train, a), validation=SubsetPart(train, b)) for a, b in picked]
-    return [replace(whole, splits=one) for one in splits]
+    return [replace(whole, splits=split) for split in splits]
 
 
 def together(some: list[Task]) -> tuple[list[Outcome | TenfoldError], list[list[Event]]]:
     events: list[list[Event]] = [[] for _ in some]
-    return train_folds(some, Stopwatch(), [one.append for one in events]), events
+    return train_folds(some, Stopwatch(), [event.append for event in events]), events
 
 
 @pytest.mark.parametrize("way", ["loop", "vmap"])
@@ -46,7 +46,7 @@ def together(some: list[Task]) -> tuple[list[Outcome | TenfoldError], list[list[
     ],
 )
 def test_folds_learn_what_each_learns_alone(fields: dict[str, Any], way: str) -> None:
-    some = tasks(**fields, fused=way)
+    some = tasks(**fields, stacking=way)
     outcomes, events = together(some)
     for task, outcome, told in zip(some, outcomes, events, strict=True):
         assert isinstance(outcome, Outcome)
@@ -68,14 +68,14 @@ def test_folds_learn_what_each_learns_alone(fields: dict[str, Any], way: str) ->
 @pytest.mark.parametrize(
     "fields",
     [
-        {"batchnorm": True, "strategy": "ring", "fused": "vmap"},
+        {"batchnorm": True, "strategy": "ring", "stacking": "vmap"},
         {"average": "gradients", "sync_every": None},
         {"sync_every": "epoch", "optimizer_state": "reset", "patience": 1, "lr": 0.8},
         {"outer": "bmuf", "compression": "int8", "sync_every": 2},
     ],
 )
 def test_the_nodes_of_a_fold_average_as_its_workers_would(fields: dict[str, Any]) -> None:
-    some = tasks(**{"fused": "loop", "workers": 2, "batch_size": 7} | fields)  # as many steps in each fold
+    some = tasks(**{"stacking": "loop", "workers": 2, "batch_size": 7} | fields)  # as many steps in each fold
     outcomes, _ = together(some)
     for task, outcome in zip(some, outcomes, strict=True):
         assert isinstance(outcome, Outcome)
@@ -83,12 +83,12 @@ def test_the_nodes_of_a_fold_average_as_its_workers_would(fields: dict[str, Any]
         for name, tensor in expected.weights.items():
             torch.testing.assert_close(outcome.weights[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
         for key in ("part", "epochs", "steps", "samples", "workers", "bytes_moved", "stopped_early"):
-            assert outcome.result[key] == expected.supervisor.result[key], key
-        assert outcome.result["metrics"] == pytest.approx(expected.supervisor.result["metrics"], rel=1e-3)
+            assert outcome.result[key] == expected.coordinator.result[key], key
+        assert outcome.result["metrics"] == pytest.approx(expected.coordinator.result["metrics"], rel=1e-3)
 
 
 def test_a_loop_draws_what_each_would_draw_alone() -> None:
-    some = tasks(dropout=0.5, momentum=0.0, fused="loop")
+    some = tasks(dropout=0.5, momentum=0.0, stacking="loop")
     outcomes, _ = together(some)
     for task, outcome in zip(some, outcomes, strict=True):
         assert isinstance(outcome, Outcome)

@@ -11,7 +11,7 @@ import tenfold
 from tenfold.errors import ModelError
 from tenfold.runs import Event, Span
 
-FUSED: dict[str, Any] = {"engine": "fused", "workers": 3, "strategy": "ring", "sync_every": 2, "fused": "loop"}
+FUSED: dict[str, Any] = {"engine": "one-device", "workers": 3, "strategy": "ring", "sync_every": 2, "stacking": "loop"}
 
 
 class TestFused(EngineContract):
@@ -30,6 +30,6 @@ class TestFused(EngineContract):
 
 
 def test_more_workers_than_cores_share_the_device() -> None:
-    run = train(**LAWFUL | {"engine": "fused", "workers": 16, "epochs": 1})
+    run = train(**LAWFUL | {"engine": "one-device", "workers": 16, "epochs": 1})
     assert run.result["workers"] == 16
     assert run.facts["shards"]["once"]

@@ -15,7 +15,7 @@ from tenfold.errors import ModelError
 from tenfold.runs import Event, Stopwatch, Warned, checkpoint
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import replica
-from tenfold.training import stacked_replicas as fused
+from tenfold.training import stacked_replicas as stacked
 from tenfold.workers.task import Task
 from tenfold.workers.worker import Worker
 
@@ -45,9 +45,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return replay
 
-    for module in (fused, replica):
+    for module in (stacked, replica):
         monkeypatch.setattr(module, "supports_graphs", lambda device: True)
-    monkeypatch.setattr(fused, "capture", capture)
+    monkeypatch.setattr(stacked, "capture", capture)
     return replayed
 
 
@@ -71,7 +71,7 @@ def test_recorded_steps_learn_the_same(
         sizes == (8,) for sizes in task.batch_sizes
     )
     assert warnings(events) == []
-    for module in (fused, replica):
+    for module in (stacked, replica):
         monkeypatch.setattr(module, "supports_graphs", lambda device: False)
     expected, _ = run(task)
     for name, tensor in expected.weights.items():

@@ -53,7 +53,7 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("fields", "sentence"),
         [
-            ({"workers": 3}, r"division.workers = 3 in the experiment, but torchrun has started 4 ranks"),
+            ({"workers": 3}, r"parallel.workers = 3 in the experiment, but torchrun has started 4 ranks"),
             ({"engine": "processes", "workers": 4}, r'"processes" starts its own workers, but torchrun has'),
             ({"strategy": "easgd"}, r'"easgd" needs memory that all workers share, which ranks do not have'),
             ({"engine": "virtual"}, r'"virtual" starts its own workers, but torchrun has started 4 ranks'),

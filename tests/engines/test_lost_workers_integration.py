@@ -194,7 +194,7 @@ class TestAWorkerThatIsLost:
 
 
 def test_a_stop_is_noticed_within_six_seconds() -> None:
-    assert crew.STOPPED_SECONDS + 2 * LOOK_SECONDS + crew.PATIENCE <= 6
+    assert crew.STOPPED_SECONDS + 2 * LOOK_SECONDS + crew.WAIT_SECONDS <= 6
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_signals_end_everything_and_the_run_can_go_on(number: signal.Signals, co
         while "epoch 3/" not in read:
             read = command.stderr.readline()
             assert read, "it ended by itself"
-        (board,) = [one for one in psutil.Process(command.pid).children() if "board" in one.cmdline()]
+        (board,) = [child for child in psutil.Process(command.pid).children() if "board" in child.cmdline()]
         members = of_session(command.pid)
         assert len(members) >= 3
         os.kill(command.pid, number) if number == signal.SIGKILL else os.killpg(command.pid, number)

@@ -21,7 +21,7 @@ from tenfold.experiment.fields import with_defaults
 from tenfold.launch.detect import World
 from tenfold.runs import Stopwatch, Store, checkpoint, tensor_file
 from tenfold.transport.network import Network
-from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.task import Saved
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 50, "threads": 1}
@@ -35,8 +35,8 @@ def alone() -> Any:
 
 
 def post(network: Network, folder: Path) -> RankConnection:
-    supervisor = Supervisor(make_task(folder, **SMALL), Stopwatch(), lambda _: None)
-    return RankConnection(network, lambda _: None, supervisor, folder)
+    coordinator = Coordinator(make_task(folder, **SMALL), Stopwatch(), lambda _: None)
+    return RankConnection(network, lambda _: None, coordinator, folder)
 
 
 def save(folder: Path, epoch: int) -> None:

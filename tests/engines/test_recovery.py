@@ -17,7 +17,7 @@ from tenfold.engines.processes import divide_among
 from tenfold.errors import ExperimentError, StoreError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
-from tenfold.mixing.builders import rate_scale
+from tenfold.mixing.builders import lr_scale
 from tenfold.runs import Stopwatch
 from tenfold.runs.storage.claim import LostWorker
 
@@ -52,7 +52,7 @@ def test_the_data_are_divided_among_those_who_are_left_and_the_rate_follows() ->
         task = divide_among(three, left)
         assert np.array_equal(np.sort(np.concatenate(task.shards)), np.arange(48))
         assert len(task.shards) == left
-        assert rate_scale(task.experiment) == left
+        assert lr_scale(task.experiment) == left
         assert torch.equal(torch.cat([task.share(task.splits.test, rank) for rank in range(left)]), torch.arange(6))
 
 
@@ -64,7 +64,7 @@ def test_a_loss_is_told_in_one_sentence() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"strategy": "easgd"}, 'division.strategy = "easgd" has none; use one such as butterfly'),
+    ({"strategy": "easgd"}, 'parallel.strategy = "easgd" has none; use one such as butterfly'),
     (
         {"strategy": "butterfly", "workers": 5, "outer": "bmuf"},
         "does not guarantee with the 4 workers that may be left",

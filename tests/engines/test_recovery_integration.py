@@ -15,8 +15,8 @@ from launching import start_ranks
 
 import tenfold
 from tenfold.errors import UserCodeError
-from tenfold.report import summary
-from tenfold.report.pages.run_pages import render_report
+from tenfold.reports import summary
+from tenfold.reports.pages.run_pages import render_report
 from tenfold.runs import Event, Lifecycle, Metric, WorkerDropped, WorkerJoined
 
 pytestmark = pytest.mark.timeout(90)

@@ -40,7 +40,7 @@ def half_frozen() -> nn.Module:
 FROZEN = {"model": half_frozen, "hidden": None}
 
 
-def fused(task: Task, events: list[Event] | None = None) -> Outcome:
+def stacked(task: Task, events: list[Event] | None = None) -> Outcome:
     return train_replicas(task, Stopwatch(), (events if events is not None else []).append)
 
 
@@ -52,9 +52,9 @@ def agree(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("compressed", [ONE_BIT, TOP, INT8], ids=lambda fields: fields["compression"])
 def test_what_is_frozen_stays_whatever_the_compression(compressed: dict[str, Any]) -> None:
-    task = make_task(**FEW | FROZEN | compressed, workers=3, fused="loop")
+    task = make_task(**FEW | FROZEN | compressed, workers=3, stacking="loop")
     begun = make_network(task).state_dict()["3.weight"]
-    for weights in (Threads(task).train().weights, fused(task).weights):
+    for weights in (Threads(task).train().weights, stacked(task).weights):
         torch.testing.assert_close(weights["3.weight"], begun, rtol=1e-6, atol=1e-7)
 
 
@@ -89,7 +89,7 @@ def test_nodes_learn_what_workers_learn(fields: dict[str, Any]) -> None:
     @looped("way", ["loop", "vmap"])
     def check(way: str) -> None:
         events: list[Event] = []
-        outcome = fused(make_task(**FEW | fields, workers=3, fused=way), events)
+        outcome = stacked(make_task(**FEW | fields, workers=3, stacking=way), events)
         assert_as_threads(outcome, events, threads)
 
     check()
@@ -97,7 +97,7 @@ def test_nodes_learn_what_workers_learn(fields: dict[str, Any]) -> None:
 
 def assert_as_threads(outcome: Outcome, events: list[Event], threads: Threads) -> None:
     agree(outcome.weights, threads.weights)
-    expected = threads.supervisor.result
+    expected = threads.coordinator.result
     assert outcome.result.keys() == expected.keys()
     for key in ("part", "epochs", "steps", "samples", "workers", "stopped_early", "bytes_moved"):
         assert outcome.result[key] == expected[key]
@@ -123,7 +123,7 @@ def assert_as_threads(outcome: Outcome, events: list[Event], threads: Threads) -
 
 def test_what_happened_is_told() -> None:
     events: list[Event] = []
-    outcome = fused(make_task(**FEW, workers=3), events)
+    outcome = stacked(make_task(**FEW, workers=3), events)
     stages = [event for event in events if isinstance(event, Lifecycle)]
     assert [stage.stage for stage in stages] == ["started", "note", "epoch", "epoch"]
     assert stages[1].text.startswith("3 replicas step together by ")
@@ -133,18 +133,18 @@ def test_what_happened_is_told() -> None:
 
 
 def test_training_stops_early_and_keeps_the_best() -> None:
-    fields = FEW | {"epochs": 12, "patience": 1, "lr": 1.0, "workers": 2, "fused": "loop"}
+    fields = FEW | {"epochs": 12, "patience": 1, "lr": 1.0, "workers": 2, "stacking": "loop"}
     task = make_task(**fields)
-    outcome, threads = fused(task), Threads(task).train()
+    outcome, threads = stacked(task), Threads(task).train()
     assert outcome.result["stopped_early"]
-    assert outcome.result["best_epoch"] == threads.supervisor.result["best_epoch"]
+    assert outcome.result["best_epoch"] == threads.coordinator.result["best_epoch"]
     agree(outcome.weights, threads.weights)
 
 
 @pytest.mark.parametrize("mixed", [INT8 | {"outer": "bmuf"}, GRADIENTS | TOP], ids=["weights", "gradients"])
 def test_it_goes_on_from_a_checkpoint(mixed: dict[str, Any], tmp_path: Path) -> None:
-    fields = FEW | mixed | {"workers": 3, "optimizer": "adam", "epochs": 3, "fused": "loop"}
-    whole = fused(make_task(**fields))
+    fields = FEW | mixed | {"workers": 3, "optimizer": "adam", "epochs": 3, "stacking": "loop"}
+    whole = stacked(make_task(**fields))
 
     class Stop(Exception):  # noqa: N818
         pass
@@ -169,27 +169,27 @@ def test_it_goes_on_from_a_checkpoint(mixed: dict[str, Any], tmp_path: Path) -> 
 
 def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(ExperimentError, match='"easgd" has no rounds'):
-        fused(make_task(**FEW, strategy="easgd", workers=2))
+        stacked(make_task(**FEW, strategy="easgd", workers=2))
     with pytest.raises(ExperimentError, match='"lbfgs" steps one replica at a time'):
-        fused(make_task(**FEW | {"optimizer": "lbfgs", "workers": 2}))
+        stacked(make_task(**FEW | {"optimizer": "lbfgs", "workers": 2}))
     with pytest.raises(ExperimentError, match="read sample by sample"):
-        fused(make_task(**FEW | {"data": Numbered(40)}, workers=2))
+        stacked(make_task(**FEW | {"data": Numbered(40)}, workers=2))
     with pytest.raises(ModelError, match="the model failed on its first batch: RuntimeError: mat1 and mat2"):
-        fused(make_task(**FEW | {"model": lambda: nn.Linear(3, 2), "hidden": None}, workers=2))
+        stacked(make_task(**FEW | {"model": lambda: nn.Linear(3, 2), "hidden": None}, workers=2))
     with pytest.raises(TrainingError, match=r"the loss became (nan|inf) before step"):
-        fused(make_task(**FEW | {"lr": 1e30}, workers=2))
+        stacked(make_task(**FEW | {"lr": 1e30}, workers=2))
 
 
 @pytest.mark.parametrize("way", ["loop", "vmap"])
 def test_many_nodes_learn(way: str) -> None:
-    task = make_task(**FEW | {"limit": 400, "workers": 40, "epochs": 12, "lr": 0.3, "hidden": [16], "fused": way})
-    assert fused(task).result["metrics"]["accuracy"] > 0.5
+    task = make_task(**FEW | {"limit": 400, "workers": 40, "epochs": 12, "lr": 0.3, "hidden": [16], "stacking": way})
+    assert stacked(task).result["metrics"]["accuracy"] > 0.5
 
 
 def test_a_task_is_left_as_it_was() -> None:
-    task = make_task(**FEW, workers=2, fused="vmap")
+    task = make_task(**FEW, workers=2, stacking="vmap")
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    first, second = fused(task), fused(replace(task))
+    first, second = stacked(task), stacked(replace(task))
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
     assert all(torch.equal(first.weights[name], tensor) for name, tensor in second.weights.items())

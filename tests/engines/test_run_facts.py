@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tenfold.engines.prepare import own_files, own_modules
+from tenfold.engines.prepare import user_files, user_modules
 from tenfold.experiment import Experiment
 
 
@@ -18,20 +18,20 @@ def test_a_folder_may_hold_links_to_what_is_not_there() -> None:
     Path("photos").mkdir()
     Path("photos/one.png").write_bytes(b"1")
     photos = Experiment(data={"name": "photos/"})
-    before = own_files(photos)
+    before = user_files(photos)
     Path("photos/lost.png").symlink_to("nowhere.png")
-    assert own_files(photos) == before != {}
+    assert user_files(photos) == before != {}
     Path("photos/two.png").write_bytes(b"2")
-    assert own_files(photos) != before
+    assert user_files(photos) != before
 
 
 def test_a_file_is_read_again_only_when_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("table.csv").write_text("a,b\n1,2\n")
     table = Experiment(data={"name": "table.csv"})
-    assert own_modules(table) == {}
-    before = own_files(table)
+    assert user_modules(table) == {}
+    before = user_files(table)
     with monkeypatch.context() as unreadable:
         unreadable.delattr(hashlib, "file_digest")
-        assert own_files(table) == before
+        assert user_files(table) == before
     Path("table.csv").write_text("a,b\n1,2\n3,4\n")
-    assert own_files(table) != before
+    assert user_files(table) != before

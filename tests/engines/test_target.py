@@ -96,7 +96,7 @@ def test_fused_replicas_stop_as_workers_do() -> None:
         "workers": 2,
         "target": 0.85,
         "evaluate_every": 0.5,
-        "fused": "loop",
+        "stacking": "loop",
         "threads": 1,
     }
     outcome = train_replicas(

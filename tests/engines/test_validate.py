@@ -13,29 +13,29 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.machine import devices
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
-from tenfold.mixing.builders import make_strategy, rate_scale
+from tenfold.mixing.builders import lr_scale, make_strategy
 
 ALIKE = "requires identical replicas after each round"
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"strategy": "ring", "outer": "bmuf"}, f'division.outer = "bmuf" {ALIKE}, which "ring" does not guarantee; use'),
-    ({"strategy": "none", "outer": "diloco"}, f'division.outer = "diloco" {ALIKE}'),
-    ({"strategy": "easgd", "outer": "slowmo"}, f'division.outer = "slowmo" {ALIKE}'),
-    ({"strategy": "gossip", "compression": "int8"}, f'division.compression = "int8" {ALIKE}'),
-    ({"strategy": "hopping-ring", "compression": "topk"}, f'division.compression = "topk" {ALIKE}'),
-    ({"strategy": "butterfly", "average": "gradients"}, f'division.average = "gradients" {ALIKE}'),
-    ({"strategy": "downpour", "average": "gradients"}, f'division.average = "gradients" {ALIKE}'),
-    ({"average": "gradients", "outer": "bmuf"}, 'averages before every step and requires division.outer = "none"'),
-    ({"average": "gradients", "optimizer_state": "average"}, 'requires division.optimizer_state = "local"'),
-    ({"average": "gradients", "optimizer": "lbfgs"}, 'set division.average = "weights"'),
+    ({"strategy": "ring", "outer": "bmuf"}, f'parallel.outer = "bmuf" {ALIKE}, which "ring" does not guarantee; use'),
+    ({"strategy": "none", "outer": "diloco"}, f'parallel.outer = "diloco" {ALIKE}'),
+    ({"strategy": "easgd", "outer": "slowmo"}, f'parallel.outer = "slowmo" {ALIKE}'),
+    ({"strategy": "gossip", "compression": "int8"}, f'parallel.compression = "int8" {ALIKE}'),
+    ({"strategy": "hopping-ring", "compression": "topk"}, f'parallel.compression = "topk" {ALIKE}'),
+    ({"strategy": "butterfly", "average": "gradients"}, f'parallel.average = "gradients" {ALIKE}'),
+    ({"strategy": "downpour", "average": "gradients"}, f'parallel.average = "gradients" {ALIKE}'),
+    ({"average": "gradients", "outer": "bmuf"}, 'averages before every step and requires parallel.outer = "none"'),
+    ({"average": "gradients", "optimizer_state": "average"}, 'requires parallel.optimizer_state = "local"'),
+    ({"average": "gradients", "optimizer": "lbfgs"}, 'set parallel.average = "weights"'),
     ({"optimizer": "lbfgs", "optimizer_state": "average"}, '"lbfgs" has no state to average'),
     ({"optimizer": torch.optim.LBFGS, "optimizer_state": "average"}, '"torch.optim.lbfgs:LBFGS" has no state'),
-    ({"strategy": "easgd", "optimizer_state": "reset"}, '"easgd" requires division.optimizer_state = "local"'),
-    ({"strategy": "downpour", "compression": "bf16"}, '"downpour" requires division.compression = "none"'),
+    ({"strategy": "easgd", "optimizer_state": "reset"}, '"easgd" requires parallel.optimizer_state = "local"'),
+    ({"strategy": "downpour", "compression": "bf16"}, '"downpour" requires parallel.compression = "none"'),
     ({"strategy": "ad-psgd", "optimizer": "lbfgs"}, 'cannot be used with "ad-psgd"; use sgd'),
     ({"strategy_options": {"sides": 1}}, "has no 'sides'; the options of allreduce are: "),
     ({"strategy": "ring", "strategy_options": {"side": 1}}, "has no 'side'; the options of ring are: sides"),
     ({"strategy": "easgd", "strategy_options": {"tau": 0}}, "easgd: tau is 0; it must be at least 1"),
-    ({"strategy": "easgd", "strategy_options": {"tau": "ten"}}, "division.strategy_options = {'tau': 'ten'}: "),
+    ({"strategy": "easgd", "strategy_options": {"tau": "ten"}}, "parallel.strategy_options = {'tau': 'ten'}: "),
     ({"outer": "bmuf", "outer_options": {"beta": 1}}, "has no 'beta'; the options of bmuf are: mu, zeta, nesterov"),
     ({"compression": "topk", "compression_options": {"size": 3}}, "has no 'size'; the options of topk are: fraction"),
 ]
@@ -53,7 +53,7 @@ def test_bad_combinations_are_refused_in_one_sentence(fields: dict[str, Any], se
 def test_every_strategy_by_itself_is_fine(strategy: str) -> None:
     experiment = Experiment(workers=4, strategy=strategy)
     validate_mixing(experiment)
-    assert make_strategy(experiment.division).name == strategy
+    assert make_strategy(experiment.parallel).name == strategy
 
 
 @pytest.mark.parametrize("exact", ["allreduce", "parameter-server"])
@@ -62,14 +62,14 @@ def test_exact_strategies_go_with_everything(exact: str) -> None:
         for compression in COMPRESSIONS:
             experiment = Experiment(workers=4, strategy=exact, outer=outer, compression=compression)
             validate_mixing(experiment)
-            assert experiment.division.outer == outer
+            assert experiment.parallel.outer == outer
 
 
 @pytest.mark.parametrize("sync_every", [1, 2, 100])
 def test_gradients_are_mixed_at_every_step_whatever_sync_every_is(sync_every: int) -> None:
     experiment = Experiment(workers=4, average="gradients", sync_every=sync_every)
     validate_mixing(experiment)
-    assert experiment.division.average == "gradients"
+    assert experiment.parallel.average == "gradients"
 
 
 def test_what_is_exact_depends_on_the_number_of_workers() -> None:
@@ -94,7 +94,7 @@ def test_the_engine_that_fits(fields: dict[str, Any], name: str) -> None:
 
 
 def test_one_worker_has_no_room_for_two() -> None:
-    with pytest.raises(ExperimentError, match=r'"serial" runs one worker, but division\.workers = 2; use auto or'):
+    with pytest.raises(ExperimentError, match=r'"serial" runs one worker, but parallel\.workers = 2; use auto or'):
         validate(Experiment(workers=2, engine="serial"), None)
 
 
@@ -103,7 +103,7 @@ def test_several_workers_step_together_on_a_gpu(device: str, monkeypatch: pytest
     monkeypatch.setattr(devices, "resolve", lambda _: torch.device("cuda"))
     several = Experiment(workers=2, device=device)
     validate(several, None)
-    assert choose(several).name == "fused"
+    assert choose(several).name == "stacked"
     sentence = (
         f'machine.engine = "processes" runs several workers on CPU only, but machine.device = "{device}"; use auto'
     )
@@ -132,20 +132,20 @@ def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_outer_optimizer_takes_the_learning_rate_as_it_is_and_rarer_rounds() -> None:
     experiment = Experiment(workers=4, outer="bmuf")
-    assert (rate_scale(experiment), experiment.division.pace) == (1, 16)
-    assert Experiment(workers=4, outer="bmuf", sync_every=2).division.pace == 2
-    assert Experiment(workers=4).division.pace == 4
+    assert (lr_scale(experiment), experiment.parallel.pace) == (1, 16)
+    assert Experiment(workers=4, outer="bmuf", sync_every=2).parallel.pace == 2
+    assert Experiment(workers=4).parallel.pace == 4
 
 
 @looped(("strategy", "scale"), [("allreduce", 2), ("ring", 2), ("none", 1), ("easgd", 1), ("ad-psgd", 1)])
 def test_the_learning_rate_grows_where_replicas_average_in_rounds(strategy: str, scale: float) -> None:
-    assert rate_scale(Experiment(workers=4, strategy=strategy)) == scale
+    assert lr_scale(Experiment(workers=4, strategy=strategy)) == scale
 
 
 @pytest.mark.parametrize(("optimizer", "scale"), [("sgd", 2), ("adam", 2), ("muon", 8)])
 def test_with_muon_the_learning_rate_grows_by_sqrt_at_any_size(optimizer: str, scale: float) -> None:
-    assert rate_scale(Experiment(workers=64, optimizer=optimizer)) == scale
-    assert rate_scale(Experiment(workers=64, optimizer=optimizer, lr_scaling="none")) == 1
+    assert lr_scale(Experiment(workers=64, optimizer=optimizer)) == scale
+    assert lr_scale(Experiment(workers=64, optimizer=optimizer, lr_scaling="none")) == 1
 
 
 def test_fp16_is_for_gpus() -> None:

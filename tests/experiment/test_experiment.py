@@ -17,7 +17,7 @@ from tenfold.cluster import Cluster, Link
 from tenfold.common import catalog
 from tenfold.common.metric_table import METRICS
 from tenfold.errors import ExperimentError
-from tenfold.experiment import FIELDS, SECTIONS, Division, Experiment, nested
+from tenfold.experiment import FIELDS, SECTIONS, Experiment, Parallel, nested
 from tenfold.experiment import fields as experiment_fields
 from tenfold.experiment.values import PythonObject
 from tenfold.models.networks import ACTIVATIONS
@@ -236,15 +236,15 @@ def test_other_names_point_to_fields():
         ({"learning_rate": 0.1}, "learning_rate = 0.1: unknown field; did you mean training.lr?"),
         ({"epoch": 3}, "epoch = 3: unknown field; did you mean training.epochs?"),
         ({"overlap": True}, "unknown field; it was removed"),
-        ({"num_workers": 2}, "unknown field; did you mean division.workers (replicas) or data.loader_workers"),
+        ({"num_workers": 2}, "unknown field; did you mean parallel.workers (replicas) or data.loader_workers"),
         ({"shuffle": True}, "shuffle = true: unknown field; samples are shuffled in every epoch"),
-        ({"nodes": 3}, "nodes = 3: unknown field; did you mean division.workers?"),
+        ({"nodes": 3}, "nodes = 3: unknown field; did you mean parallel.workers?"),
         ({"trainin": {}}, "trainin = {}: unknown field; did you mean [training]?"),
         ({"zzz": 1}, "zzz = 1: unknown field; `tenfold schema` lists the fields"),
         ({"training.lrr": 1}, "training.lrr = 1: unknown field; did you mean training.lr?"),
         ({"self": 1}, "self = 1: unknown field"),
         ({"optimizer": "sdg"}, "training.optimizer: unknown optimizer 'sdg'; did you mean 'sgd'? known: sgd, adam"),
-        ({"strategy": 3}, "division.strategy: should be a name"),
+        ({"strategy": 3}, "parallel.strategy: should be a name"),
         ({"activation": "rleu"}, "model.activation = \"rleu\": did you mean 'relu'? known: relu, sigmoid, tanh, gelu"),
         ({"epochs": 0}, "training.epochs = 0: should be greater than 0"),
         ({"epochs": 2.5}, "training.epochs = 2.5: should be a whole number"),
@@ -254,8 +254,8 @@ def test_other_names_point_to_fields():
         ({"lr": "fast"}, 'training.lr = "fast": should be a number'),
         ({"lr": float("nan")}, "training.lr = nan: should be a finite number"),
         ({"lr": -1.0}, "training.lr = -1.0: should be greater than 0"),
-        ({"sync_every": 0}, 'division.sync_every = 0: should be a number of steps above 0, or "epoch"'),
-        ({"sync_every": "epochs"}, 'division.sync_every = "epochs": should be a number of steps above 0, or "epoch"'),
+        ({"sync_every": 0}, 'parallel.sync_every = 0: should be a number of steps above 0, or "epoch"'),
+        ({"sync_every": "epochs"}, 'parallel.sync_every = "epochs": should be a number of steps above 0, or "epoch"'),
         ({"sync_every": "epoch", "local_after": 3}, 'sync_every = "epoch" cannot be combined with local_after = 3'),
         ({"dropout": 1.0}, "model.dropout = 1.0: should be less than 1"),
         ({"hidden": [0]}, "model.hidden[1] = 0: should be greater than 0"),
@@ -278,7 +278,7 @@ def test_other_names_point_to_fields():
         ),
         ({"model": [3]}, "model.name: a model is a name or an nn.Module, or a callable that returns one, not a list"),
         ({"model": 3}, 'model.name: should be a name, "package.module:callable" or a Python object, not 3'),
-        ({"shards": "fractions", "workers": 2}, 'division: shards = "fractions" needs one of `fractions` per worker'),
+        ({"shards": "fractions", "workers": 2}, 'parallel: shards = "fractions" needs one of `fractions` per worker'),
         ({"shards": "fractions", "workers": 2, "fractions": [0.5, 0.4]}, "add up to 0.9; they must add up to 1"),
         ({"model_options": {"f": print}}, "cannot be written to a file; options hold text, numbers"),
         ({"model_options": {"f": float("inf")}}, "model.options: inf cannot be written to a file"),
@@ -458,7 +458,7 @@ def test_who_is_to_blame_is_named(tmp_path):
     sound, unsound = tmp_path / "sound.toml", tmp_path / "unsound.toml"
     sound.write_text("[training]\nepochs = 2\n")
     unsound.write_text("[training]\nepochs = 0\n")
-    with pytest.raises(ExperimentError, match=r"^division.workers = 0: "):
+    with pytest.raises(ExperimentError, match=r"^parallel.workers = 0: "):
         Experiment.load(sound, workers=0)
     with pytest.raises(ExperimentError, match=r"unsound.toml: training.epochs = 0: "):
         Experiment.load(unsound, workers=2)
@@ -484,25 +484,25 @@ class TestAutomaticWorkers:
         monkeypatch.setattr("tenfold.machine.cores.budget", lambda: 6)
 
     def test_there_is_one_for_each_core_of_this_process(self, tmp_path):
-        (tmp_path / "auto.toml").write_text('[division]\nworkers = "auto"\n')
+        (tmp_path / "auto.toml").write_text('[parallel]\nworkers = "auto"\n')
         for made in (
             Experiment(workers="auto"),
-            Experiment(division={"workers": "auto"}),
+            Experiment(parallel={"workers": "auto"}),
             Experiment(lr=0.1).replace(workers="auto"),
             Experiment.load(tmp_path / "auto.toml"),
         ):
-            assert made.division.workers == 6
-        assert Division(workers="auto").workers == 6
+            assert made.parallel.workers == 6
+        assert Parallel(workers="auto").workers == 6
 
     def test_a_gpu_has_one(self):
-        assert Experiment(workers="auto", device="cuda").division.workers == 1
+        assert Experiment(workers="auto", device="cuda").parallel.workers == 1
 
     def test_a_launcher_decides(self, monkeypatch):
         for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", "1")
-        assert Experiment(workers="auto").division.workers == 1
+        assert Experiment(workers="auto").parallel.workers == 1
 
     def test_any_other_word_is_refused(self):
         with pytest.raises(ExperimentError, match="workers"):

@@ -202,7 +202,7 @@ MISFITS = [
     'pin = "everywhere"',
     'optimizer = "adam"\noptimizer_options = {betas = 3}',
     'optimizer = "adam"\noptimizer_options = {betas = [0.9]}',
-    "optimizer_options = {fused = true, foreach = true}",
+    "optimizer_options = {stacked = true, foreach = true}",
     "optimizer_options = {lr = 1.0}",
     "optimizer_options = {speed = 1.0}",
     'optimizer = "sgd"\nnesterov = true\nmomentum = 0.0',

@@ -102,11 +102,11 @@ class TestMixing:
         models = train(2, loop, strategy="none", **make)
         assert_alike(models)
         means = [before[rank]["1.running_mean"].double() for rank in range(2)]
-        centre = mean(means, counts)
-        spread = mean([(one - centre) ** 2 for one in means], counts)
+        center = mean(means, counts)
+        spread = mean([(mean - center) ** 2 for mean in means], counts)
         expected = mean([before[rank]["1.running_var"] for rank in range(2)], counts) + spread
         result = state_of(models[0])
-        torch.testing.assert_close(result["1.running_mean"].double(), centre, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(result["1.running_mean"].double(), center, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(result["1.running_var"].double(), expected, rtol=1e-5, atol=1e-6)
 
     @pytest.mark.parametrize("outer", ["bmuf", "slowmo", "diloco"])
@@ -129,7 +129,7 @@ class TestMixing:
 
         def loop(rank: int, model: nn.Module, optimizer: Any, worker: LoopWorker) -> None:
             step(model, optimizer, rank)
-            found = [optimizer.state.get(one, {}).get("momentum_buffer") for one in model.parameters()]
+            found = [optimizer.state.get(parameter, {}).get("momentum_buffer") for parameter in model.parameters()]
             momenta.append([one.clone() for one in found if one is not None])
 
         train(2, loop, optimizer_state=optimizer_state, optimizer=lambda model: sgd(model, momentum=0.9))
@@ -350,7 +350,7 @@ class TestRefusals:
     def test_what_does_not_fit_together_among_several(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}.items():
             monkeypatch.setenv(name, value)
-        assert 'division.outer = "bmuf" requires identical replicas' in self.refused(strategy="ring", outer="bmuf")
+        assert 'parallel.outer = "bmuf" requires identical replicas' in self.refused(strategy="ring", outer="bmuf")
 
     def test_an_optimizer_of_another_model(self) -> None:
         assert "none of the model's parameters" in self.refused(optimizer=sgd(network()))
@@ -375,12 +375,12 @@ class TestRefusals:
     def test_ranks_that_mean_different_things(self) -> None:
         from loop_threads import together
 
-        from tenfold.experiment import Division
+        from tenfold.experiment import Parallel
         from tenfold.loop.averaging import loop_worker
 
         def life(rank: int, links: Any) -> None:
             model = network(0)
-            with loop_worker(model, sgd(model), Division(workers=2, sync_every=1 + rank), links):
+            with loop_worker(model, sgd(model), Parallel(workers=2, sync_every=1 + rank), links):
                 pass
 
         with pytest.raises(ExperimentError, match="rank 1 averages another model than rank 0, or with other settings"):
@@ -389,6 +389,6 @@ class TestRefusals:
 
 def test_the_defaults_are_those_of_an_experiment() -> None:
     parameters = inspect.signature(tenfold.average).parameters
-    division = tenfold.Experiment().division
+    parallel = tenfold.Experiment().parallel
     for name in ("strategy", "sync_every", "average", "local_after", "outer", "compression", "optimizer_state"):
-        assert parameters[name].default == getattr(division, name)
+        assert parameters[name].default == getattr(parallel, name)

@@ -62,8 +62,8 @@ class TestLaws:
         loaders = all_ranks(samples, size, batch_size=batch_size, shuffle=shuffle)
         for _ in range(2):
             epochs = [epoch(loader) for loader in loaders]
-            assert sorted(joined([joined(one) for one in epochs])) == list(range(samples))
-            assert {len(one) for one in epochs} == {len(loaders[0])}
+            assert sorted(joined([joined(epoch) for epoch in epochs])) == list(range(samples))
+            assert {len(epoch) for epoch in epochs} == {len(loaders[0])}
             for one in epochs:
                 assert all(len(batch) == batch_size for batch in one[:-1])
                 assert 1 <= len(one[-1]) <= batch_size + 2
@@ -74,9 +74,9 @@ class TestLaws:
     def test_dropping_the_last_leaves_whole_batches(self, samples: int, size: int, batch_size: int) -> None:
         samples = max(samples, size * batch_size)
         epochs = [epoch(loader) for loader in all_ranks(samples, size, batch_size=batch_size, drop_last=True)]
-        assert {len(one) for one in epochs} == {samples // size // batch_size}
-        assert {len(batch) for one in epochs for batch in one} == {batch_size}
-        seen = joined([joined(one) for one in epochs])
+        assert {len(epoch) for epoch in epochs} == {samples // size // batch_size}
+        assert {len(batch) for epoch in epochs for batch in epoch} == {batch_size}
+        seen = joined([joined(epoch) for epoch in epochs])
         assert len(set(seen)) == len(seen)
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from looped import looped
 
 from tenfold.errors import ExperimentError
-from tenfold.mixing.round import CENTRE, Exchange, ExchangeVectors
+from tenfold.mixing.round import CENTER, Exchange, ExchangeVectors
 from tenfold.mixing.strategies import ADPSGD, EASGD, Downpour
 
 law = settings(deadline=None, derandomize=True, max_examples=50)
@@ -23,10 +23,10 @@ def steps_with_exchange(strategy, until, field="sends"):
 
 
 def test_the_downpour_server_runs_adagrad():
-    server, push = Downpour(gamma=0.5), Exchange(CENTRE, receives=False)
+    server, push = Downpour(gamma=0.5), Exchange(CENTER, receives=False)
     pushed = vectors([0.0, 0.0, 0.0], [1.0, 2.0, 3.0], [3.0, -3.0, 0.0], [0.0, 0.0, 0.0])
     server.apply(push, pushed, 1)
-    assert pushed.centre_state.tolist() == [9, 9, 0]
+    assert pushed.center_state.tolist() == [9, 9, 0]
     assert pushed.theirs.tolist() == [0.5, 2.5, 3.0]
     pushed.gradients.copy_(torch.tensor([4.0, 4.0, 0.0]))
     server.apply(push, pushed, 1)
@@ -36,8 +36,8 @@ def test_the_downpour_server_runs_adagrad():
 
 def test_a_downpour_fetch_copies_the_server():
     fetched = vectors([0.0], [7.0], [5.0], [1.0])
-    Downpour().apply(Exchange(CENTRE, sends=False), fetched, 1)
-    assert (fetched.mine.tolist(), fetched.theirs.tolist(), fetched.centre_state.tolist()) == ([7], [7], [1])
+    Downpour().apply(Exchange(CENTER, sends=False), fetched, 1)
+    assert (fetched.mine.tolist(), fetched.theirs.tolist(), fetched.center_state.tolist()) == ([7], [7], [1])
 
 
 def test_a_gradient_too_small_to_square_moves_nothing_far():
@@ -53,7 +53,7 @@ def test_downpour_pushes_and_fetches_in_its_own_time():
     assert downpour.exchange(0, 5, 4) is None
 
 
-def test_replica_and_centre_pull_at_each_other():
+def test_replica_and_center_pull_at_each_other():
     pulled = vectors([4.0, 0.0], [0.0, 8.0])
     EASGD(alpha=0.25).apply(Exchange(), pulled, 2)
     assert pulled.mine.tolist() == [3, 2]
@@ -74,9 +74,9 @@ def test_the_pull_of_easgd_follows_the_number_of_replicas_unless_it_is_given():
     assert EASGD(alpha=0.3).strength(9) == 0.3
 
 
-def test_easgd_meets_the_centre_every_tau_steps():
+def test_easgd_meets_the_center_every_tau_steps():
     assert steps_with_exchange(EASGD(tau=4), 9) == [4, 8]
-    assert EASGD(tau=4).exchange(2, 4, 3) == Exchange(CENTRE)
+    assert EASGD(tau=4).exchange(2, 4, 3) == Exchange(CENTER)
 
 
 @law

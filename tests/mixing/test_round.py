@@ -70,7 +70,7 @@ def test_pairs_swap_in_one_phase():
     assert messages(group_round(((0, 1), (2,))), 8) == ((Message(1, 0, 8, True), Message(0, 1, 8, True)),)
 
 
-def test_ring_neighbours_send_both_ways_in_one_phase():
+def test_ring_neighbors_send_both_ways_in_one_phase():
     (phase,) = messages(RING_OF_FOUR, 8)
     assert len(phase) == 8
     assert RING_OF_FOUR.bytes_per_worker(8) == (16, 16, 16, 16)

@@ -83,7 +83,7 @@ class TestRing(StrategyContract):
     strategy = Ring()
     exact_after = staticmethod(lambda n: 1 if n <= 3 else None)
 
-    def test_each_reads_both_neighbours(self):
+    def test_each_reads_both_neighbors(self):
         assert self.strategy.round(0, 5).sources == ((0, 1, 4), (0, 1, 2), (1, 2, 3), (2, 3, 4), (0, 3, 4))
 
     def test_two_replicas_take_the_mean_of_two(self):

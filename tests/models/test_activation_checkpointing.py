@@ -56,7 +56,7 @@ def test_a_step_is_the_same_and_keeps_less(chosen):
     checkpoint_activations(again, chosen)
     names = list(plain.state_dict())
     assert list(again.state_dict()) == names
-    again = copy.deepcopy(again)  # as the fused replicas are
+    again = copy.deepcopy(again)  # as the stacked replicas are
     x = torch.randn(8, 64)
     for network in (plain, again):
         torch.manual_seed(1)
@@ -94,6 +94,6 @@ def test_training_ends_with_the_same_weights(tmp_path, fields):
 
 
 def test_folds_that_train_together_refuse_it(tmp_path):
-    options = {"model": Residual, "data": "digits", "limit": 60, "epochs": 1, "folds": 2, "fold_mode": "fused"}
+    options = {"model": Residual, "data": "digits", "limit": 60, "epochs": 1, "folds": 2, "fold_mode": "stacked"}
     with pytest.raises(ExperimentError, match="activation_checkpointing is not supported for replicas that step"):
         tenfold.cross_validate(**options, activation_checkpointing=True, runs=tmp_path)

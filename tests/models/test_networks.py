@@ -14,7 +14,7 @@ from tenfold.models import build, parameter_count
 from tenfold.models.networks import ACTIVATIONS
 
 FOR_ANY_IMAGE = [name for name in MODELS if name != "recommender"]
-SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "colour": (3, 32, 32)}
+SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "color": (3, 32, 32)}
 
 
 def make(shape=(1, 28, 28), outputs=10, seed=0, **fields):
@@ -94,10 +94,10 @@ def test_activations_are_what_they_are_called(name, activation):
 @looped("name", FOR_ANY_IMAGE)
 def test_dropout_and_normalization_come_only_when_asked_for(name):
     plain, full = make(name=name), make(name=name, dropout=0.25, batchnorm=True)
-    normalising = (nn.BatchNorm1d, nn.BatchNorm2d)
-    assert not kinds(plain, (nn.Dropout, *normalising))
+    normalizing = (nn.BatchNorm1d, nn.BatchNorm2d)
+    assert not kinds(plain, (nn.Dropout, *normalizing))
     assert {layer.p for layer in kinds(full, nn.Dropout)} == {0.25}
-    assert kinds(full, normalising)
+    assert kinds(full, normalizing)
 
 
 def test_a_field_that_a_network_lacks_is_refused():

@@ -71,7 +71,7 @@ def test_a_burst_evaluates_once_an_epoch_and_ends_at_no_target():
     assert task.experiment.training.target is None
 
 
-def test_neighbours_are_all_that_a_worker_waits_for():
+def test_neighbors_are_all_that_a_worker_waits_for():
     strategy = STRATEGIES["ring"]()
     spans = [span for rank in range(5) for span in spans_of(rank, 4e-3, rounds=True, price=1e-3)]
     assert burst.read(spans, 5, strategy, RESULT).round == pytest.approx(1e-3)

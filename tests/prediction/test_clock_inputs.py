@@ -34,7 +34,7 @@ def profile_for(task: Task, **step: Any) -> Profile:
         averaging=(
             Averaging(workers=2, kind="group", fan=2, bandwidth=1e12, **rounds),
             Averaging(workers=4, kind="group", fan=4, bandwidth=1e12, **rounds),
-            Averaging(workers=4, kind="neighbours", fan=3, bandwidth=1e12, **rounds),
+            Averaging(workers=4, kind="neighbors", fan=3, bandwidth=1e12, **rounds),
         ),
         steps=tuple(
             Step(**({"work": name, "batch_size": BATCH, "threads": 1, "workers": n, "mean": STEP} | step))
@@ -118,7 +118,7 @@ def test_doubt_widens_the_interval():
 def test_gradients_are_copied_twice():
     task = task_of(average="gradients")
     plan = workload_of(task)
-    price = hardware_here(task, profile_for(task), plan).round_price
+    price = hardware_here(task, profile_for(task), plan).round_cost
     assert price(plan.strategy.round(0, 2), plan.nbytes) == pytest.approx(ROUND + 2e-9 * plan.nbytes)
 
 
@@ -163,7 +163,7 @@ def test_workers_that_divide_the_orthogonalization_have_shorter_steps():
     before, after = (hardware_here(task, one, workload_of(task)) for one in (profile, known))
     assert after.step_time.mean == pytest.approx(STEP * (1 - 0.4 / 2))
     everybody = exact_round(2)
-    assert after.round_price(everybody, 64) > before.round_price(everybody, 64)
+    assert after.round_cost(everybody, 64) > before.round_cost(everybody, 64)
     whole = task_of(hidden=[512, 512, 512], optimizer="muon", average="gradients", on_failure="continue")
     assert hardware_here(whole, known, workload_of(whole)).step_time.mean == pytest.approx(STEP)
 

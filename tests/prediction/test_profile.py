@@ -172,32 +172,32 @@ class TestStepTime:
 
 class TestRoundPrice:
     def test_a_measured_round_is_given_back(self) -> None:
-        price = made_profile().round_price()
+        price = made_profile().round_cost()
         assert price(exact_round(4), 1_000_000) == pytest.approx(2e-3)
         assert price(shifted_round(4, (-1, 1)), 1_000_000) == pytest.approx(3e-3)
 
     def test_rest_is_free(self) -> None:
-        assert made_profile().round_price()(idle_round(2), 1000) == 0
+        assert made_profile().round_cost()(idle_round(2), 1000) == 0
 
     def test_larger_weights_go_by_the_line(self) -> None:
         # 1 ms for 0 bytes, 1 ns a byte more
-        assert made_profile().round_price()(exact_round(4), 9_000_000) == pytest.approx(10e-3, rel=1e-3)
+        assert made_profile().round_cost()(exact_round(4), 9_000_000) == pytest.approx(10e-3, rel=1e-3)
 
     def test_a_factor_multiplies(self) -> None:
-        assert made_profile().round_price(factor=1.5)(exact_round(4), 1_000_000) == pytest.approx(3e-3)
+        assert made_profile().round_cost(factor=1.5)(exact_round(4), 1_000_000) == pytest.approx(3e-3)
 
     def test_numbers_between_lie_between(self) -> None:
-        price = made_profile().round_price()
+        price = made_profile().round_cost()
         two, three, four = (float(price(exact_round(n), 1_000_000)) for n in (2, 3, 4))
         assert two < three < four
 
     def test_pairs_among_many_are_not_a_mean_of_all(self) -> None:
         pairs = group_round(((0, 1), (2, 3)))
-        assert made_profile().round_price()(pairs, 1_000_000) == pytest.approx(1.5e-3)
+        assert made_profile().round_cost()(pairs, 1_000_000) == pytest.approx(1.5e-3)
 
     def test_without_rounds_it_says_what_to_do(self) -> None:
         with pytest.raises(MachineError, match="no rounds in shared memory; run `tenfold calibrate`"):
-            made_profile().model_copy(update={"averaging": ()}).round_price()
+            made_profile().model_copy(update={"averaging": ()}).round_cost()
 
     def test_the_fit_is_kept_with_its_residual(self) -> None:
         entry = Averaging.of({1000: 2e-3, 1_000_000: 3e-3}, transport="gloo", workers=2, kind="group", fan=2)

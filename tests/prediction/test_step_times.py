@@ -45,7 +45,7 @@ def test_without_time_the_extremes_are_measured_and_the_rest_is_interpolated(tas
     name, size = cost_keys.work_of(task)
     means = [profile.step_time(name, size, threads, workers).mean for threads, workers in SETTINGS]
     assert means[0] < means[3] < means[5]
-    assert profile.round_price()(exact_round(4), weight_bytes(task)) > 0
+    assert profile.round_cost()(exact_round(4), weight_bytes(task)) > 0
     assert profile.start_seconds(16) == pytest.approx(1.6)
     assert not (tmp_path / "profile.toml").exists()
 
@@ -65,7 +65,7 @@ def test_the_share_that_workers_divide_is_measured_and_kept(task: Task, monkeypa
 def test_with_time_all_are_measured_once_and_kept(task: Task) -> None:
     for _ in range(2):
         profile, _ = step_times.measure_until(perf_counter() + 60, task, SETTINGS, print)
-        assert profile.round_price()(exact_round(4), weight_bytes(task)) > 0
+        assert profile.round_cost()(exact_round(4), weight_bytes(task)) > 0
         assert profile.start_seconds(16) == pytest.approx(1.6)
     assert len(measured) == step_times.TURNS * 2 * len(SETTINGS)
 

@@ -16,8 +16,8 @@ from tenfold.papers.recipe import PaperClaim, Recipe, read_number
 from tenfold.papers.recipe_page import recipe_plots, write
 from tenfold.papers.recipe_result import Pair, RecipeResult, ResultRow, Setting, check_claim, compare_column
 from tenfold.papers.run_recipe import is_available, settings_of
-from tenfold.report.formatting import NOTHING
-from tenfold.report.rows import DOUBTS
+from tenfold.reports.formatting import NOTHING
+from tenfold.reports.rows import DOUBTS
 
 TINY = {
     "name": "tiny",
@@ -80,7 +80,7 @@ def test_rows_match_the_paper_and_what_is_missing_says_so(tmp_path):
     assert all(row.clock == "measured" and row.ours["seconds"] > 0 for row in (result.rows[0], result.rows[2]))
     assert "0.5" not in result.table().rows[2]
     again = run(Recipe(**TINY), runs=tmp_path)
-    ids = [[one.id for setting in one_of.settings for one in setting.runs] for one_of in (result, again)]
+    ids = [[run.id for setting in one_of.settings for run in setting.runs] for one_of in (result, again)]
     assert ids[0] == ids[1]
     page = result.report(tmp_path / "page.html").read_text()
     assert "two learning rates" in page
@@ -335,7 +335,7 @@ def test_a_schematic_shows_nodes_and_folds(tmp_path):
         assert word in page
 
 
-def test_lines_have_the_same_colour_in_all_plots_and_words_are_places_in_order(tmp_path):
+def test_lines_have_the_same_color_in_all_plots_and_words_are_places_in_order(tmp_path):
     rows = [
         ResultRow("a", {"sync_every": x, "workers": n}, {}, {"seconds": 1.0, "accuracy": 0.5}, "predicted")
         for x in (1, 10, "epoch")
@@ -348,8 +348,8 @@ def test_lines_have_the_same_colour_in_all_plots_and_words_are_places_in_order(t
     assert list(accuracy.x_names) == ["1", "10", "epoch"]
     assert result.report(tmp_path / "page.html").exists()
     assert [line.x for line in accuracy.lines] == [[0, 1, 2], [0, 1, 2]]
-    colours = {line.label: line.colour for line in accuracy.lines}
-    assert {line.label.removesuffix(", predicted"): line.colour for line in seconds.lines} == colours
+    colors = {line.label: line.color for line in accuracy.lines}
+    assert {line.label.removesuffix(", predicted"): line.color for line in seconds.lines} == colors
     assert accuracy.lines[0].y == [50.0] * 3
 
 
@@ -564,7 +564,7 @@ def test_the_paper_has_a_color_and_a_marker_of_its_own():
     result = RecipeResult(Recipe(**TINY | {"rows": [], "show": LINES}), "small", [])
     result.rows = rows
     (seconds,) = recipe_plots(result)
-    styles = {line.label: (line.colour, line.markers[0]) for line in seconds.lines}
+    styles = {line.label: (line.color, line.markers[0]) for line in seconds.lines}
     paper = next(style for label, style in styles.items() if label.startswith("paper"))
     ours = [style for label, style in styles.items() if not label.startswith("paper")]
     assert len(ours) == 3

@@ -27,7 +27,7 @@ BY_HAND = {
 }
 STACKED: dict[str, dict[str, Any]] = {
     "allreduce": {"batchnorm": True, "validation_fraction": 0.1, "patience": 1},
-    "butterfly vmap": {"strategy": "butterfly", "fused": "vmap", "outer": "none", "dropout": 0.2},
+    "butterfly vmap": {"strategy": "butterfly", "stacking": "vmap", "outer": "none", "dropout": 0.2},
     "average state": {"optimizer": "adam", "optimizer_state": "average", "clip": 1.0, "sync_every": 3},
     "reset state": {"optimizer_state": "reset"},
     "gradients": {"average": "gradients", "evaluate_every": 0.5},
@@ -52,7 +52,12 @@ def experiments() -> dict[str, dict[str, Any]]:
     for compression in ("bf16", "int8", "topk", "1bit"):
         found[f"processes {compression}"] = {"workers": 2, "compression": compression}
     for name, fields in STACKED.items():
-        found[f"one device {name}"] = {"workers": 3, "engine": "fused", "device": "cpu", "average": "weights"} | fields
+        found[f"one device {name}"] = {
+            "workers": 3,
+            "engine": "one-device",
+            "device": "cpu",
+            "average": "weights",
+        } | fields
     found["processes gradients"] = {"workers": 2, "average": "gradients", "warmup": 0.4}
     found["processes average state"] = {"workers": 2, "optimizer_state": "average", "optimizer": "adam"}
     found["processes skew"] = {"workers": 2, "shards": "label-skew", "batchnorm": True}
@@ -107,9 +112,9 @@ def measure() -> dict[str, str]:
         for mode, fields in {
             "over workers": {},
             "data and folds": {"workers": 2, "fold_mode": "data-and-folds"},
-            "on one device": {"fold_mode": "fused", "patience": 1},
-            "with workers on one device": {"workers": 2, "fold_mode": "fused", "batchnorm": True},
-            "with gradients on one device": {"workers": 2, "fold_mode": "fused", "average": "gradients"},
+            "on one device": {"fold_mode": "stacked", "patience": 1},
+            "with workers on one device": {"workers": 2, "fold_mode": "stacked", "batchnorm": True},
+            "with gradients on one device": {"workers": 2, "fold_mode": "stacked", "average": "gradients"},
         }.items():
             folds = tenfold.cross_validate(**BASE | fields, folds=3, runs=runs)
             found[f"folds {mode}"] = " ".join(digest(run.weights) for run in folds.runs)

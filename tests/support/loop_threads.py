@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tenfold.experiment import Division
+from tenfold.experiment import Parallel
 from tenfold.loop.averaging import LoopWorker, loop_worker
 from tenfold.training import flat_size
 from tenfold.training.flat import exchange_size
@@ -87,11 +87,11 @@ def train(
     make: Callable[[int], nn.Module] = lambda rank: network(rank),
     optimizer: Callable[[nn.Module], torch.optim.Optimizer] = sgd,
     samples: Callable[[int], float] = lambda rank: 1.0,
-    **division: Any,
+    **parallel: Any,
 ) -> list[nn.Module]:
     """Run a loop on every rank inside `average`; return the models it leaves."""
     models = [make(rank) for rank in range(size)]  # here: building draws from the one global generator
-    chosen = Division(**{"workers": size, "strategy": "allreduce", "sync_every": 1} | division)
+    chosen = Parallel(**{"workers": size, "strategy": "allreduce", "sync_every": 1} | parallel)
 
     def life(rank: int, links: Channels) -> nn.Module:
         made = optimizer(models[rank])

@@ -35,7 +35,7 @@ def started(experiment: Experiment, steps_per_epoch: int, samples: int = 60000) 
         at=0.0,
         steps_per_epoch=steps_per_epoch,
         batch_size=experiment.training.samples_per_step,
-        workers=experiment.division.workers,
+        workers=experiment.parallel.workers,
         train_samples=samples,
     )
 
@@ -57,9 +57,9 @@ def epoch_events(
     for step in range(1, steps_per_epoch + 1):
         total = epoch * steps_per_epoch + step
         at = at0 + (step - 1) * step_seconds
-        for worker in range(experiment.division.workers):
+        for worker in range(experiment.parallel.workers):
             shares = {"data": 0.08, "compute": 0.8, "wait": 0.05 + 0.02 * worker, "communicate": 0.05}
-            if experiment.division.workers == 1:
+            if experiment.parallel.workers == 1:
                 shares = {"data": 0.1, "compute": 0.9}
             if total <= 200:
                 begin = at
@@ -134,7 +134,7 @@ def make_run(
         if status != "running":
             record(Ended(at=seconds + 3, status=status, error=error))
         if status == "finished":
-            workers = experiment.division.workers
+            workers = experiment.parallel.workers
             shares = (
                 {"data": 0.1, "compute": 0.9}
                 if workers == 1
@@ -249,8 +249,8 @@ def make_crossval(folder: Path, result: dict[str, Any] | None = None, **fields: 
     experiment = Experiment(**{"folds": 5} | fields)
     number = store.create(experiment, kind="crossval", facts=FACTS)
     record = Recorder(store, number)
-    came_out = made_folds(experiment.division.folds or 5) if result is None else result
-    common = {"epochs": 3, "steps": 900, "workers": experiment.division.workers, "threads": 2}
+    came_out = made_folds(experiment.parallel.folds or 5) if result is None else result
+    common = {"epochs": 3, "steps": 900, "workers": experiment.parallel.workers, "threads": 2}
     record.close(result=common | came_out, status="finished")
     return read_run(store, number)
 

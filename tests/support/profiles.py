@@ -32,7 +32,7 @@ def made_profile(work: str = "mlp") -> Profile:
             Averaging(workers=2, kind="group", fan=2, seconds={1_000_000: 1e-3}, **shared),
             Averaging(workers=4, kind="group", fan=2, seconds={1_000_000: 1.5e-3}, **shared),
             Averaging(workers=4, kind="group", fan=4, seconds={1_000: 1e-3, 1_000_000: 2e-3}, **shared),
-            Averaging(workers=4, kind="neighbours", fan=3, seconds={1_000_000: 3e-3}, **shared),
+            Averaging(workers=4, kind="neighbors", fan=3, seconds={1_000_000: 3e-3}, **shared),
         ),
         evaluating=(Evaluating(samples=100, seconds=0.01, **alone),),
         steps=(

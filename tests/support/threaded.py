@@ -17,7 +17,7 @@ from tenfold.training import flat_size
 from tenfold.training.flat import exchange_size
 from tenfold.transport.segment import StopReason as Stop
 from tenfold.workers.channels import Channels, SharedChannels
-from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.task import Decision, Message, Task, make_network
 from tenfold.workers.worker import Worker
 
@@ -46,14 +46,14 @@ class Threads:
         self._meeting = threading.Barrier(task.workers)
         self._told: dict[int, Message] = {}
         stopwatch = Stopwatch()
-        self.supervisor = Supervisor(task, stopwatch, self.events.append, resumption.manifest if resumption else None)
+        self.coordinator = Coordinator(task, stopwatch, self.events.append, resumption.manifest if resumption else None)
         locks = [threading.Lock() for _ in range(task.workers + 1)]
         network = make_network(task)
         self._shared = SharedChannels(
             task.workers,
             flat_size(network),
             locks,
-            strategy=make_strategy(task.division),
+            strategy=make_strategy(task.parallel),
             gradient_numel=exchange_size(network),
         )
         self.channels: list[Channels] = [self._shared.open(rank) for rank in range(task.workers)]
@@ -81,7 +81,7 @@ class Threads:
 
     @property
     def weights(self) -> State:
-        return self.supervisor.weights
+        return self.coordinator.weights
 
     def rounds(self) -> list[tuple[list[State], list[State]]]:
         """All replicas' states before and after each step's mixing."""
@@ -101,7 +101,7 @@ class Threads:
             self._told[rank] = message
             if self._meeting.wait() == 0:
                 self.heard.append([self._told[one] for one in sorted(self._told)])
-                self._verdict = self.supervisor.decide(self.heard[-1])
+                self._verdict = self.coordinator.decide(self.heard[-1])
             self._meeting.wait()
             return self._verdict
 

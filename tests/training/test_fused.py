@@ -14,9 +14,9 @@ from tenfold.experiment import Training
 from tenfold.training import Replica
 from tenfold.training import stacked_replicas as module
 from tenfold.training.flat import FlatState
-from tenfold.training.replica import plan_rates
+from tenfold.training.replica import plan_lr_schedule
 from tenfold.training.stack import Stack, groups_for_memory
-from tenfold.training.stacked_replicas import Fused
+from tenfold.training.stacked_replicas import StackedReplicas
 
 K, BATCH, SAMPLES = 3, 8, 60
 DEVICES = [
@@ -75,10 +75,12 @@ def settings_of(**fields):
     return Training(**({"optimizer": "sgd", "epochs": 1, "schedule": "cosine", "warmup": 0.2} | fields))
 
 
-def fused(network, training, *, k=K, steps=50, method="loop", **options):
-    rates = plan_rates(training, steps_per_epoch=steps)
+def stacked(network, training, *, k=K, steps=50, method="loop", **options):
+    lr_schedule = plan_lr_schedule(training, steps_per_epoch=steps)
     device = next(network.parameters()).device
-    return Fused(network, k, training, functional.cross_entropy, data(device), rates=rates, method=method, **options)
+    return StackedReplicas(
+        network, k, training, functional.cross_entropy, data(device), lr_schedule=lr_schedule, method=method, **options
+    )
 
 
 def alone(network, training, batches, part):
@@ -104,7 +106,7 @@ def test_fused_replicas_learn_what_separate_ones_learn(make, fields, device):
 
     @looped("method", ["loop", "vmap"])
     def check(method):
-        together = fused(made(make, device), training, method=method)
+        together = stacked(made(make, device), training, method=method)
         assert together.prepare({(0, K, BATCH): 50}) == ""
         losses = torch.stack([together.step(indices) for indices in order])
         for row, (replica, expected) in enumerate(separate):
@@ -129,7 +131,7 @@ class Words(nn.Module):
 @pytest.mark.parametrize("method", ["loop", "vmap"])
 def test_sparse_gradients_are_learnt_from_as_dense_ones(method):
     training, order = settings_of(lr=0.1, momentum=0.0), orders(5)
-    together = fused(made(Words), training, method=method, steps=5)
+    together = stacked(made(Words), training, method=method, steps=5)
     losses = torch.stack([together.step(indices) for indices in order])
     _, expected = alone(made(Words), training, order[:, 1], data())
     assert torch.allclose(losses[:, 1], expected, rtol=1e-4)
@@ -137,7 +139,7 @@ def test_sparse_gradients_are_learnt_from_as_dense_ones(method):
 
 def test_a_loop_on_a_cpu_draws_what_each_replica_would_draw_alone():
     training, order = settings_of(), orders(12)
-    together = fused(made(perceptron, dropout=0.5), training, steps=12)
+    together = stacked(made(perceptron, dropout=0.5), training, steps=12)
     together.prepare({(0, K, BATCH): 12})
     together.seed([torch.Generator().manual_seed(row).get_state() for row in range(K)])
     losses = torch.stack([together.step(indices) for indices in order])
@@ -157,7 +159,7 @@ def made_without_draw(row):
 def test_dropout_differs_between_replicas(method):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 4))
-    together = fused(network, settings_of(), method=method)
+    together = stacked(network, settings_of(), method=method)
     losses = together.step(orders(1)[0, :1].expand(K, -1))
     assert len(set(losses.tolist())) == K
 
@@ -166,8 +168,8 @@ def test_dropout_differs_between_replicas(method):
 @given(st.sampled_from(["loop", "vmap"]), st.integers(1, K), st.integers(0, K - 1), st.integers(2, BATCH))
 def test_rows_that_learn_apart_or_in_groups_learn_the_same(method, at_once, cut, size):
     training, order = settings_of(optimizer="adam"), orders(4, size=size)
-    whole = fused(made(perceptron), training, method=method)
-    parts = fused(made(perceptron), training, method=method)
+    whole = stacked(made(perceptron), training, method=method)
+    parts = stacked(made(perceptron), training, method=method)
     parts.at_once = at_once
     for indices in order:
         expected = whole.step(indices)
@@ -183,7 +185,7 @@ def test_frozen_weights_stay():
     network[1].weight.requires_grad_(False)
     before = network[1].weight.clone()
     for method in ("loop", "vmap"):
-        together = fused(copy.deepcopy(network), settings_of(weight_decay=0.1), method=method)
+        together = stacked(copy.deepcopy(network), settings_of(weight_decay=0.1), method=method)
         for indices in orders(3):
             together.step(indices)
         assert all(torch.equal(together.state(row)["1.weight"], before) for row in range(K))
@@ -191,7 +193,7 @@ def test_frozen_weights_stay():
 
 
 def test_mixing_is_a_product_with_the_matrix_and_keeps_moments():
-    together = fused(made(perceptron), settings_of(), method="vmap")
+    together = stacked(made(perceptron), settings_of(), method="vmap")
     for indices in orders(5):
         together.step(indices)
     before = [together.state(row) for row in range(K)]
@@ -216,7 +218,7 @@ def test_mixing_is_a_product_with_the_matrix_and_keeps_moments():
 def test_a_row_is_laid_out_like_the_flat_vector_and_shown_as_a_network():
     network = made(convolutions)
     vector = FlatState(copy.deepcopy(network)).vector
-    together = fused(network, settings_of())
+    together = stacked(network, settings_of())
     assert all(torch.equal(row, vector) for row in together.stack.matrix)
     other = made(convolutions)
     nn.init.normal_(other[0].weight)
@@ -247,7 +249,7 @@ def test_nothing_learnt_is_no_columns():
 
 
 def test_the_probe_changes_nothing_and_tells_its_choice():
-    together = fused(made(perceptron, dropout=0.3), settings_of(optimizer="adam"), method="auto")
+    together = stacked(made(perceptron, dropout=0.3), settings_of(optimizer="adam"), method="auto")
     before = {name: tensor.clone() for name, tensor in together.tensors().items()}
     drawn = torch.get_rng_state()
     assert together.prepare({(0, K, BATCH): 50, (0, 1, 3): 1}) == ""
@@ -258,14 +260,14 @@ def test_the_probe_changes_nothing_and_tells_its_choice():
 
 @pytest.mark.parametrize(("slow", "fast"), [("loop", "vmap"), ("vmap", "loop")])
 def test_the_faster_way_is_taken(slow, fast, monkeypatch):
-    together = fused(made(perceptron), settings_of(), method="auto")
-    monkeypatch.setattr(Fused, "_probe", lambda self, name, shape, trouble: 2.0 if name == slow else 1.0)
+    together = stacked(made(perceptron), settings_of(), method="auto")
+    monkeypatch.setattr(StackedReplicas, "_probe", lambda self, name, shape, trouble: 2.0 if name == slow else 1.0)
     together.prepare({(0, K, BATCH): 50})
     assert together.method.name == fast
 
 
 def test_what_vmap_cannot_do_goes_in_a_loop():
-    together = fused(made(Conditional), settings_of(), method="auto")
+    together = stacked(made(Conditional), settings_of(), method="auto")
     assert together.prepare({(0, K, BATCH): 50}) == ""
     assert together.method.name == "loop"
     assert "vmap fails (RuntimeError" in together.description
@@ -273,14 +275,14 @@ def test_what_vmap_cannot_do_goes_in_a_loop():
 
 
 def test_what_works_in_no_way_is_remembered():
-    together = fused(nn.Linear(3, 2), settings_of(), method="auto")
+    together = stacked(nn.Linear(3, 2), settings_of(), method="auto")
     assert together.prepare({(0, K, BATCH): 50}) == ""
     assert together.failure.startswith("RuntimeError: ")
     assert together.description == ""
 
 
 def test_memory_decides_how_many_go_together(monkeypatch):
-    together = fused(made(perceptron), settings_of(), method="vmap")
+    together = stacked(made(perceptron), settings_of(), method="vmap")
     monkeypatch.setattr(module, "peak_memory", lambda work, device: 10.0)
     monkeypatch.setattr(module, "free_memory", lambda device: 25.0)
     together.prepare({(0, K, BATCH): 50})
@@ -301,7 +303,7 @@ def test_groups_hold_everyone_once_and_fit(count, each, available):
 
 
 def test_gradients_can_be_left_to_the_caller():
-    together = fused(made(perceptron), settings_of(), gradients_only=True)
+    together = stacked(made(perceptron), settings_of(), gradients_only=True)
     before = together.optimizer.weights.clone()
     together.step(orders(1)[0])
     assert torch.equal(together.optimizer.weights, before)

@@ -8,7 +8,7 @@ from torch.nn import functional
 from tenfold.data import DatasetPart, SubsetPart, Tensors
 from tenfold.experiment import Training
 from tenfold.training import Replica
-from tenfold.training import stacked_replicas as fused
+from tenfold.training import stacked_replicas as stacked
 from tenfold.training.graphs import Graphed
 from tenfold.training.replica import make_replica, product, set_matmul_precision
 
@@ -73,7 +73,7 @@ def recorder(monkeypatch):
 
     for module in ("stacked_replicas", "replica"):
         monkeypatch.setattr(f"tenfold.training.{module}.supports_graphs", lambda device: True)
-    monkeypatch.setattr(fused, "capture", capture)
+    monkeypatch.setattr(stacked, "capture", capture)
     return recorded
 
 
@@ -129,7 +129,7 @@ def test_what_cannot_be_captured_is_trained_anyway_and_said_once(monkeypatch, re
     def refuse(step, example):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(fused, "capture", refuse)
+    monkeypatch.setattr(stacked, "capture", refuse)
     part = data()
     one, other = graphed(Conditional(*network()), part), eager(Conditional(*network()))
     assert one.prepare({BATCH: STEPS, 9: STEPS}) == (
@@ -186,7 +186,7 @@ def test_graphs_on_a_gpu_learn_what_a_plain_replica_learns(fields):
     with set_matmul_precision("fp32"):
         one, other = graphed(network(), part, "cuda", **fields), eager(network().cuda(), **fields)
         assert one.prepare({BATCH: STEPS}) == ""
-        assert len(one.fused._captured) == 1
+        assert len(one.stacked._captured) == 1
         assert torch.allclose(losses(one, part, visits()), losses(other, part, visits()), rtol=1e-4)
     assert torch.allclose(one.flat.vector, other.flat.vector, atol=1e-4)
 

@@ -30,7 +30,7 @@ CUTS = ([30, 60], [1, 2, 50], [89])
 
 
 def shares(*tensors, cuts):
-    return list(zip(*(torch.tensor_split(one, cuts) for one in tensors), strict=True))
+    return list(zip(*(torch.tensor_split(tensor, cuts) for tensor in tensors), strict=True))
 
 
 def value_from_shares(measured, outputs, targets, cuts):
@@ -43,7 +43,7 @@ def value_from_shares(measured, outputs, targets, cuts):
 
 @law
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=40), st.integers(0, 40))
-def test_sums_are_exact_and_do_not_depend_on_the_division(numbers, cut):
+def test_sums_are_exact_and_do_not_depend_on_the_parallel(numbers, cut):
     values = torch.tensor(numbers, dtype=torch.float64)
     whole = ExactSum.of(values)
     assert whole.fractions == [sum(map(Fraction, numbers))]
@@ -141,7 +141,7 @@ def test_scores_of_one_label_refuse_several():
 
 
 @looped("name", [*METRICS, "precision_at_2", "recall_at_2", "map_at_2", "ndcg_at_2"])
-def test_built_in_metrics_do_not_depend_on_the_division(name):
+def test_built_in_metrics_do_not_depend_on_the_parallel(name):
     metric = choose_metrics(Training(metrics=[name]), None)[name]
     if metric.needs_all_outputs:
         assert name == "word_error_rate"

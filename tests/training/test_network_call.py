@@ -37,7 +37,7 @@ class Whole(Calls):
         return self.returns(self.layer(a + b))
 
 
-class Labelled(Calls):
+class Labeled(Calls):
     def forward(self, a, labels):
         logits = self.layer(a)
         return self.returns({"loss": nn.functional.cross_entropy(logits, labels), "logits": logits})
@@ -144,14 +144,14 @@ def test_own_measures_get_all_outputs_in_training_and_evaluation():
 def test_a_network_may_compute_its_loss_itself():
     inputs = {"a": A, "labels": Y}
     torch.manual_seed(0)
-    plain, own = Named(), Labelled()
+    plain, own = Named(), Labeled()
     own.load_state_dict(plain.state_dict())
     before = copy.deepcopy(plain)
     (first, measured), (expected, of_plain) = step(own, inputs, loss="network", metrics="accuracy"), step(plain, A)
     assert (first, measured) == (pytest.approx(expected), pytest.approx(of_plain))
     plain = before
     for returns in (lambda outputs: outputs["loss"], lambda outputs: tuple(outputs.values())):
-        other = Labelled(returns)
+        other = Labeled(returns)
         other.load_state_dict(plain.state_dict())
         first, measured = step(other, inputs, loss="network")
         assert first == pytest.approx(float(nn.functional.cross_entropy(plain.layer(A), Y).detach()))
@@ -202,7 +202,7 @@ def test_a_network_without_a_loss_of_its_own_is_told_so():
     with pytest.raises(ModelError, match="needs a single number from the network"):
         step(Named(), A, loss="network")
     with pytest.raises(ModelError, match="and the metric accuracy needs one tensor"):
-        step(Labelled(lambda outputs: outputs["loss"]), {"a": A, "labels": Y}, loss="network", metrics="accuracy")
+        step(Labeled(lambda outputs: outputs["loss"]), {"a": A, "labels": Y}, loss="network", metrics="accuracy")
 
 
 def test_outputs_of_different_shape_cannot_be_joined():

@@ -26,10 +26,10 @@ def batches(count=BATCHES):
         yield torch.randn(9, 6, generator=generator), torch.randint(3, (9,), generator=generator)
 
 
-def replica(made=None, steps_per_epoch=BATCHES, rate_scale=1.0, **fields):
+def replica(made=None, steps_per_epoch=BATCHES, lr_scale=1.0, **fields):
     training = Training(**({"optimizer": "sgd", "epochs": 1, "schedule": "constant"} | fields))
     return Replica(
-        made or network(), training, functional.cross_entropy, steps_per_epoch=steps_per_epoch, rate_scale=rate_scale
+        made or network(), training, functional.cross_entropy, steps_per_epoch=steps_per_epoch, lr_scale=lr_scale
     )
 
 
@@ -99,7 +99,7 @@ def test_the_gradient_is_clipped_to_its_norm():
 
 
 def test_the_rate_of_every_step_follows_schedule_warmup_and_scale():
-    one = replica(lr=0.5, schedule="cosine", warmup=0.25, epochs=1, steps_per_epoch=8, rate_scale=2.0)
+    one = replica(lr=0.5, schedule="cosine", warmup=0.25, epochs=1, steps_per_epoch=8, lr_scale=2.0)
     rates = []
     for x, y in batches(8):
         one.step(x, y)

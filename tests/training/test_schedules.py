@@ -66,7 +66,7 @@ def test_constant_is_one(total):
 @given(st.sampled_from(list(SCHEDULES)), steps, st.integers(0, 400))
 def test_the_rate_is_never_negative_never_more_than_the_whole_and_begins_above_zero(schedule, total, warmup):
     ours = [factor(schedule, step, total, min(warmup, total)) for step in range(total)]
-    assert all(0 <= one <= 1 + 1e-12 for one in ours)
+    assert all(0 <= our <= 1 + 1e-12 for our in ours)
     assert ours[0] > 0
 
 

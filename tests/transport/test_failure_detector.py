@@ -17,12 +17,12 @@ from tenfold.machine.rank_guard import GuardAddress
 from tenfold.transport import failure_detector
 from tenfold.transport.failure_detector import FailureDetector
 
-BEAT = 0.02
+HEARTBEAT_SECONDS = 0.02
 
 
 @pytest.mark.timeout(60)
-def test_a_neighbour_with_a_process_of_another_container_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_detector, "BEAT", BEAT)
+def test_a_neighbor_with_a_process_of_another_container_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_detector, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     store = dist.HashStore()
@@ -30,7 +30,7 @@ def test_a_neighbour_with_a_process_of_another_container_lives(monkeypatch: pyte
     one.start({1: ended.pid})
     other.start({})
     try:
-        assert one.failure(within=10 * BEAT) is None
+        assert one.failure(within=10 * HEARTBEAT_SECONDS) is None
     finally:
         for each in (one, other):
             each.stop(patience=1.0)
@@ -48,7 +48,7 @@ class Payload:
 
 @pytest.mark.timeout(60)
 def test_a_value_that_another_client_sets_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_detector, "BEAT", BEAT)
+    monkeypatch.setattr(failure_detector, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     attacker = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
     attacked, payload = tmp_path / "attacked", pickle.dumps(Payload(tmp_path / "attacked"))
@@ -69,14 +69,14 @@ def test_a_value_that_another_client_sets_runs_no_code(tmp_path: Path, monkeypat
 
 def check_for_ever(detector: FailureDetector) -> None:
     while True:
-        detector.check(BEAT)
-        time.sleep(BEAT)
+        detector.check(HEARTBEAT_SECONDS)
+        time.sleep(HEARTBEAT_SECONDS)
 
 
 @pytest.mark.timeout(60)
 def test_a_rank_that_left_is_named_by_those_who_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_detector, "BEAT", BEAT)
-    monkeypatch.setattr(failure_detector, "SILENCE", 10 * BEAT)
+    monkeypatch.setattr(failure_detector, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
+    monkeypatch.setattr(failure_detector, "HEARTBEAT_TIMEOUT_SECONDS", 10 * HEARTBEAT_SECONDS)
     store = dist.HashStore()
     one, other = (FailureDetector(store, rank, ["worker 0", "worker 1"]) for rank in range(2))
     one.start({})
@@ -104,14 +104,14 @@ class Guard(GuardAddress):
 def test_a_silent_rank_of_another_host_is_lost_unless_its_guard_says_that_it_runs(
     monkeypatch: pytest.MonkeyPatch, *, running: bool
 ) -> None:
-    monkeypatch.setattr(failure_detector, "BEAT", BEAT)
-    monkeypatch.setattr(failure_detector, "SILENCE", 5 * BEAT)
+    monkeypatch.setattr(failure_detector, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
+    monkeypatch.setattr(failure_detector, "HEARTBEAT_TIMEOUT_SECONDS", 5 * HEARTBEAT_SECONDS)
     store = dist.HashStore()
     guards = {1: Guard(running=running)}
     one, _silent = (FailureDetector(store, rank, ["worker 0", "worker 1"], guards) for rank in range(2))
     one.start({})
     try:
-        failure = one.failure(within=30 * BEAT if running else 30)
+        failure = one.failure(within=30 * HEARTBEAT_SECONDS if running else 30)
     finally:
         one.stop(patience=0.1)
     assert (failure is None) == running
@@ -119,14 +119,14 @@ def test_a_silent_rank_of_another_host_is_lost_unless_its_guard_says_that_it_run
 
 @pytest.mark.timeout(60)
 def test_of_a_rank_of_this_host_the_kernel_says_whether_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_detector, "BEAT", BEAT)
-    monkeypatch.setattr(failure_detector, "SILENCE", 5 * BEAT)
+    monkeypatch.setattr(failure_detector, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
+    monkeypatch.setattr(failure_detector, "HEARTBEAT_TIMEOUT_SECONDS", 5 * HEARTBEAT_SECONDS)
     store = dist.HashStore()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as silent:
         one, _ = (FailureDetector(store, rank, ["worker 0", "worker 1"]) for rank in range(2))
         one.start({1: silent.pid})
         try:
-            assert one.failure(within=30 * BEAT) is None
+            assert one.failure(within=30 * HEARTBEAT_SECONDS) is None
             os.kill(silent.pid, signal.SIGSTOP)
             failure = one.failure(within=30)
         finally:

@@ -156,7 +156,7 @@ def objects(group: Any, rank: int, size: int) -> list[Tensor]:
     dist.all_gather_object(everything, {"rank": rank, "text": "x" * 1000 * rank}, group)
     shared = [f"from {rank}", rank]
     dist.broadcast_object_list(shared, 1, group)
-    return [torch.tensor([len(one["text"]) for one in everything]), torch.tensor(shared[1])]
+    return [torch.tensor([len(item["text"]) for item in everything]), torch.tensor(shared[1])]
 
 
 def messages(group: Any, rank: int, size: int) -> list[Tensor]:

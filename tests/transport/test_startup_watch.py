@@ -20,7 +20,7 @@ from tenfold.transport.meeting import StartupWatch, report_stop
 
 WORLD = World(rank=0, size=2, local_rank=0, local_size=2, launcher="torchrun", launch="one")
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "one"}
-SILENCE = 0.1
+HEARTBEAT_TIMEOUT_SECONDS = 0.1
 
 
 @contextmanager
@@ -43,7 +43,10 @@ def check_until_it_raises(watch: StartupWatch) -> None:
 
 @pytest.mark.timeout(60)
 def test_it_is_named() -> None:
-    watch, sentence = StartupWatch(WORLD, os.getpid(), SILENCE), r"worker 1 \(process \d+ on .*was stopped before"
+    watch, sentence = (
+        StartupWatch(WORLD, os.getpid(), HEARTBEAT_TIMEOUT_SECONDS),
+        r"worker 1 \(process \d+ on .*was stopped before",
+    )
     with stopped(**RANK), watch, pytest.raises(WorkerLost, match=sentence) as lost:
         check_until_it_raises(watch)
     assert lost.value.rank == 1
@@ -52,8 +55,8 @@ def test_it_is_named() -> None:
 @pytest.mark.timeout(60)
 def test_processes_of_other_launches_do_not_matter() -> None:
     other = RANK | {"TORCHELASTIC_RUN_ID": "two"}
-    with stopped(), stopped(**other), StartupWatch(WORLD, os.getpid(), SILENCE) as watch:
-        time.sleep(5 * SILENCE)
+    with stopped(), stopped(**other), StartupWatch(WORLD, os.getpid(), HEARTBEAT_TIMEOUT_SECONDS) as watch:
+        time.sleep(5 * HEARTBEAT_TIMEOUT_SECONDS)
         watch.check()
 
 

@@ -10,7 +10,7 @@ tenfold.train(workers="auto")
 tenfold.compare(workers=[1, 2, 4], strategy=["allreduce", "ring"], lr=0.1, seed=range(3))
 tenfold.simulate(workers=64, link="10gbe", cluster=tenfold.Cluster.of(64, "10gbe"))
 tenfold.Experiment(lr=0.1, training={"epochs": 3}).replace(batch_size=None)
-tenfold.cross_validate(folds=5, fold_mode="fused").confidence(0.95)
+tenfold.cross_validate(folds=5, fold_mode="stacked").confidence(0.95)
 tenfold.open_run("last", trust=True).tag("paper")
 tenfold.train(**tenfold.Experiment().flat())
 

@@ -8,7 +8,7 @@ from threaded import make_task
 
 from tenfold.engines import processes
 from tenfold.errors import ModelError
-from tenfold.experiment import Division
+from tenfold.experiment import Parallel
 from tenfold.mixing.builders import make_strategy
 from tenfold.training.flat import state_shapes
 from tenfold.workers.channels import SharedChannels, single_worker_channels
@@ -23,9 +23,9 @@ def test_a_single_worker_has_one_buffer_of_the_size_of_its_weights() -> None:
     assert channels.transport.buffer.numel() == 1000
     assert channels.gradient_transport.buffer.numel() == 1
     assert channels.exchange_memory is None
-    downpour = single_worker_channels(1000, torch.device("cpu"), make_strategy(Division(strategy="downpour")))
+    downpour = single_worker_channels(1000, torch.device("cpu"), make_strategy(Parallel(strategy="downpour")))
     assert downpour.exchange_memory is not None
-    assert downpour.exchange_memory.centre.shape == (2, 1000)
+    assert downpour.exchange_memory.center.shape == (2, 1000)
 
 
 def test_locks_are_no_semaphores() -> None:
@@ -39,14 +39,14 @@ def test_locks_are_no_semaphores() -> None:
 
 
 def test_there_is_room_for_the_versions_of_many_workers() -> None:
-    channels = SharedChannels(200, 8, strategy=make_strategy(Division(strategy="ad-psgd")))
+    channels = SharedChannels(200, 8, strategy=make_strategy(Parallel(strategy="ad-psgd")))
     memory = channels.open(0).exchange_memory
     assert memory is not None
-    memory.versions[200] += 1  # of the centre, the last
+    memory.versions[200] += 1  # of the center, the last
     channels.close()
 
 
-def test_workers_that_average_in_rounds_share_no_centre() -> None:
+def test_workers_that_average_in_rounds_share_no_center() -> None:
     channels = processes._make_channels(make_task(**SMALL))
     assert channels.open(0).exchange_memory is None
     channels.close()

@@ -34,7 +34,7 @@ FINISHED = Finished(step=8, seconds=1.0, times={}, bytes_moved=0, share=None, we
 
 
 class Fakes:
-    """A pool, channels and a supervisor that write down what is asked of them."""
+    """A pool, channels and a coordinator that write down what is asked of them."""
 
     def __init__(self, workers: int, limit: int = 3) -> None:
         self.sent: list[tuple[int, Any]] = []
@@ -49,11 +49,11 @@ class Fakes:
             send=lambda worker, message: self.sent.append((worker, message)),
             processes=[SimpleNamespace(pid=rank) for rank in range(workers)],
         )
-        supervisor = SimpleNamespace(
+        coordinator = SimpleNamespace(
             lose=lambda *_: None, note_absence=lambda *_: None, join=lambda worker, *_: self.joined.append(worker)
         )
         channels = SimpleNamespace(workers=workers, ask_for=self.asked.append)
-        self.replacement = Replacement(*cast(Any, (pool, channels, supervisor)), limit)
+        self.replacement = Replacement(*cast(Any, (pool, channels, coordinator)), limit)
 
     def lose(self, worker: int) -> None:
         self.replacement.lose(WorkerLost(worker, f"worker {worker} was killed"))

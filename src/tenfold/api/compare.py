@@ -18,9 +18,9 @@ from tenfold.common.files import short_path
 from tenfold.data.user_data import is_one_part
 from tenfold.engines import require_no_launcher
 from tenfold.engines.choose import resolve_defaults
-from tenfold.engines.prepare import measuring_machine, own_files
+from tenfold.engines.prepare import measuring_machine, user_files
 from tenfold.errors import ExperimentError, StoreError, TenfoldError
-from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Division, Experiment
+from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Experiment, Parallel
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Grid
 from tenfold.experiment.values import TakesList, label_of
@@ -28,12 +28,12 @@ from tenfold.launch.detect import detect_world
 from tenfold.machine.facts import facts
 from tenfold.mixing.builders import make_strategy
 from tenfold.mixing.strategies import exchange_pattern
-from tenfold.report.differences import describe_settings
-from tenfold.report.display import is_watched
-from tenfold.report.loggers import make_loggers
-from tenfold.report.progress import GridProgress, Turn
-from tenfold.report.results.comparison import Comparison
-from tenfold.report.rows import NOT_VALIDATED, require_columns
+from tenfold.reports.differences import describe_settings
+from tenfold.reports.display import is_watched
+from tenfold.reports.loggers import make_loggers
+from tenfold.reports.progress import GridProgress, Turn
+from tenfold.reports.results.comparison import Comparison
+from tenfold.reports.rows import NOT_VALIDATED, require_columns
 from tenfold.runs import Emit, Run, Store
 from tenfold.runs.callbacks import as_list
 from tenfold.runs.storage.claim import Claim
@@ -51,7 +51,7 @@ class ReusableRun(NamedTuple):
     """A finished run, and the digests of the user's files that it was made with."""
 
     id: int
-    own_files: dict[str, str]
+    user_files: dict[str, str]
 
 
 @fields_by_name
@@ -97,7 +97,9 @@ def compare(
     planned, left_out = drop_repeated(experiments_of(base, dimensions, repeats, together))
     dimensions |= {name: [one[name] for one in together if name in one] for one in together for name in one}
     _require_own_names(planned)
-    require_columns(columns, ("accuracy", "loss", *(name for one in planned for name in one.training.metric_names)))
+    require_columns(
+        columns, ("accuracy", "loss", *(name for experiment in planned for name in experiment.training.metric_names))
+    )
     if select and not any(map(_may_validate, planned)):
         raise ExperimentError(NOT_VALIDATED)
     store = Store(runs)
@@ -110,7 +112,11 @@ def compare(
         run_one = partial(_run, store=store, callbacks=callbacks, listen=listen)
         done, failed, reused = _run_all(planned, store, label_of, run_one, watch or _ignore, fresh=fresh)
         if rerun_doubtful and (doubtful := Comparison(done, failed).doubtful):
-            again = [one for one in planned if _stored(one) in {_stored(run.experiment) for run in doubtful}]
+            again = [
+                experiment
+                for experiment in planned
+                if _stored(experiment) in {_stored(run.experiment) for run in doubtful}
+            ]
             repeated, problems, _ = _run_all(again, store, label_of, run_one, watch or _ignore, fresh=True)
             renewed = {_stored(run.experiment): run for run in repeated}
             done, failed = [renewed.get(_stored(run.experiment), run) for run in done], failed | problems
@@ -126,7 +132,7 @@ def compare(
 def _may_validate(experiment: Experiment) -> bool:
     """Return whether the runs of an experiment can have a validation part; your own data may come with one."""
     built_in = experiment.data.name in SOURCES
-    return not built_in or experiment.data.validation_fraction > 0 or experiment.division.folds is not None
+    return not built_in or experiment.data.validation_fraction > 0 or experiment.parallel.folds is not None
 
 
 def _run_all(
@@ -170,7 +176,7 @@ def _run_all(
 def _reusable(experiment: Experiment, known: Mapping[str, ReusableRun], store: Store) -> Run | None:
     """Return a recorded run of an experiment that was made with the same files; None if there is none."""
     found = known.get(_stored(experiment))
-    if found is None or found.own_files != own_files(experiment):
+    if found is None or found.user_files != user_files(experiment):
         return None
     with suppress(StoreError):  # removed since
         return _held(open_run(found.id, runs=store.folder))
@@ -222,8 +228,8 @@ def _stored(experiment: Experiment) -> str:
 def _require_own_names(planned: Iterable[Experiment]) -> None:
     """Raise an error for settings whose records would be equal, such as two networks of one class."""
     known: dict[str, Experiment] = {}
-    for one in planned:
-        if known.setdefault(_stored(one), one) != one:
+    for experiment in planned:
+        if known.setdefault(_stored(experiment), experiment) != experiment:
             raise ExperimentError(
                 "two settings of the grid would be recorded under one name, since objects of Python are recorded by "
                 "theirs; give functions or classes with different names"
@@ -240,7 +246,7 @@ def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Ca
 
 
 def _run(experiment: Experiment, store: Store, callbacks: Sequence[object], listen: Emit | None) -> Run:
-    if experiment.division.folds is None:
+    if experiment.parallel.folds is None:
         return train(experiment, runs=store.folder, kind=KIND, callbacks=callbacks, listen=listen, progress=False)
     return cross_validate(experiment, runs=store.folder, callbacks=callbacks, listen=listen, progress=False).run
 
@@ -254,7 +260,7 @@ def _finished(store: Store) -> dict[str, ReusableRun]:
             with suppress(ExperimentError):  # a run of another version, which may have had other fields
                 experiment = Experiment(**record["experiment"])
                 if not experiment.unrecorded_fields:
-                    found[_stored(experiment)] = ReusableRun(record["id"], record["facts"].get("own_files", {}))
+                    found[_stored(experiment)] = ReusableRun(record["id"], record["facts"].get("user_files", {}))
     return found
 
 
@@ -286,7 +292,7 @@ def experiments_of(
 ) -> Iterable[Experiment]:
     """Yield the experiments of a grid in the order in which they run, each once; `together` as in `compare`.
 
-    A single worker does not average, so settings of the division other than its size and its folds are left at their
+    A single worker does not average, so settings of the parallel other than its size and its folds are left at their
     defaults there: one run serves as the baseline of all.
     """
     if repeats < 1:
@@ -303,9 +309,9 @@ def experiments_of(
         for *values, group in product(*dimensions.values(), together or [{}]):
             one = base.replace(**dict(zip(dimensions, values, strict=True)), **group)
             one = one.replace(seed=one.training.seed + repeat)
-            if one.division.workers == 1:
-                kept = {name: getattr(one.division, name) for name in FOLD_FIELDS}
-                one = one.replace(division=Division(**kept))
+            if one.parallel.workers == 1:
+                kept = {name: getattr(one.parallel, name) for name in FOLD_FIELDS}
+                one = one.replace(parallel=Parallel(**kept))
             one = resolve_defaults(one)
             if one not in seen:  # by equality, which distinguishes Python objects of one name
                 seen.append(one)
@@ -335,27 +341,30 @@ def drop_repeated(planned: Iterable[Experiment]) -> tuple[list[Experiment], list
     kept: list[Experiment] = []
     known: list[tuple[Experiment, Any, str]] = []
     repeated: dict[tuple[int, str], list[str]] = {}
-    for one in planned:
-        exchange = _exchange(one)
+    for experiment in planned:
+        exchange = _exchange(experiment)
         if exchange is not None:
-            rest, name = one.replace(strategy="allreduce", strategy_options={}), label_of(one.division.strategy)
+            rest, name = (
+                experiment.replace(strategy="allreduce", strategy_options={}),
+                label_of(experiment.parallel.strategy),
+            )
             first = next((other for same, found, other in known if found == exchange and same == rest), None)
             if first is not None and first != name:
-                repeated.setdefault((one.division.workers, first), []).append(name)
+                repeated.setdefault((experiment.parallel.workers, first), []).append(name)
                 continue
             known.append((rest, exchange, name))
-        kept.append(one)
+        kept.append(experiment)
     return kept, [_sentence(workers, first, names) for (workers, first), names in repeated.items()]
 
 
 def _exchange(experiment: Experiment) -> Any:
     """Return what a strategy exchanges; None where that is not known or not needed."""
-    division = experiment.division
-    if not 1 < division.workers <= MOST_WORKERS:
+    parallel = experiment.parallel
+    if not 1 < parallel.workers <= MOST_WORKERS:
         return None
     try:
-        strategy = make_strategy(division)
-        return exchange_pattern(strategy, division.workers, priced=experiment.machine.engine == "virtual")
+        strategy = make_strategy(parallel)
+        return exchange_pattern(strategy, parallel.workers, priced=experiment.machine.engine == "virtual")
     except TenfoldError:  # reported when it is run
         return None
 

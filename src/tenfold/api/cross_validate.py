@@ -15,9 +15,9 @@ from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
 from tenfold.launch.detect import detect_world
-from tenfold.report.display import follow
-from tenfold.report.loggers import make_loggers
-from tenfold.report.progress import FoldProgress
+from tenfold.reports.display import follow
+from tenfold.reports.loggers import make_loggers
+from tenfold.reports.progress import FoldProgress
 from tenfold.runs import Emit, Stopwatch, Store
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.store import CROSSVAL, absolute
@@ -74,7 +74,7 @@ def cross_validate(
     require_no_launcher("a cross-validation", detect_world())
     stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
     experiment = resolve_defaults(Experiment.given(experiment, **fields))
-    if experiment.division.folds is None:
+    if experiment.parallel.folds is None:
         experiment = experiment.replace(folds=USUAL_FOLDS)
     crossval.check_folds(experiment)
     crossval.start_processes_early(experiment)

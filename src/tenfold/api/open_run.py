@@ -154,7 +154,7 @@ class _ModelLoader:
         return evaluate(run, data, part=part, metrics=metrics, loss=loss).metrics
 
     def report(self, run: Run, path: str | Path, /) -> Path:
-        from tenfold.report.pages.run_pages import report
+        from tenfold.reports.pages.run_pages import report
 
         return report(run, path)
 

@@ -22,8 +22,8 @@ from tenfold.prediction.planning.learning_probe import validation_share
 from tenfold.prediction.planning.pricing import Candidate, candidates_here, candidates_on
 from tenfold.prediction.probes import ReportProgress
 from tenfold.prediction.profile import Profile
-from tenfold.report.display import reporter
-from tenfold.report.results.plan_result import Plan
+from tenfold.reports.display import reporter
+from tenfold.reports.results.plan_result import Plan
 from tenfold.training.measures import check_target
 
 
@@ -57,8 +57,8 @@ def plan(
         raise ExperimentError(f"budget = {budget:g}: a plan needs more than 0 seconds, such as 90")
     if max_workers is not None and max_workers < 1:
         raise ExperimentError(f"max_workers = {max_workers}: a plan needs at least 1 worker")
-    if base.division.shards == "fractions":
-        raise ExperimentError('division.shards = "fractions" sets the number of workers, which a plan chooses; use iid')
+    if base.parallel.shards == "fractions":
+        raise ExperimentError('parallel.shards = "fractions" sets the number of workers, which a plan chooses; use iid')
     base = base.replace(target=None, engine="auto", cluster=None, link=None)
     validate(base.replace(workers=1), None)
     hardware = HERE if cluster is None else cluster_of(base.replace(workers=1, cluster=cluster))

@@ -158,7 +158,7 @@ def _several_inputs(run: Run, x: Any, shape: Any) -> Any:
     """Return the inputs of a model that takes several, as a tuple or a dict of tensors."""
     inputs = as_inputs(tree_map(lambda one: as_tensor(one, "an input in x"), x))
     inputs, shape = _needed_inputs(run, inputs, shape)
-    lengths = {len(one) for one in tree_leaves(inputs)}
+    lengths = {len(leaf) for leaf in tree_leaves(inputs)}
     found = tree_map(lambda one: tuple(one.shape[1:]), inputs)
     if not have_fitting_shape(run, found, shape) or len(lengths) != 1:
         raise DataError(
@@ -205,7 +205,7 @@ def _outputs(run: Run, inputs: Any) -> Tensor:
     except RuntimeError as error:
         if isinstance(inputs, Part):
             raise
-        kinds = ", ".join(str(one.dtype).removeprefix("torch.") for one in tree_leaves(inputs))
+        kinds = ", ".join(str(leaf.dtype).removeprefix("torch.") for leaf in tree_leaves(inputs))
         reason = str(error).partition("\n")[0]
         raise DataError(
             f"the model of run {run.id} cannot be used with x of type {kinds} and shape "

@@ -21,17 +21,17 @@ from tenfold.engines import require_no_launcher
 from tenfold.engines.choose import resolve_defaults
 from tenfold.engines.prepare import prepare
 from tenfold.errors import TenfoldError
-from tenfold.experiment import FOLD_FIELDS, Data, Division, Experiment
+from tenfold.experiment import FOLD_FIELDS, Data, Experiment, Parallel
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields, Grid
 from tenfold.launch.detect import detect_world
 from tenfold.prediction.calibration import silent
 from tenfold.prediction.probes import ReportProgress
 from tenfold.prediction.task_prediction import predict_task
-from tenfold.report.display import reporter
-from tenfold.report.formatting import duration, metric_value, plural, ratio
-from tenfold.report.related_runs import find_single_worker
-from tenfold.report.results.forecast_result import Forecast, Twin
+from tenfold.reports.display import reporter
+from tenfold.reports.formatting import duration, metric_value, plural, ratio
+from tenfold.reports.related_runs import find_single_worker
+from tenfold.reports.results.forecast_result import Forecast, Twin
 from tenfold.runs import Emit, Run
 from tenfold.runs.store import absolute
 from tenfold.workers.task import Task
@@ -103,7 +103,7 @@ class SimulationBaseline:
 
     def line(self, run: Run) -> str:
         """Return a sentence with the speedup."""
-        workers = run.experiment.division.workers
+        workers = run.experiment.parallel.workers
         return (
             f"one worker would take {duration(self.seconds)}, predicted: speedup {ratio(self.speedup)} with "
             f"{plural(workers, 'worker')}, efficiency {self.speedup / workers:.0%}"
@@ -116,7 +116,7 @@ def simulation_baseline(experiment: Experiment, run: Run) -> SimulationBaseline 
     One worker is its own baseline. A run that stopped before its last step, or reached its target, took less training
     than the forecast of one worker is about.
     """
-    if experiment.division.workers == 1 or not run.seconds:
+    if experiment.parallel.workers == 1 or not run.seconds:
         return None
     if run.result.get("stopped_early") or run.seconds_to_target is not None:
         return None
@@ -133,13 +133,13 @@ def recorded_baseline(run: Run) -> SimulationBaseline | None:
 
 def _alone(experiment: Experiment) -> Experiment:
     """Return the experiment with one worker, and its defaults, such as its batch size, where they are left open."""
-    division = experiment.division
-    return experiment.replace(division=Division(**{name: getattr(division, name) for name in FOLD_FIELDS}))
+    parallel = experiment.parallel
+    return experiment.replace(parallel=Parallel(**{name: getattr(parallel, name) for name in FOLD_FIELDS}))
 
 
 def accuracy_warning(experiment: Experiment, run: Run) -> str:
     """Return a sentence on accuracy that a simulated run lost, or may have lost; "" if there is no reason for one."""
-    if experiment.division.workers == 1:
+    if experiment.parallel.workers == 1:
         return ""
     return _warning(run, resolve_defaults(_alone(experiment)).training.samples_per_step)
 
@@ -204,7 +204,7 @@ def forecast_grid(
     found = []
     for experiment in experiments_of(base, dimensions, repeats=1):
         task = loaded.task_of(experiment)
-        predicted = predict(task) if experiment.division.folds is None else predict_fold_times(task, predict)
+        predicted = predict(task) if experiment.parallel.folds is None else predict_fold_times(task, predict)
         found.append((experiment, predicted))
     return Forecast(found)
 

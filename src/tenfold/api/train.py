@@ -12,14 +12,14 @@ from tenfold.common.trust import remember_named
 from tenfold.data import FetchProgress
 from tenfold.engines import RecordedRun, resolve
 from tenfold.engines.choose import resolve_defaults
-from tenfold.engines.prepare import check_same_data, own_modules, prepare
+from tenfold.engines.prepare import check_same_data, prepare, user_modules
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
-from tenfold.report.display import follow
-from tenfold.report.loggers import make_loggers
-from tenfold.report.progress import FoldProgress, RunProgress
+from tenfold.reports.display import follow
+from tenfold.reports.loggers import make_loggers
+from tenfold.reports.progress import FoldProgress, RunProgress
 from tenfold.runs import Emit, Event, Note, Run, Stopwatch, Store, Warned, WorkerDropped
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.store import CROSSVAL, FOLD, absolute
@@ -158,7 +158,7 @@ def _check_resumable(store: Store, record: dict[str, Any]) -> None:
     if not record["experiment"] or "data" not in record["facts"]:
         raise StoreError(f"run {number} cannot be resumed: {'; '.join(record['problems'])}")
     if record["status"] == "finished" and not record["result"].get("failed"):
-        unfinished = [one for one in store.runs() if one["status"] in ("interrupted", "failed")]
+        unfinished = [run for run in store.runs() if run["status"] in ("interrupted", "failed")]
         open_ones = [str(one["id"]) for one in unfinished if one["kind"] != FOLD]
         others = f"; runs that did not finish: {', '.join(open_ones)}" if open_ones else ""
         raise StoreError(f"run {number} is finished; there is nothing to resume{others}")
@@ -169,8 +169,8 @@ def _check_resumable(store: Store, record: dict[str, Any]) -> None:
 
 def _warn_of_changes(experiment: Experiment, record: dict[str, Any]) -> None:
     """Warn if a module that the experiment names has changed; data that have changed are refused later."""
-    before = record["facts"].get("own_files", {})
-    for name, digest in own_modules(experiment).items():
+    before = record["facts"].get("user_files", {})
+    for name, digest in user_modules(experiment).items():
         if before.get(name, digest) != digest:
             warn_user(
                 f"the module {name} has changed since run {record['id']} began; the rest is trained with the new one"

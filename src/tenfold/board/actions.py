@@ -112,7 +112,7 @@ def _holds(pid: int, lock: Path) -> bool:
     import psutil
 
     try:
-        return any(Path(one.path) == lock.resolve() for one in psutil.Process(pid).open_files())
+        return any(Path(open_file.path) == lock.resolve() for open_file in psutil.Process(pid).open_files())
     except psutil.Error:
         return False
 

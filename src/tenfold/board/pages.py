@@ -14,10 +14,10 @@ from tenfold.common.files import short_path
 from tenfold.common.metric_table import loss_last
 from tenfold.errors import StoreError
 from tenfold.experiment import FIELDS, Experiment
-from tenfold.report.curves import Curves, Lanes
-from tenfold.report.formatting import field_value
-from tenfold.report.pages.comparison_page import EVALUATED, comparison_charts, comparison_content, comparison_tables
-from tenfold.report.pages.page import (
+from tenfold.reports.curves import Curves, Lanes
+from tenfold.reports.formatting import field_value
+from tenfold.reports.pages.comparison_page import EVALUATED, comparison_charts, comparison_content, comparison_tables
+from tenfold.reports.pages.page import (
     COMPARISON_CHARTS,
     COMPARISON_PARTS,
     RUN_PARTS,
@@ -26,12 +26,12 @@ from tenfold.report.pages.page import (
     render_parts,
     render_template,
 )
-from tenfold.report.pages.run_pages import about_curves, common_content, run_content
-from tenfold.report.pages.sections import fold_charts, fold_figures, state_note
-from tenfold.report.plots.charts import chart_data, series
-from tenfold.report.related_runs import compare_runs
-from tenfold.report.results.comparison import Comparison
-from tenfold.report.summary import model_quality
+from tenfold.reports.pages.run_pages import about_curves, common_content, run_content
+from tenfold.reports.pages.sections import fold_charts, fold_figures, state_note
+from tenfold.reports.plots.charts import chart_data, series
+from tenfold.reports.related_runs import compare_runs
+from tenfold.reports.results.comparison import Comparison
+from tenfold.reports.summary import model_quality
 from tenfold.runs import FoldChanged, FoldsStarted, Run, Started, Store
 from tenfold.runs.run_filter import filter_runs
 from tenfold.runs.storage.tables import RunRecord
@@ -173,7 +173,7 @@ class RunList:
     def since(self, version: int) -> dict[str, Any]:
         """Return the rows that changed after a version, the numbers of removed runs, and the version now."""
         with self._lock:
-            rows = [one.row for one in self._listed.values() if one.version > version]
+            rows = [entry.row for entry in self._listed.values() if entry.version > version]
             gone = [run for at, run in self._removed if at > version]
             return {"rows": rows, "gone": gone, "version": self.version}
 
@@ -182,11 +182,11 @@ class RunList:
         conditions, words = split_filter(text)
         with self._lock:
             listed = list(self._listed.values())
-        chosen = {run.id for run in filter_runs([one.run for one in listed], conditions)} if conditions else None
+        chosen = {run.id for run in filter_runs([entry.run for entry in listed], conditions)} if conditions else None
         return [
-            one.run.id
-            for one in listed
-            if (chosen is None or one.run.id in chosen) and all(word in _text(one.row) for word in words)
+            entry.run.id
+            for entry in listed
+            if (chosen is None or entry.run.id in chosen) and all(word in _text(entry.row) for word in words)
         ]
 
     def _read(self, changed: list[int]) -> Iterable[RunRecord]:
@@ -395,8 +395,8 @@ class Pages:
         for row in comparison.rows:
             for run in row.runs:
                 label = row.label if len(row.runs) == 1 else f"{row.label}, run {run.id}"
-                colour = series(len(found))[0]
-                found.append({**self.watch.figure(run, label=label), "colour": colour, "lanes": None})
+                color = series(len(found))[0]
+                found.append({**self.watch.figure(run, label=label), "color": color, "lanes": None})
         return found
 
     def _board(self, script: str, **facts: Any) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from tenfold.board.feed import INSTANCE, Feed, Position, json_line
 from tenfold.board.pages import PLOT_COLUMNS, Pages, RunList, Watch
 from tenfold.board.security import Access, Guard
 from tenfold.errors import ExperimentError, MachineError, TenfoldError
-from tenfold.report.exports import to_csv, to_json
-from tenfold.report.pages.page import TYPES, page_style, static_files
-from tenfold.report.pages.run_pages import render_report
+from tenfold.reports.exports import to_csv, to_json
+from tenfold.reports.pages.page import TYPES, page_style, static_files
+from tenfold.reports.pages.run_pages import render_report
 from tenfold.runs import Run, Store
 from tenfold.runs.run import announced_board
 from tenfold.runs.store import Follower
@@ -45,7 +45,7 @@ class Board:
         self.pages = Pages(self.watch, access.action_token)
         self.feed = Feed(self.runs, self.watch, self.pages, self.follower)
         self.actions = Actions(store)
-        self.static = static_files("tenfold.report.pages") | static_files("tenfold.board")
+        self.static = static_files("tenfold.reports.pages") | static_files("tenfold.board")
         self.static["report.css"] = (TYPES[".css"], page_style().encode())
 
     def app(self) -> Starlette:

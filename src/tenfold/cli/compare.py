@@ -16,8 +16,8 @@ from tenfold.common.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
-    from tenfold.report.progress import GridProgress
-    from tenfold.report.results.comparison import Comparison, ResultTable
+    from tenfold.reports.progress import GridProgress
+    from tenfold.reports.results.comparison import Comparison, ResultTable
 
 
 Values = str | None
@@ -48,7 +48,7 @@ def several(text: str) -> list[Any]:
     if isinstance(whole, list | dict):
         return whole if isinstance(whole, list) else [whole]
     parts = [one.strip() for one in text.split(",")]
-    return _row(text, parts) if ELLIPSIS in parts else [parse_value(one) for one in parts]
+    return _row(text, parts) if ELLIPSIS in parts else [parse_value(part) for part in parts]
 
 
 def _row(text: str, parts: list[str]) -> list[int]:
@@ -120,7 +120,7 @@ def _short(name: str) -> str:
 @contextmanager
 def watching(quiet: bool) -> "Iterator[GridProgress]":
     """Show the progress of a grid's runs, and say how to continue when it is interrupted."""
-    from tenfold.report.progress import GridProgress
+    from tenfold.reports.progress import GridProgress
 
     try:
         with GridProgress(quiet=quiet) as progress:
@@ -139,7 +139,7 @@ def print_result(result: "ResultTable", form: Form) -> None:
 
 def print_side_by_side(result: "ResultTable", form: Form, output: Path | None) -> None:
     """Print the result of a grid, and write an HTML report if `output` is given; exit with 3 if some runs failed."""
-    from tenfold.report.results.comparison import Comparison
+    from tenfold.reports.results.comparison import Comparison
 
     print_result(result, form)
     if output is not None:
@@ -151,7 +151,7 @@ def print_side_by_side(result: "ResultTable", form: Form, output: Path | None) -
 def _check_plot(path: Path | None) -> Path | None:
     """Raise an error for a file that is not an image, before anything runs."""
     if path is not None:
-        from tenfold.report.plots.charts import check_picture
+        from tenfold.reports.plots.charts import check_picture
 
         check_picture(path)
     return path

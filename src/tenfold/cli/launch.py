@@ -112,7 +112,7 @@ def _experiment(file: Path, more: list[str]) -> "Experiment | None":
 
 
 def _check_workers(experiment: "Experiment | None", place: str, there: int) -> None:
-    asked = experiment.division.workers if experiment else 1
+    asked = experiment.parallel.workers if experiment else 1
     if asked not in (1, there):
         raise MachineError(
             f"the experiment has {asked} workers, {place} have {there} slots together; "
@@ -145,7 +145,7 @@ def _script(
 
     if per_host is not None:
         _check_workers(experiment, f"{nodes} nodes", nodes * per_host)
-    workers = experiment.division.workers if experiment else 1
+    workers = experiment.parallel.workers if experiment else 1
     return start.slurm(
         start.program(file, more),
         name=file.stem,

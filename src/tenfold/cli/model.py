@@ -47,7 +47,7 @@ def predict(
     """
     import tenfold
     from tenfold.data.files import read_inputs
-    from tenfold.report.exports import predictions_to_csv
+    from tenfold.reports.exports import predictions_to_csv
 
     if output is not None and output.suffix.lower() not in (".csv", ".npy"):
         raise DataError(f"predictions are written to .csv and .npy files, not to {output.name}")
@@ -114,7 +114,7 @@ def evaluate(
     """
     import tenfold
     from tenfold.api.predict import evaluate as measure
-    from tenfold.report.tables.run_tables import evaluation_table
+    from tenfold.reports.tables.run_tables import evaluation_table
 
     found = tenfold.open_run(run, runs=runs, trust=trust)
     measured = measure(found, data, part=part, metrics=metrics)
@@ -196,7 +196,7 @@ def export(
 
 
 def _content(runs: "list[Run]", form: str, table: str | None) -> str | bytes:
-    from tenfold.report.exports import METRICS, to_csv, to_json, to_parquet
+    from tenfold.reports.exports import METRICS, to_csv, to_json, to_parquet
 
     if form == "json":
         return to_json(runs, table) + "\n"

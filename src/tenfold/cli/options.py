@@ -70,7 +70,7 @@ def _recorded(context: typer.Context) -> "list[Run]":
         return []
 
 
-EXPERIMENT, DIVISION, WHERE = "The experiment", "How the data are divided", "Where it runs"
+EXPERIMENT, PARALLEL, WHERE = "The experiment", "How the data are divided", "Where it runs"
 DEVICES = ("auto", "cpu", "cuda", "mps")
 BRACKETS = {"[": ("list", "]", '[64, 32] or ["a", "b"]'), "{": ("table", "}", "{sides = 1}")}
 PINS = ("none", "compact", "scatter")
@@ -235,19 +235,19 @@ FIELDS: dict[str, Any] = {
         field(
             "workers",
             "Replicas that train side by side, or auto: one per core.",
-            DIVISION,
+            PARALLEL,
             ("auto",),
             parser=read_steps,
             metavar="COUNT",
         ),
     ],
-    "strategy": Annotated[str | None, field("strategy", f"{', '.join(STRATEGIES)}.", DIVISION, STRATEGIES)],
+    "strategy": Annotated[str | None, field("strategy", f"{', '.join(STRATEGIES)}.", PARALLEL, STRATEGIES)],
     "sync_every": Annotated[
         str | None,
         field(
             "sync-every",
             "Steps between two rounds of averaging, or epoch.",
-            DIVISION,
+            PARALLEL,
             ("epoch",),
             parser=read_steps,
             metavar="STEPS",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
     from tenfold.data import FetchProgress
-    from tenfold.report.display import Display
+    from tenfold.reports.display import Display
     from tenfold.runs import Emit, Event, Run
 
 
@@ -85,7 +85,7 @@ def print_run(run: "Run", as_json: bool, report: Path | None = None) -> None:
     """
     if launched_rank():
         return
-    from tenfold.report.tables.run_tables import fold_tables, run_summary_table
+    from tenfold.reports.tables.run_tables import fold_tables, run_summary_table
     from tenfold.runs.store import CROSSVAL
 
     if as_json:
@@ -95,7 +95,7 @@ def print_run(run: "Run", as_json: bool, report: Path | None = None) -> None:
         if report is None:
             typer.echo(f"`tenfold report {run.id}{_elsewhere(run.store.folder)}` writes an HTML report")
     if report is not None:
-        from tenfold.report.pages.run_pages import write_report
+        from tenfold.reports.pages.run_pages import write_report
 
         typer.echo(f"the report is in {write_report([run], report)}", err=as_json)
     if run.result.get("problem"):
@@ -224,7 +224,7 @@ def usage_sentence(error: Any, command: str | None = None) -> str:
         return f"no such option: {option}; {field} is a field of experiments: --set {field}=VALUE"
     param = getattr(error, "param", None)
     if param is not None and not message.startswith("Missing"):
-        opts = [one for one in param.opts if one.startswith("-")]
+        opts = [option for option in param.opts if option.startswith("-")]
         return f"{opts[0] if opts else param.name}: {_plain(error.message)}"
     near = getattr(error, "possibilities", None)
     if near:

@@ -104,7 +104,7 @@ def _one(
     experiment: "Experiment", runs: Path | None, log: list[str] | None, quiet: bool, as_json: bool, output: Path | None
 ) -> None:
     import tenfold
-    from tenfold.report.progress import RunProgress
+    from tenfold.reports.progress import RunProgress
 
     quiet = quiet or as_json
     with following(RunProgress(experiment, quiet=quiet), runs, quiet) as (listen, bar):
@@ -209,7 +209,7 @@ def twin(
 
     start_server()  # early: it imports torch while this process does
     from tenfold.api.simulate import twin as run_both
-    from tenfold.report.progress import RunProgress
+    from tenfold.reports.progress import RunProgress
 
     try:
         with (

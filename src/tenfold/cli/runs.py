@@ -41,7 +41,7 @@ def runs(
     if chosen and not shown:
         typer.echo(f"no runs match {chosen}")
         return
-    from tenfold.report.tables.run_tables import runs_table
+    from tenfold.reports.tables.run_tables import runs_table
 
     print_rich(runs_table(shown))
     if len(shown) < total:
@@ -63,7 +63,7 @@ def show(
     [cyan]tenfold show last --console[/]
     """
     import tenfold
-    from tenfold.report.tables.run_tables import fold_tables, shards_table, show_tables
+    from tenfold.reports.tables.run_tables import fold_tables, shards_table, show_tables
     from tenfold.runs.store import CROSSVAL
 
     found = tenfold.open_run(run, runs=runs)
@@ -95,8 +95,8 @@ def report(
     [cyan]tenfold report --filter "tag=paper status=finished" -o paper.html[/]
     """
     import tenfold
-    from tenfold.report.pages.run_pages import write_report
-    from tenfold.report.results.comparison import Comparison
+    from tenfold.reports.pages.run_pages import write_report
+    from tenfold.reports.results.comparison import Comparison
     from tenfold.runs.store import FOLD
 
     found = [tenfold.open_run(reference, runs=runs) for reference in references or ([] if chosen else ["last"])]
@@ -230,7 +230,7 @@ def remove(
     import tenfold
     from tenfold.common.files import short_path
     from tenfold.errors import ExperimentError
-    from tenfold.report.formatting import byte_size, plural
+    from tenfold.reports.formatting import byte_size, plural
     from tenfold.runs import Store
     from tenfold.runs.storage.damage import empty_trash, remove_run, to_remove, trash_folder, trash_size
 

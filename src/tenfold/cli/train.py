@@ -107,17 +107,17 @@ def train(
     [cyan]torchrun --nproc-per-node 4 -m tenfold train lenet.toml[/]
     """
     experiment = options.experiment_from(file, settings, **fields)
-    if experiment.division.workers > 1 and launched_rank() is None:
+    if experiment.parallel.workers > 1 and launched_rank() is None:
         from tenfold.workers.fork_server import start_server
 
         start_server()  # early: it imports torch while this process does
     import tenfold
     from tenfold.launch.detect import detect_world
-    from tenfold.report.progress import RankTimes, RunProgress
+    from tenfold.reports.progress import RankTimes, RunProgress
 
     quiet = quiet or as_json or bool(launched_rank())
     world = detect_world()
-    count = world.size if world is not None else experiment.division.workers
+    count = world.size if world is not None else experiment.parallel.workers
     ranks = RankTimes(options.ranks_from(log_ranks, count)) if log_ranks else None
     with BoardWindow(runs, board) as window:
         with following(RunProgress(experiment, quiet=quiet, ranks=ranks), runs, quiet) as (listen, bar):
@@ -167,7 +167,7 @@ def crossval(
 
     start_server()  # early: it imports torch while this process does
     import tenfold
-    from tenfold.report.progress import FoldProgress
+    from tenfold.reports.progress import FoldProgress
 
     quiet = quiet or as_json
     with following(FoldProgress(quiet=quiet), runs, quiet) as (listen, bar):
@@ -196,7 +196,7 @@ def resume(
     Examples: [cyan]tenfold resume 12[/], [cyan]tenfold resume last[/]
     """
     import tenfold
-    from tenfold.report.progress import FoldProgress, RunProgress
+    from tenfold.reports.progress import FoldProgress, RunProgress
     from tenfold.runs.store import CROSSVAL
 
     interrupted = tenfold.open_run(run, runs=runs, trust=trust)

@@ -40,7 +40,7 @@ from typing import Annotated, Any, Final, Self
 import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from tenfold.cluster.costs import LinkPrice, Wiring
+from tenfold.cluster.costs import LinkCost, Wiring
 from tenfold.cluster.hardware import GroupLink, Hardware, Link, LinkField, NodeGroup, StepTime, Stragglers
 from tenfold.common.catalog import Registry, suggest
 from tenfold.common.files import read_toml, write_toml
@@ -133,9 +133,9 @@ class Cluster(Section):
             left -= taken[-1]
         return taken
 
-    def round_price(self, workers: int) -> LinkPrice:
+    def round_cost(self, workers: int) -> LinkCost:
         """Return the cost of rounds among the first workers."""
-        return LinkPrice(self.wiring(workers))
+        return LinkCost(self.wiring(workers))
 
     def wiring(self, workers: int) -> Wiring:
         """Return which link and port each message takes."""
@@ -156,8 +156,8 @@ class Cluster(Section):
             table.append(self.server)
         node_group = np.repeat(np.arange(size), taken)
         first = np.concatenate([[0], np.cumsum(taken)[:-1]])
-        nodes_before = np.concatenate([[0], np.cumsum([one.count for one in self.groups])[:-1]])
-        per_node = np.array([one.workers for one in self.groups])
+        nodes_before = np.concatenate([[0], np.cumsum([group.count for group in self.groups])[:-1]])
+        per_node = np.array([group.workers for group in self.groups])
         return Wiring(
             latency=np.array([link.latency for link in table]),
             per_byte=np.array([link.per_byte for link in table]),
@@ -165,7 +165,7 @@ class Cluster(Section):
             node=nodes_before[node_group] + (np.arange(workers) - first[node_group]) // per_node[node_group],
             inside=np.arange(size),
             across=across,
-            shares_port=np.array([one.shared_port for one in self.groups]),
+            shares_port=np.array([group.shared_port for group in self.groups]),
             shares_line=shares_line,
             server=len(table) - 1 if self.server is not None else None,
             adding=self.adding,
@@ -217,11 +217,11 @@ class Cluster(Section):
         self, workers: int, measured: StepTime | Mapping[str, StepTime] | None = None, **extra: Any
     ) -> Hardware:
         """Return the hardware of the first workers; `extra` are further fields of it."""
-        price = self.round_price(workers)
+        price = self.round_cost(workers)
         return Hardware(
             step_time=self.step_times(workers, measured),
-            round_price=price,
-            exchange_price=price.exchange,
+            round_cost=price,
+            exchange_cost=price.exchange,
             calibrated=measured is not None and all(group.step_seconds is None for group in self.groups),
             **extra,
         )
@@ -249,7 +249,7 @@ def cluster_of(experiment: Experiment) -> ClusterOrHere:
     """
     cluster = _described(experiment)
     if cluster is not HERE:
-        cluster.placed(experiment.division.workers)
+        cluster.placed(experiment.parallel.workers)
     return cluster
 
 
@@ -265,7 +265,7 @@ def _described(experiment: Experiment) -> ClusterOrHere:
     threads = experiment.machine.threads or 1
     if given is None:
         try:
-            return Cluster.of(experiment.division.workers, link or DEFAULT_LINK, threads=threads, cores=threads)
+            return Cluster.of(experiment.parallel.workers, link or DEFAULT_LINK, threads=threads, cores=threads)
         except ExperimentError as error:
             raise ExperimentError("\n".join(f"machine.{line}" for line in str(error).splitlines())) from None
     if isinstance(given, str) and given in CLUSTERS:

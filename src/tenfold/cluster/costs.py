@@ -98,7 +98,7 @@ class Wiring:
 
 
 @dataclass(frozen=True, eq=False)
-class LinkPrice:
+class LinkCost:
     """Returns the seconds that a round takes on the links of a cluster: a `RoundPrice` computed from its wiring."""
 
     wiring: Wiring
@@ -116,10 +116,10 @@ class LinkPrice:
         sequences = round_.waves(nbytes)
         if not sequences:
             return 0.0
-        seconds = self._of_groups(sequences) if round_.groups is not None else self._of_neighbours(sequences[0][0])
+        seconds = self._of_groups(sequences) if round_.groups is not None else self._of_neighbors(sequences[0][0])
         return float(seconds[0]) if (seconds == seconds[0]).all() else seconds
 
-    def _of_neighbours(self, wave: Wave) -> Floats:
+    def _of_neighbors(self, wave: Wave) -> Floats:
         """Return when each worker has sent and received all of its own messages."""
         src, dst = wave.src.ravel(), wave.dst.ravel()
         each = self.wiring.seconds(src, dst, wave.nbytes.ravel(), np.full(src.shape, wave.adds))
@@ -151,7 +151,7 @@ class LinkPrice:
     def exchange(self, worker: int, other: int, there: int, back: int) -> float:
         """Return the seconds of an exchange without a round, as an `ExchangePrice`.
 
-        With the centre, what is sent is added before the answer comes back; two workers send to each other at once.
+        With the center, what is sent is added before the answer comes back; two workers send to each other at once.
         """
         node_group, node = self._placed
         g, h = node_group[worker], node_group[other] if other >= 0 else -1

@@ -1,7 +1,7 @@
 """The clock of runs without rounds: a heap of events, keyed by (time, sequence number).
 
-Each worker steps at its own pace and exchanges with the centre or a partner when its strategy says so. A partner or the
-centre serves one request at a time, in the order of arrival. At the end of an epoch all wait for the slowest.
+Each worker steps at its own pace and exchanges with the center or a partner when its strategy says so. A partner or the
+center serves one request at a time, in the order of arrival. At the end of an epoch all wait for the slowest.
 """
 
 import heapq
@@ -23,7 +23,7 @@ from tenfold.cluster.round_clock import (
 )
 from tenfold.cluster.workload import Pace, Workload
 from tenfold.mixing import AsynchronousStrategy
-from tenfold.mixing.round import CENTRE, Exchange, group_round
+from tenfold.mixing.round import CENTER, Exchange, group_round
 
 
 class ClockEvent(NamedTuple):
@@ -35,7 +35,7 @@ class ClockEvent(NamedTuple):
     """The worker's own step, counted from 1 over the run."""
     what: Literal["step", "exchange"]
     """Whether a step ends, or the exchange between the worker and `other` that follows it begins."""
-    other: int = CENTRE
+    other: int = CENTER
 
 
 def clock_events(workload: Workload, hardware: Hardware, *, seed: int = 0) -> Iterator[ClockEvent]:
@@ -49,7 +49,7 @@ def clock_events(workload: Workload, hardware: Hardware, *, seed: int = 0) -> It
 def run_event_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
     """Time a workload without rounds; repeats are drawn one after another."""
     seeds = np.random.SeedSequence(seed).generate_state(repeats).tolist() if repeats > 1 else [seed]
-    runs = [_EventClock(workload, hardware, one).run() for one in seeds]
+    runs = [_EventClock(workload, hardware, seed).run() for seed in seeds]
     return Timing(
         seconds=np.concatenate([run.seconds for run in runs]),
         total=np.concatenate([run.total for run in runs]),
@@ -61,12 +61,12 @@ def run_event_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, re
 
 
 def price_as_rounds(price: RoundPrice, workers: int) -> ExchangePrice:
-    """Price an exchange as a round in which two workers take their mean; the centre counts as another worker."""
+    """Price an exchange as a round in which two workers take their mean; the center counts as another worker."""
     n = max(2, workers)
     known: dict[tuple[int, int, int], float] = {}
 
     def exchange(worker: int, other: int, there: int, back: int) -> float:
-        partner = other if other != CENTRE else (worker + 1) % n
+        partner = other if other != CENTER else (worker + 1) % n
         key = worker, partner, max(there, back)
         if key not in known:
             others = ((rank,) for rank in range(n) if rank not in (worker, partner))
@@ -85,10 +85,10 @@ class _EventClock:
         self.strategy = workload.strategy
         n, step_times = workload.workers, hardware.step_times(workload.workers)
         self.workload, self.hardware, self.every_step = workload, hardware, every_step
-        self.price = hardware.exchange_price or price_as_rounds(hardware.round_price, n)
+        self.price = hardware.exchange_cost or price_as_rounds(hardware.round_cost, n)
         self.pace = Pace(step_times, 1, np.random.default_rng(seed))
         self.relative_times = relative_step_times(workload, step_times)
-        self.final = StrategyRounds(workload.strategy, n, workload.compressed_bytes, hardware.round_price).final
+        self.final = StrategyRounds(workload.strategy, n, workload.compressed_bytes, hardware.round_cost).final
         self.done = 0
         self.now = np.full(n, hardware.start)
         self.not_training = np.full(n, hardware.start)
@@ -126,7 +126,7 @@ class _EventClock:
         self.computed += seconds.sum(axis=0)
         marked = {step for step in workload.marks if self.done < step <= self.done + workload.steps_per_epoch}
         reached: dict[int, list[float]] = {step: [] for step in marked}
-        free = [0.0] * (workload.workers + 1)  # the last is the centre
+        free = [0.0] * (workload.workers + 1)  # the last is the center
         numbers = count()
         heap: list[tuple[float, int, int, int, int | None]] = []
 

@@ -87,7 +87,7 @@ RoundPrice = Callable[[Round, int], float | Floats]
 """Seconds that a round takes once its workers have met, given the bytes of one replica: for all, or for each worker."""
 
 ExchangePrice = Callable[[int, int, int, int], float]
-"""Seconds that worker i and its partner j (-1: the centre) are busy, from (i, j, bytes from i to j, bytes back)."""
+"""Seconds that worker i and its partner j (-1: the center) are busy, from (i, j, bytes from i to j, bytes back)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +139,9 @@ class Hardware:
 
     step_time: StepTime | Sequence[StepTime]
     """One for all workers, or one for each."""
-    round_price: RoundPrice
-    exchange_price: ExchangePrice | None = None
-    """For strategies without rounds. Default: what `round_price` says of two workers that swap."""
+    round_cost: RoundPrice
+    exchange_cost: ExchangePrice | None = None
+    """For strategies without rounds. Default: what `round_cost` says of two workers that swap."""
     overhead: float = 0.0
     """Seconds that a worker computes in every round in addition to averaging: compression, outer optimizer."""
     start: float = 0.0

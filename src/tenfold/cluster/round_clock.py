@@ -132,7 +132,7 @@ def timed_round(round_: Round, price: float | Floats) -> TimedRound:
     """Return a round that is not idle in the clock's form."""
     groups = round_.groups
     if groups is None:
-        return TimedRound(price, partners=_neighbours(round_.sources))
+        return TimedRound(price, partners=_neighbors(round_.sources))
     if len(groups) == 1:
         return TimedRound(price, everybody=True)
     sizes = np.array([len(group) for group in groups])
@@ -152,7 +152,7 @@ def _joined(groups: tuple[tuple[int, ...], ...]) -> Integers:
     return np.fromiter((rank for group in groups for rank in group), dtype=np.int64)
 
 
-def _neighbours(sources: tuple[tuple[int, ...], ...]) -> Integers:
+def _neighbors(sources: tuple[tuple[int, ...], ...]) -> Integers:
     """Return for each worker those it reads and those that read it, one per row; missing ones are the worker itself."""
     n = len(sources)
     reader = np.repeat(np.arange(n), [len(read) for read in sources])
@@ -219,7 +219,7 @@ class StrategyRounds:
 # The clock of synchronous runs: max-plus recurrences over arrays of all workers.
 #
 #     step    T_i <- T_i + Y_i
-#     round   T_i <- max over the group (or the neighbours) of i, then + what the round costs i
+#     round   T_i <- max over the group (or the neighbors) of i, then + what the round costs i
 #     epoch   T_i <- max over all, then + the mean of all, evaluation and saving
 #     end     T_i <- T_i + the mean of all, unless the last step's round has made all replicas equal
 #
@@ -243,7 +243,7 @@ class _RoundClock:
         step_times = hardware.step_times(n)
         self.pace = Pace(step_times, repeats, np.random.default_rng(seed))
         self.relative_times = relative_step_times(workload, step_times)
-        self.timed_rounds = StrategyRounds(workload.strategy, n, workload.compressed_bytes, hardware.round_price)
+        self.timed_rounds = StrategyRounds(workload.strategy, n, workload.compressed_bytes, hardware.round_cost)
         self.final = self.timed_rounds.final
         self.now = np.full((repeats, n), hardware.start)
         self.not_training = np.full((repeats, n), hardware.start)

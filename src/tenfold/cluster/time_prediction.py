@@ -118,7 +118,7 @@ LONGEST_PATTERN = 64
 def find_reasons(workload: Workload, hardware: Hardware, timing: Timing) -> tuple[str, ...]:
     """Return why some settings do not change the predicted time, one sentence each."""
     found = _about_schedule(workload)
-    if workload.workers == 1 and not workload.strategy.has_centre:
+    if workload.workers == 1 and not workload.strategy.has_center:
         return (
             *found,
             "With one worker there is no communication: strategy, sync_every, compression and links have no effect.",
@@ -168,7 +168,7 @@ def _about_topology(workload: Workload) -> list[str]:
 
 
 def _about_price(workload: Workload, hardware: Hardware, seconds: float) -> list[str]:
-    n, strategy, price = workload.workers, workload.strategy, hardware.round_price
+    n, strategy, price = workload.workers, workload.strategy, hardware.round_cost
     round_ = strategy.round(0, n)
     if round_.is_idle or not workload.compressed_bytes:
         return []

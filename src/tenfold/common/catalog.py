@@ -128,7 +128,7 @@ ENGINES: Registry[Any] = Registry(
     {
         "serial": "tenfold.engines.serial:Serial",
         "processes": "tenfold.engines.processes:Processes",
-        "fused": "tenfold.engines.one_device:FusedEngine",
+        "one-device": "tenfold.engines.one_device:OneDevice",
         "launched": "tenfold.engines.launched:Launched",
         "virtual": "tenfold.prediction.virtual_engine:Virtual",
     },
@@ -201,8 +201,8 @@ LOSSES: Registry[Any] = Registry(
 LOGGERS: Registry[Any] = Registry(
     "logger",
     {
-        "tensorboard": "tenfold.report.loggers:TensorBoardLogger",
-        "mlflow": "tenfold.report.loggers:MlflowLogger",
+        "tensorboard": "tenfold.reports.loggers:TensorBoardLogger",
+        "mlflow": "tenfold.reports.loggers:MlflowLogger",
     },
     group="loggers",
 )
@@ -229,6 +229,6 @@ FOLD_MODES: Registry[Any] = Registry(
         "folds-over-workers": "tenfold.crossval.modes:folds_over_workers",
         "data-and-folds": "tenfold.crossval.modes:data_and_folds",
         "fold-by-fold": "tenfold.crossval.modes:fold_by_fold",
-        "fused": "tenfold.crossval.modes:fused",
+        "stacked": "tenfold.crossval.modes:stacked",
     },
 )

@@ -19,7 +19,7 @@ class OptimizerTraits:
     lr_grows_with_batch: bool = False
     """The usual learning rate is for 64 labels per step, and grows with the square root of their number."""
     lr_grows_with_workers: bool = False
-    """division.lr_scaling = "auto" means "sqrt" for any number of workers."""
+    """parallel.lr_scaling = "auto" means "sqrt" for any number of workers."""
     schedule: str = "cosine"
     """Its usual schedule."""
     fields: tuple[str, ...] = ()
@@ -36,9 +36,9 @@ class OptimizerTraits:
     state_vectors: int | None = None
     """How many vectors of the size of the weights it keeps. Default: as many as are found after a step."""
     averages_weights: bool = False
-    """division.average = "auto" averages weights, never gradients."""
+    """parallel.average = "auto" averages weights, never gradients."""
     averages_state: bool = False
-    """division.optimizer_state = "auto" averages what it keeps in synchronous rounds of weights."""
+    """parallel.optimizer_state = "auto" averages what it keeps in synchronous rounds of weights."""
     stacked_rule: str = ""
     """Import path of its rule for replicas that step together on one device. Default: none; this is then an error."""
 

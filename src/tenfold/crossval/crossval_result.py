@@ -63,26 +63,28 @@ def combine_results(task: Task, entries: Sequence[FoldEntry], results: Sequence[
     As for a single training, "seconds" is training time only. The folds that one core trains in turn add up, and the
     time is that of the busiest core; "times" are means over the cores.
     """
-    seconds = max(_per_core(results, [one["seconds"] for one in results]))
+    seconds = max(_per_core(results, [result["seconds"] for result in results]))
     spread = summarize_folds(entries)
-    cores = {core for one in entries for core in one["cores"]}
-    samples = sum(one["samples"] for one in results)
-    kinds = sorted({kind for one in results for kind in one["times"]})
+    cores = {core for entry in entries for core in entry["cores"]}
+    samples = sum(result["samples"] for result in results)
+    kinds = sorted({kind for result in results for kind in result["times"]})
     return {
         "part": "validation",
         "metrics": {name: values["mean"] for name, values in spread["validation"].items()},
         "seconds": seconds,
-        "times": {kind: fmean(_per_core(results, [one["times"].get(kind, 0.0) for one in results])) for kind in kinds},
-        "epochs": max(one["epochs"] for one in results),
-        "steps": sum(one["steps"] for one in results),
+        "times": {
+            kind: fmean(_per_core(results, [result["times"].get(kind, 0.0) for result in results])) for kind in kinds
+        },
+        "epochs": max(result["epochs"] for result in results),
+        "steps": sum(result["steps"] for result in results),
         "samples": samples,
         "samples_per_second": samples / seconds if seconds else None,
-        "bytes_moved": sum(one["bytes_moved"] for one in results),
+        "bytes_moved": sum(result["bytes_moved"] for result in results),
         "workers": task.workers,
         # as if the workers shared all cores that were in use, so that tables of speedups count these
         "threads": max(1, len(cores) // task.workers),
         "best_epoch": None,
-        "stopped_early": any(one["stopped_early"] for one in results),
+        "stopped_early": any(result["stopped_early"] for result in results),
         "mode": resolve_fold_mode(task.experiment),
         "folds": list(entries),
         "spread": spread,
@@ -197,8 +199,8 @@ def average_weights(network: nn.Module, weights: Sequence[dict[str, Any]], sampl
     network.load_state_dict(weights[0])
     flat = FlatState(network)
     vectors = []
-    for one in weights:
-        network.load_state_dict(one)
+    for weight in weights:
+        network.load_state_dict(weight)
         flat.batch_norm.variances_to_moments()
         vectors.append(flat.vector.clone())
     counts = compute_shares(exact_round(len(weights)), [float(count) for count in samples], 0)
@@ -228,7 +230,7 @@ def measure_vote(task: Task, folders: Iterable[Path]) -> dict[str, float]:
         return {}
     folders = list(folders)
     outputs = [_test_outputs(folder) for folder in folders]
-    if any(one is None for one in outputs):  # too large to be stored
+    if any(output is None for output in outputs):  # too large to be stored
         device = devices.resolve(task.experiment.machine.device)
         vote = Vote([_fold_network(task, folder) for folder in folders], training, splits.classes).to(device)
         return evaluate(vote, splits.test, *_measures(task), precision=training.precision)

@@ -64,8 +64,8 @@ from tenfold.workers.task import Task
 
 def check_folds(experiment: Experiment) -> None:
     """Raise an ExperimentError if the experiment cannot be cross-validated."""
-    if experiment.division.folds is None:
-        raise ExperimentError("division.folds is not set; set the number of folds, such as folds = 10")
+    if experiment.parallel.folds is None:
+        raise ExperimentError("parallel.folds is not set; set the number of folds, such as folds = 10")
     if experiment.data.validation_fraction:
         raise ExperimentError(
             f"data.validation_fraction = {experiment.data.validation_fraction:g}: each fold is validated on the "
@@ -80,12 +80,12 @@ def check_folds(experiment: Experiment) -> None:
     mode = resolve_fold_mode(experiment)
     if mode == "folds-over-workers" and experiment.machine.device != "cpu":
         raise ExperimentError(
-            f'division.fold_mode = "{mode}" is supported on CPU only, but machine.device = '
-            f'"{experiment.machine.device}"; use fused or fold-by-fold'
+            f'parallel.fold_mode = "{mode}" is supported on CPU only, but machine.device = '
+            f'"{experiment.machine.device}"; use stacked or fold-by-fold'
         )
     one = fold_experiment(experiment, "fold")
     if trains_folds_together(experiment):
-        one = one.replace(engine="fused")
+        one = one.replace(engine="one-device")
     validate(one, None)
 
 
@@ -105,14 +105,14 @@ def _count_processes(experiment: Experiment) -> int:
     if resolve_fold_mode(experiment) != "fold-by-fold":
         return share_cores(experiment, _count_models(experiment)).at_once
     by_processes = issubclass(choose(fold_experiment(experiment, "fold")), Processes)
-    return experiment.division.workers if by_processes else 0
+    return experiment.parallel.workers if by_processes else 0
 
 
 def _count_models(experiment: Experiment) -> int:
     """Return how many models are trained: one for each fold, of each node where every node has its own."""
-    division = experiment.division
-    nodes = division.workers if resolve_fold_mode(experiment) == "data-and-folds" else 1
-    return (division.folds or 2) * division.fold_repeats * nodes
+    parallel = experiment.parallel
+    nodes = parallel.workers if resolve_fold_mode(experiment) == "data-and-folds" else 1
+    return (parallel.folds or 2) * parallel.fold_repeats * nodes
 
 
 @contextmanager
@@ -156,9 +156,9 @@ def predict_fold_times(task: Task, predict: Callable[[Task], TimePrediction]) ->
     """
     check_folds(task.experiment.replace(engine="auto", cluster=None, link=None))
     mode, workers = resolve_fold_mode(task.experiment), task.workers
-    if mode == "fused":
+    if mode == "stacked":
         raise ExperimentError(
-            'division.fold_mode = "fused" trains all folds on one device, which a virtual cluster does not have; use '
+            'parallel.fold_mode = "stacked" trains all folds on one device, which a virtual cluster does not have; use '
             "folds-over-workers, data-and-folds or fold-by-fold"
         )
     splits = make_fold_splits(task)

@@ -16,7 +16,7 @@ from tenfold.engines import Outcome
 from tenfold.engines.prepare import audit
 from tenfold.engines.recording import Train, open_for_resume, train_recorded
 from tenfold.errors import TenfoldError
-from tenfold.experiment import FOLD_FIELDS, Division, Experiment
+from tenfold.experiment import FOLD_FIELDS, Experiment, Parallel
 from tenfold.machine import devices
 from tenfold.machine.cores import NOT_PINNED, CoreMap, using_threads
 from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, stored_predictions, tensor_file
@@ -30,34 +30,36 @@ from tenfold.workers.task import Task, make_network
 
 def resolve_fold_mode(experiment: Experiment) -> str:
     """Return how the folds are trained, with "auto" resolved."""
-    division, device = experiment.division, experiment.machine.device
-    if division.fold_mode != "auto":
-        return division.fold_mode
+    parallel, device = experiment.parallel, experiment.machine.device
+    if parallel.fold_mode != "auto":
+        return parallel.fold_mode
     if device != "cpu":
-        return "fused"
-    return "fold-by-fold" if division.workers > 1 else "folds-over-workers"
+        return "stacked"
+    return "fold-by-fold" if parallel.workers > 1 else "folds-over-workers"
 
 
 def shares_folds(experiment: Experiment) -> bool:
     """Return whether each fold is trained by all workers, which average in rounds."""
     mode = resolve_fold_mode(experiment)
-    return mode == "fold-by-fold" or (mode == "fused" and experiment.division.workers > 1)
+    return mode == "fold-by-fold" or (mode == "stacked" and experiment.parallel.workers > 1)
 
 
 def trains_folds_together(experiment: Experiment) -> bool:
     """Return whether all folds are trained together on one device, not each by itself."""
     mode, machine = resolve_fold_mode(experiment), experiment.machine
-    return mode == "fused" or (mode == "data-and-folds" and (machine.device != "cpu" or machine.engine == "fused"))
+    return mode == "stacked" or (
+        mode == "data-and-folds" and (machine.device != "cpu" or machine.engine == "one-device")
+    )
 
 
 def fold_experiment(experiment: Experiment, name: str) -> Experiment:
     """Return the experiment that trains one fold: without folds, and with one worker unless all share each fold."""
-    defaults = Division()
+    defaults = Parallel()
     if shares_folds(experiment):
-        division = experiment.division.model_copy(update={field: getattr(defaults, field) for field in FOLD_FIELDS})
+        parallel = experiment.parallel.model_copy(update={field: getattr(defaults, field) for field in FOLD_FIELDS})
     else:
-        division = defaults
-    return experiment.replace(division=division, name=f"{experiment.title}, {name}")
+        parallel = defaults
+    return experiment.replace(parallel=parallel, name=f"{experiment.title}, {name}")
 
 
 @dataclass(frozen=True)
@@ -85,17 +87,17 @@ def make_fold_splits(task: Task) -> list[FoldSplit]:
     split.
     """
     experiment, splits = task.experiment, task.splits
-    division = experiment.division
-    targets = splits.train.targets if division.fold_kind == "plain" else splits.train.read_targets()
+    parallel = experiment.parallel
+    targets = splits.train.targets if parallel.fold_kind == "plain" else splits.train.read_targets()
     by_node = resolve_fold_mode(experiment) == "data-and-folds"
     sources = list(task.shards) if by_node else [np.arange(len(splits.train))]
     found = []
     for node, samples in enumerate(sources, 1):
         cut = make_folds(
             len(samples) if targets is None else targets[samples],
-            division.folds or 2,
-            division.fold_kind,
-            repeats=division.fold_repeats,
+            parallel.folds or 2,
+            parallel.fold_kind,
+            repeats=parallel.fold_repeats,
             seed=experiment.data.split_seed,
             groups=None if splits.groups is None else splits.groups[samples],
         )
@@ -181,7 +183,7 @@ def fold_task(crossval_task: Task, job: FoldJob) -> Task:
     if resolve_fold_mode(crossval_task.experiment) == "fold-by-fold":
         return replace(crossval_task, experiment=experiment, splits=splits)
     cores = CoreMap(crossval_task.experiment.machine.pin, (job.cores,)) if job.pinned else NOT_PINNED
-    return Task(experiment, splits, max(1, job.threads // experiment.division.workers), cores)
+    return Task(experiment, splits, max(1, job.threads // experiment.parallel.workers), cores)
 
 
 def _numbers(crossval_task: Task, samples: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -43,7 +43,7 @@ def share_cores(experiment: Experiment, models: int) -> CoreSlots:
     With fold_mode = "data-and-folds" every worker is a node that trains one model at a time. Otherwise as many models
     train at once as there are cores (or workers, if there are several), and the last ones share all cores.
     """
-    machine, workers = experiment.machine, experiment.division.workers
+    machine, workers = experiment.machine, experiment.parallel.workers
     usable = cpu_count_of(machine.pin, cores.budget())
     by_node = resolve_fold_mode(experiment) == "data-and-folds"
     room = workers if by_node or workers > 1 else max(1, usable // (machine.threads or 1))

@@ -31,7 +31,7 @@ def folds_over_workers(work: FoldWork) -> None:
 
 def data_and_folds(work: FoldWork) -> None:
     """Train the folds of all nodes, which are independent: in processes, or together on one device."""
-    train = fused if trains_folds_together(work.task.experiment) else folds_over_workers
+    train = stacked if trains_folds_together(work.task.experiment) else folds_over_workers
     train(work)
 
 
@@ -53,7 +53,7 @@ def fold_by_fold(work: FoldWork) -> None:
         work.done(placed, train_fold(engine.run, task, work.context, placed, listen))
 
 
-def fused(work: FoldWork) -> None:
+def stacked(work: FoldWork) -> None:
     """Train all folds together on one device, then record each; none can be left out once they have begun."""
     machine = work.task.experiment.machine
     count = (machine.threads or budget()) if machine.device == "cpu" else 1

@@ -169,7 +169,7 @@ def as_categories(values: Any, name: str = "") -> Column:
     array = np.asarray(values)
     if array.dtype.kind in "UO":
         names = [_category(one) for one in array.tolist()]
-        return np.array(["" if one.lower() in MISSING else one for one in names], dtype=object)
+        return np.array(["" if name.lower() in MISSING else name for name in names], dtype=object)
     return array.astype(str) if array.dtype.kind == "b" else as_text(as_column(values, name))
 
 

@@ -249,7 +249,7 @@ def read_images(folder: Path, known: tuple[str, ...] = (), size: Any = None) -> 
     """
     parts = {part: folder / part for part in PARTS if (folder / part).is_dir()}
     where = parts if "train" in parts else {"": folder}
-    classes = sorted({one.name for root in where.values() for one in _folders(root)})
+    classes = sorted({folder.name for root in where.values() for folder in _folders(root)})
     unknown = [name for name in classes if known and name not in known]
     if unknown:
         raise DataError(
@@ -260,8 +260,10 @@ def read_images(folder: Path, known: tuple[str, ...] = (), size: Any = None) -> 
         raise DataError(
             f"the folder {folder} has {len(classes)} folders in it; images should be in one folder for each class"
         )
-    found = {part: _labelled(root, known or tuple(classes), size) for part, root in where.items()}
-    empty = [] if known else sorted(set(range(len(classes))) - {one for _, labels in found.values() for one in labels})
+    found = {part: _labeled(root, known or tuple(classes), size) for part, root in where.items()}
+    empty = (
+        [] if known else sorted(set(range(len(classes))) - {label for _, labels in found.values() for label in labels})
+    )
     if empty:
         raise DataError(
             f"the folder {classes[empty[0]]} in {folder} holds no images ({', '.join(IMAGES)}); "
@@ -277,12 +279,12 @@ def read_images(folder: Path, known: tuple[str, ...] = (), size: Any = None) -> 
     return data.get("") or data, known or tuple(classes)
 
 
-def read_unlabelled(path: Path, shape: tuple[int, ...], size: Any = None) -> tuple[list[str], NDArray[np.uint8]]:
+def read_unlabeled(path: Path, shape: tuple[int, ...], size: Any = None) -> tuple[list[str], NDArray[np.uint8]]:
     """Return the names and the pixels of an image, or of all images in a folder, for a model that takes this shape."""
     paths = [path] if path.is_file() else sorted(_images_below(path))
     if not paths:
         raise DataError(f"the folder {path} holds no images ({', '.join(IMAGES)})")
-    images = [_read(one, size, grey=shape[0] == 1) for one in paths]
+    images = [_read(path, size, grey=shape[0] == 1) for path in paths]
     height, width = shape[-2:]
     advice = f"the model takes images of {height} x {width}: resize them, or train with data.options = {{size = ...}}"
     names = [str(one.relative_to(path)) if path.is_dir() else one.name for one in paths]
@@ -295,18 +297,18 @@ def may_hold_images(path: Path) -> bool:
 
 
 def _folders(root: Path) -> Iterable[Path]:
-    return (one for one in root.iterdir() if one.is_dir() and not one.name.startswith("."))
+    return (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _images_below(folder: Path) -> Iterable[Path]:
     """Yield the images in a folder and in those below it, except for hidden ones and those in hidden folders."""
-    for one in folder.rglob("*"):
-        hidden = any(part.startswith(".") for part in one.relative_to(folder).parts)
-        if one.suffix.lower() in IMAGES and not hidden:
-            yield one
+    for path in folder.rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix.lower() in IMAGES and not hidden:
+            yield path
 
 
-def _labelled(root: Path, classes: tuple[str, ...], size: Any) -> tuple[list[Any], list[int]]:
+def _labeled(root: Path, classes: tuple[str, ...], size: Any) -> tuple[list[Any], list[int]]:
     images, labels = [], []
     for label, name in enumerate(classes):
         for path in sorted((root / name).glob("*")):
@@ -379,7 +381,7 @@ def read_inputs(path: Path, trained_on: Mapping[str, Any], options: Mapping[str,
     shape, source = trained_on["shape"], _source(trained_on.get("name"))
     are_images = isinstance(shape, list) and len(shape) == 3 and shape[0] in (1, 3)
     if may_hold_images(path) and are_images and (source is None or source.scale is not None):
-        names, pixels = read_unlabelled(path, tuple(shape), options.get("size"))
+        names, pixels = read_unlabeled(path, tuple(shape), options.get("size"))
         largest = source.largest_pixel if source is not None else 255
         return Inputs(pixels if largest == 255 else np.rint(pixels * (largest / 255)).astype(np.uint8), names)
     readers = {".npy": read_arrays, ".npz": _npz, ".csv": _csv}

@@ -121,7 +121,7 @@ def change_main_output(function: Callable[[Tensor], Tensor], outputs: Any) -> An
     if isinstance(outputs, Tensor):
         return function(outputs)
     leaves = tree_leaves(outputs) if isinstance(outputs, (tuple, list, dict)) else [outputs]
-    if not all(isinstance(one, Tensor) for one in leaves):
+    if not all(isinstance(leaf, Tensor) for leaf in leaves):
         raise ModelError(
             f"the network returns a {type(outputs).__name__}; to learn standardized targets it should return a tensor, "
             "or a tuple or dict of tensors; set standardize = false"

@@ -223,7 +223,7 @@ def stratified(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator
     from sklearn.model_selection import StratifiedKFold
 
     if whole.labels is None:
-        raise ExperimentError('division.fold_kind = "stratified" needs class labels; use "plain"')
+        raise ExperimentError('parallel.fold_kind = "stratified" needs class labels; use "plain"')
     splitter = StratifiedKFold(k, shuffle=True, random_state=random)
     return iter(splitter.split(np.zeros(whole.samples), whole.labels))
 
@@ -233,7 +233,7 @@ def group(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator[tupl
     from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
 
     if whole.groups is None:
-        raise ExperimentError('division.fold_kind = "group" needs data.groups, which names the group of each sample')
+        raise ExperimentError('parallel.fold_kind = "group" needs data.groups, which names the group of each sample')
     kind = GroupKFold if whole.labels is None else StratifiedGroupKFold
     splitter = kind(k, shuffle=True, random_state=random)
     return iter(splitter.split(np.zeros(whole.samples), whole.labels, whole.groups))
@@ -265,7 +265,7 @@ def make_folds(
         cuts = [(repeat, _checked(FOLD_KINDS[kind](whole, k, random))) for repeat in range(1, repeats + 1)]
     except ValueError as error:
         raise ExperimentError(
-            f"division.folds = {k}: {samples} training samples cannot be cut into {k} {kind} folds ({error})"
+            f"parallel.folds = {k}: {samples} training samples cannot be cut into {k} {kind} folds ({error})"
         ) from None
     return [
         Fold(number, repeat, np.sort(train).astype(np.int64), np.sort(validation).astype(np.int64))
@@ -299,40 +299,40 @@ class _Division:
     fractions: Sequence[float] | None
 
 
-def iid(division: _Division) -> list[Shard]:
+def iid(parallel: _Division) -> list[Shard]:
     """Shuffle, then cut into shards whose sizes differ by at most one."""
-    shuffled = division.generator.permutation(division.samples)
-    return [np.sort(shard) for shard in np.array_split(shuffled, division.replicas)]
+    shuffled = parallel.generator.permutation(parallel.samples)
+    return [np.sort(shard) for shard in np.array_split(shuffled, parallel.replicas)]
 
 
-def contiguous(division: _Division) -> list[Shard]:
+def contiguous(parallel: _Division) -> list[Shard]:
     """Cut the samples in the order they come, sizes differing by at most one."""
-    return list(np.array_split(np.arange(division.samples), division.replicas))
+    return list(np.array_split(np.arange(parallel.samples), parallel.replicas))
 
 
-def label_skew(division: _Division) -> list[Shard]:
+def label_skew(parallel: _Division) -> list[Shard]:
     """Divide each class by shares drawn from a Dirichlet distribution: p_c ~ Dir(alpha, ..., alpha).
 
     A small alpha gives each replica few classes, a large one tends to `iid`. (Hsu, Qi & Brown 2019, "Measuring the
     effects of non-identical data distribution for federated visual classification".)
     """
-    labels = division.labels
+    labels = parallel.labels
     if labels is None:
         raise ExperimentError("shards of kind 'label-skew' need class labels; use 'iid', 'contiguous' or 'fractions'")
-    pieces: list[list[Shard]] = [[] for _ in range(division.replicas)]
+    pieces: list[list[Shard]] = [[] for _ in range(parallel.replicas)]
     for label in np.unique(labels):
-        members = division.generator.permutation(np.flatnonzero(labels == label))
-        shares = division.generator.dirichlet(np.full(division.replicas, division.alpha))
+        members = parallel.generator.permutation(np.flatnonzero(labels == label))
+        shares = parallel.generator.dirichlet(np.full(parallel.replicas, parallel.alpha))
         for piece, some in zip(pieces, _cut(members, shares), strict=True):
             piece.append(some)
     return _leave_none_empty([np.concatenate(piece) for piece in pieces])
 
 
-def fractions(division: _Division) -> list[Shard]:
+def fractions(parallel: _Division) -> list[Shard]:
     """Shuffle, then cut into shards as large as the given fractions say."""
-    assert division.fractions is not None, "an experiment has one for each worker"
-    shares = np.asarray(division.fractions)
-    return _leave_none_empty(_cut(division.generator.permutation(division.samples), shares))
+    assert parallel.fractions is not None, "an experiment has one for each worker"
+    shares = np.asarray(parallel.fractions)
+    return _leave_none_empty(_cut(parallel.generator.permutation(parallel.samples), shares))
 
 
 def make_shards(

@@ -316,7 +316,7 @@ def check_stream_shards(kind: str) -> None:
     """Raise an ExperimentError for shards that a stream cannot be divided into."""
     if kind not in SHARD_KINDS_OF_STREAMS:
         raise ExperimentError(
-            f'division.shards = "{kind}" needs random access to the samples, which a stream (iterable-style Dataset) '
+            f'parallel.shards = "{kind}" needs random access to the samples, which a stream (iterable-style Dataset) '
             "does not give; leave it out"
         )
 

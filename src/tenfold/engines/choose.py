@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tenfold.common.catalog import ENGINES
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Division, Experiment
+from tenfold.experiment import Experiment, Parallel
 from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import member_of
 from tenfold.launch.detect import World, detect_world
@@ -85,10 +85,12 @@ def is_launched(experiment: Experiment, world: World | None) -> bool:
 
 def steps_together(experiment: Experiment) -> bool:
     """Return whether all replicas step together on one device: for several workers on a GPU, or if requested."""
-    engine, division = experiment.machine.engine, experiment.division
-    if engine == "fused" or (engine != "virtual" and division.folds is not None and division.fold_mode == "fused"):
+    engine, parallel = experiment.machine.engine, experiment.parallel
+    if engine == "one-device" or (
+        engine != "virtual" and parallel.folds is not None and parallel.fold_mode == "stacked"
+    ):
         return True
-    return engine == "auto" and division.workers > 1 and not trains_on_cpu(experiment)
+    return engine == "auto" and parallel.workers > 1 and not trains_on_cpu(experiment)
 
 
 def trains_on_cpu(experiment: Experiment) -> bool:
@@ -111,10 +113,10 @@ def validate(experiment: Experiment, world: World | None) -> "type[Engine]":
 
     `world` is what a launcher started, if one did.
     """
-    division = experiment.division
-    if division.folds is not None:
+    parallel = experiment.parallel
+    if parallel.folds is not None:
         raise ExperimentError(
-            f"division.folds = {division.folds}: training makes one model; use `tenfold crossval` or "
+            f"parallel.folds = {parallel.folds}: training makes one model; use `tenfold crossval` or "
             "tenfold.cross_validate to train one for each fold"
         )
     engine = choose(experiment, world)
@@ -141,19 +143,19 @@ def require_no_launcher(what: str, world: World | None) -> None:
 def validate_mixing(experiment: Experiment) -> None:
     """Raise ExperimentError for a strategy, outer optimizer, compression and optimizer that do not work together."""
     experiment = with_defaults(experiment)
-    division, n = experiment.division, experiment.division.workers
-    strategy = make_strategy(division)
+    parallel, n = experiment.parallel, experiment.parallel.workers
+    strategy = make_strategy(parallel)
     may_shrink = experiment.machine.on_failure == "continue" and experiment.machine.engine != "virtual"
-    make_outer(division)
-    _validate_exactness(division, strategy, range(n, 0, -1) if may_shrink else [n])
+    make_outer(parallel)
+    _validate_exactness(parallel, strategy, range(n, 0, -1) if may_shrink else [n])
     if may_shrink and n > 1:
-        _validate_shrinking(division, strategy)
-    if division.average == "gradients":
+        _validate_shrinking(parallel, strategy)
+    if parallel.average == "gradients":
         _validate_gradients(experiment)
-    if division.optimizer_state == "average" and experiment.training.needs_closure:
+    if parallel.optimizer_state == "average" and experiment.training.needs_closure:
         raise ExperimentError(
             f'training.optimizer = "{experiment.training.optimizer}" has no state to average; '
-            'set division.optimizer_state = "local"'
+            'set parallel.optimizer_state = "local"'
         )
     if experiment.training.precision == "fp16":
         _validate_fp16(experiment, asynchronous=strategy.asynchronous)
@@ -161,42 +163,42 @@ def validate_mixing(experiment: Experiment) -> None:
         _validate_asynchronous(experiment)
 
 
-def _validate_exactness(division: Division, strategy: Strategy, counts: Sequence[int]) -> None:
+def _validate_exactness(parallel: Parallel, strategy: Strategy, counts: Sequence[int]) -> None:
     """Raise ExperimentError for what needs identical replicas after each round, with any of these numbers of them."""
     choices = {
-        "outer": division.outer != "none",
-        "compression": make_compressor(division, 1).error_feedback,
-        "average": division.average == "gradients",
+        "outer": parallel.outer != "none",
+        "compression": make_compressor(parallel, 1).error_feedback,
+        "average": parallel.average == "gradients",
     }
     inexact = next((count for count in counts if not _exact(strategy, count)), None)
     for field, chosen in choices.items():
         if chosen and inexact is not None:
-            left = f" with the {inexact} workers that may be left" if inexact != division.workers else ""
+            left = f" with the {inexact} workers that may be left" if inexact != parallel.workers else ""
             raise ExperimentError(
-                f'division.{field} = "{getattr(division, field)}" requires identical replicas after each round, '
-                f'which "{division.strategy}" does not guarantee{left}; use {EXACT}'
+                f'parallel.{field} = "{getattr(parallel, field)}" requires identical replicas after each round, '
+                f'which "{parallel.strategy}" does not guarantee{left}; use {EXACT}'
             )
 
 
 def _validate_asynchronous(experiment: Experiment) -> None:
     """Raise ExperimentError for what needs rounds, which asynchronous strategies do not have."""
-    training, division = experiment.training, experiment.division
+    training, parallel = experiment.training, experiment.parallel
     if training.ema is not None:
         raise ExperimentError(
-            f'training.ema needs a strategy with rounds, and division.strategy = "{division.strategy}" has none; '
+            f'training.ema needs a strategy with rounds, and parallel.strategy = "{parallel.strategy}" has none; '
             "use one such as butterfly, or leave it unset"
         )
     if training.evaluate_every < 1:
         raise ExperimentError(
-            f'training.evaluate_every must be 1 with division.strategy = "{division.strategy}", '
+            f'training.evaluate_every must be 1 with parallel.strategy = "{parallel.strategy}", '
             "whose workers wait for each other only after an epoch"
         )
     for field, plain in (("compression", "none"), ("optimizer_state", "local")):
-        if getattr(division, field) != plain:
-            raise ExperimentError(f'division.strategy = "{division.strategy}" requires division.{field} = "{plain}"')
+        if getattr(parallel, field) != plain:
+            raise ExperimentError(f'parallel.strategy = "{parallel.strategy}" requires parallel.{field} = "{plain}"')
     if training.needs_closure:
         raise ExperimentError(
-            f'training.optimizer = "{training.optimizer}" cannot be used with "{division.strategy}"; use sgd'
+            f'training.optimizer = "{training.optimizer}" cannot be used with "{parallel.strategy}"; use sgd'
         )
 
 
@@ -209,9 +211,9 @@ def _validate_fp16(experiment: Experiment, *, asynchronous: bool) -> None:
     skipping = 'training.precision = "fp16" skips steps whose gradients overflow, which'
     if experiment.training.needs_closure:
         raise ExperimentError(f'{skipping} {experiment.training.optimizer} cannot do; use "bf16"')
-    if asynchronous or (experiment.division.workers > 1 and experiment.division.average == "gradients"):
+    if asynchronous or (experiment.parallel.workers > 1 and experiment.parallel.average == "gradients"):
         raise ExperimentError(
-            f'{skipping} a worker cannot do alone while gradients are exchanged; use "bf16", or division.average = '
+            f'{skipping} a worker cannot do alone while gradients are exchanged; use "bf16", or parallel.average = '
             '"weights" with a strategy that has rounds'
         )
 
@@ -240,23 +242,23 @@ def _exact(strategy: Strategy, n: int) -> bool:
 
 
 def _validate_gradients(experiment: Experiment) -> None:
-    division = experiment.division
+    parallel = experiment.parallel
     for field, plain in (("outer", "none"), ("optimizer_state", "local")):
-        if getattr(division, field) != plain:
+        if getattr(parallel, field) != plain:
             raise ExperimentError(
-                f'division.average = "gradients" averages before every step and requires division.{field} = "{plain}"'
+                f'parallel.average = "gradients" averages before every step and requires parallel.{field} = "{plain}"'
             )
     if experiment.training.needs_closure:
         raise ExperimentError(
             f'training.optimizer = "{experiment.training.optimizer}" evaluates several gradients a step, which cannot '
-            'be averaged; set division.average = "weights"'
+            'be averaged; set parallel.average = "weights"'
         )
 
 
-def _validate_shrinking(division: Division, strategy: Strategy) -> None:
+def _validate_shrinking(parallel: Parallel, strategy: Strategy) -> None:
     """Raise ExperimentError for what cannot continue with fewer workers."""
     if strategy.asynchronous:
         raise ExperimentError(
-            f'machine.on_failure = "continue" requires a strategy with rounds, and division.strategy = '
-            f'"{division.strategy}" has none; use one such as butterfly, or set machine.on_failure = "end"'
+            f'machine.on_failure = "continue" requires a strategy with rounds, and parallel.strategy = '
+            f'"{parallel.strategy}" has none; use one such as butterfly, or set machine.on_failure = "end"'
         )

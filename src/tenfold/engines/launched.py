@@ -49,7 +49,7 @@ from tenfold.training.randomness import training_rng
 from tenfold.training.replica import set_matmul_precision
 from tenfold.transport.meeting import JoinedRank, join
 from tenfold.workers.channels import Channels
-from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.rank_agreement import (
     describe_differences,
     describe_layers,
@@ -81,8 +81,8 @@ def find_begun(store: Store, world: World, experiment: Experiment) -> dict[str, 
         if run["problems"]:
             continue
         if run["facts"].get("launch", {}).get("name") == name and run["created"] > since - CLOCKS_DIFFER_BY:
-            before: int = run["experiment"]["division"]["workers"]
-            wanted["division"]["workers"] = before
+            before: int = run["experiment"]["parallel"]["workers"]
+            wanted["parallel"]["workers"] = before
             if run["status"] in ended or run["experiment"] != wanted:
                 return None
             if before != world.size and experiment.machine.on_failure == "end":
@@ -96,7 +96,7 @@ def find_begun(store: Store, world: World, experiment: Experiment) -> dict[str, 
 
 def find_lost(record: dict[str, Any], resumption: Resumption | None, world: World) -> list[LostWorker]:
     """Return the worker that was lost if there are fewer ranks than before; the run's record may say which."""
-    before = resumption.manifest["workers"] if resumption else record["experiment"]["division"]["workers"]
+    before = resumption.manifest["workers"] if resumption else record["experiment"]["parallel"]["workers"]
     if world.size >= before:
         return []
     why = record["error"].partition("\n")[0] or f"{world.launcher} has started {world.size} ranks after {before}"
@@ -120,13 +120,13 @@ def assign_states(visible: Sequence[Sequence[int]]) -> list[int]:
     taken: dict[int, int] = {rank: rank for rank, ranks in enumerate(visible) if rank in ranks}
     for rank, ranks in enumerate(visible):
         if rank not in taken:
-            taken[rank] = next((one for one in ranks if one not in taken.values()), ranks[rank % len(ranks)])
+            taken[rank] = next((rank for rank in ranks if rank not in taken.values()), ranks[rank % len(ranks)])
     return [taken[rank] for rank in range(len(visible))]
 
 
 # Ranks that a launcher has started (torchrun, mpirun, srun), on one host or many.
 #
-# Every rank runs the same worker. Rank 0 also has the supervisor, and records; what the others report reaches it
+# Every rank runs the same worker. Rank 0 also has the coordinator, and records; what the others report reaches it
 # whenever all report, a few times an epoch.
 
 REASON_SECONDS = 1.5
@@ -149,26 +149,26 @@ class Launched(Engine):
         """Return why the ranks of this launcher cannot train the experiment."""
         if world is None:
             return f'machine.engine = "launched" {NEEDS_LAUNCHER}'
-        division, continues = experiment.division, experiment.machine.on_failure == "continue"
+        parallel, continues = experiment.parallel, experiment.machine.on_failure == "continue"
         if continues and world.launcher != "torchrun" and world.size > 1:
             return (
                 'machine.on_failure = "continue" requires torchrun, which restarts the remaining ranks; '
                 f'{world.launcher} does not: set it to "end"'
             )
-        if continues and division.shards == "fractions":
+        if continues and parallel.shards == "fractions":
             return (
                 'machine.on_failure = "continue" divides the data again among the remaining ranks, but '
-                f'division.shards = "fractions" sets the share of each of {division.workers}; use iid, or set '
+                f'parallel.shards = "fractions" sets the share of each of {parallel.workers}; use iid, or set '
                 'machine.on_failure = "end"'
             )
-        if division.workers not in (1, world.size) and not (continues and world.restarts):
+        if parallel.workers not in (1, world.size) and not (continues and world.restarts):
             return (
-                f"division.workers = {division.workers} in the experiment, but {world.launcher} has started "
-                f"{world.size} ranks, each of which is a worker; start {division.workers} ranks, or leave workers unset"
+                f"parallel.workers = {parallel.workers} in the experiment, but {world.launcher} has started "
+                f"{world.size} ranks, each of which is a worker; start {parallel.workers} ranks, or leave workers unset"
             )
-        if make_strategy(division).asynchronous:
+        if make_strategy(parallel).asynchronous:
             return (
-                f'division.strategy = "{division.strategy}" needs memory that all workers share, which ranks do not '
+                f'parallel.strategy = "{parallel.strategy}" needs memory that all workers share, which ranks do not '
                 f"have; start it without {world.launcher}, or use a strategy with rounds such as butterfly"
             )
         return None
@@ -393,12 +393,12 @@ class Launched(Engine):
             self.joined.network.barrier()
             self.joined.network.broadcast(Orders(task.checkpoints, manifest, stopwatch.now()))
             resumption = self._resumption(task, manifest)
-            supervisor = Supervisor(task, stopwatch, emit, manifest, [*lost_in(manifest or {}), *self.lost])
+            coordinator = Coordinator(task, stopwatch, emit, manifest, [*lost_in(manifest or {}), *self.lost])
             for worker in self.lost:
                 emit(worker.event(stopwatch))
-            supervisor.start(resumed=resumption is not None)
-            self._work(task, stopwatch, emit, resumption, supervisor)
-        return Outcome.of(supervisor)
+            coordinator.start(resumed=resumption is not None)
+            self._work(task, stopwatch, emit, resumption, coordinator)
+        return Outcome.of(coordinator)
 
     def follow(self, task: Task, stopwatch: Stopwatch) -> tuple[Any, dict[str, Any]]:
         """Train to the end, on a rank that does not record; return what rank 0 says at the end, and the weights."""
@@ -429,10 +429,10 @@ class Launched(Engine):
         stopwatch: Stopwatch,
         emit: Emit | None,
         resumption: Resumption | None,
-        supervisor: Supervisor | None,
+        coordinator: Coordinator | None,
     ) -> dict[str, Any]:
         """Train this rank's replica, and return the weights of the mean of all."""
-        post = RankConnection(self.joined.network, emit, supervisor, task.checkpoints)
+        post = RankConnection(self.joined.network, emit, coordinator, task.checkpoints)
         before = torch.get_num_threads()
         cores.set_threads(task.threads)
         cpus = task.cores.cpus(self.world.local_rank)
@@ -466,9 +466,9 @@ class Launched(Engine):
             torch.set_num_threads(before)
 
     def _channels(self, task: Task, network: nn.Module) -> Channels:
-        division, machine = task.experiment.division, task.experiment.machine
+        parallel, machine = task.experiment.parallel, task.experiment.machine
         device, share = torch.device(machine.device), self._transport in ("auto", "shared-memory")
         transport = self.joined.transport(flat_size(network), device=device, share_memory=share)
-        gradient_numel = exchange_size(network) if division.needs_gradient_buffer else 1
+        gradient_numel = exchange_size(network) if parallel.needs_gradient_buffer else 1
         gradient_transport = self.joined.transport(gradient_numel, device=device, share_memory=share)
         return Channels(transport, gradient_transport)

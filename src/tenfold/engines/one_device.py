@@ -26,36 +26,36 @@ from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.machine import cores, devices
 from tenfold.machine.liveness import keeping_freed_memory, memory_use, peak_memory
-from tenfold.mixing.builders import make_strategy, rate_scale, warmup_epochs
+from tenfold.mixing.builders import lr_scale, make_strategy, warmup_epochs
 from tenfold.runs import Emit, Metric, Note, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import choose_loss, choose_metrics
 from tenfold.training.evaluation import EvaluatedShare, evaluate_share
 from tenfold.training.graphs import describe_slow_steps
 from tenfold.training.randomness import random_turn, seed_everything, training_rng
-from tenfold.training.replica import plan_rates, set_matmul_precision
-from tenfold.training.stacked_replicas import Fused, Shape, resident
-from tenfold.workers.coordinator import Supervisor
+from tenfold.training.replica import plan_lr_schedule, set_matmul_precision
+from tenfold.training.stacked_replicas import Shape, StackedReplicas, resident
+from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.model_errors import check_metrics, check_outputs, make_divergence_error
 from tenfold.workers.task import EpochTrained, Evaluated, Finished, Saved, Task, make_network
 from tenfold.workers.timekeeper import Timekeeper
 
 
 class Lockstep:
-    """Steps k fused replicas through an epoch.
+    """Steps k stacked replicas through an epoch.
 
-    Neighbouring rows whose batches have the same size step at once, so that a step costs the same Python code for any
+    Neighboring rows whose batches have the same size step at once, so that a step costs the same Python code for any
     k. At the end of an epoch, where sizes differ, a step may take a few turns; rows without samples left are skipped.
     """
 
-    def __init__(self, fused: Fused, lengths: Sequence[int], batch_size: int) -> None:
-        self.fused = fused
+    def __init__(self, stacked: StackedReplicas, lengths: Sequence[int], batch_size: int) -> None:
+        self.stacked = stacked
         self.batch_size = batch_size
         self.sizes = list(zip_longest(*(batch_sizes(length, batch_size) for length in lengths), fillvalue=0))
         """For each step, how many samples each replica has."""
         self.turns = [list(_equal_runs(sizes)) for sizes in self.sizes]
         self._weights = torch.tensor(self.sizes, dtype=torch.float64)
-        self._losses = torch.zeros(len(self.sizes), fused.k, device=fused.device)
+        self._losses = torch.zeros(len(self.sizes), stacked.k, device=stacked.device)
         self._logged = 0
 
     def shapes(self, epochs: int) -> Counter[Shape]:
@@ -65,14 +65,14 @@ class Lockstep:
 
     def epoch(self, orders: Sequence[Tensor]) -> Iterator[int]:
         """Train on the samples in these orders, one for each replica, and yield the number of each step, from 1."""
-        table = torch.nn.utils.rnn.pad_sequence(list(orders), batch_first=True).to(self.fused.device)
+        table = torch.nn.utils.rnn.pad_sequence(list(orders), batch_first=True).to(self.stacked.device)
         self._logged = 0
         self._losses.zero_()
         for step, turn in enumerate(self.turns):
             start = step * self.batch_size
-            self.fused.advance()
+            self.stacked.advance()
             for rows, size in turn:
-                self._losses[step, rows] = self.fused.learn(table[rows, start : start + size], rows)
+                self._losses[step, rows] = self.stacked.learn(table[rows, start : start + size], rows)
             yield step + 1
 
     def window(self, step: int) -> tuple[list[float], list[float]]:
@@ -80,7 +80,7 @@ class Lockstep:
         steps = slice(self._logged, step)
         self._logged = step
         weights = self._weights[steps]
-        factors = weights.clamp(max=1) if getattr(self.fused.loss, "is_sum", False) else weights
+        factors = weights.clamp(max=1) if getattr(self.stacked.loss, "is_sum", False) else weights
         sums = torch.where(weights > 0, self._losses[steps].cpu().double() * factors, 0.0).sum(0)
         return sums.tolist(), weights.sum(0).tolist()
 
@@ -111,15 +111,17 @@ MOST_SPREADS = 8
 """The spread is recorded of the first replicas only: writing a thousand of them would take longer than the steps."""
 
 
-class FusedTraining(ABC):
-    """Trains fused replicas epoch by epoch; a subclass says what the replicas are.
+class StackedTraining(ABC):
+    """Trains stacked replicas epoch by epoch; a subclass says what the replicas are.
 
-    They are the workers of one task (`ReplicaTraining`: rounds, one supervisor, checkpoints) or independent tasks
-    (`FoldTraining`: one supervisor for each, and rounds among its workers).
+    They are the workers of one task (`ReplicaTraining`: rounds, one coordinator, checkpoints) or independent tasks
+    (`FoldTraining`: one coordinator for each, and rounds among its workers).
     """
 
-    def __init__(self, fused: Fused, lockstep: Lockstep, epochs: int, stopwatch: Stopwatch, emit: Emit) -> None:
-        self.fused = fused
+    def __init__(
+        self, stacked: StackedReplicas, lockstep: Lockstep, epochs: int, stopwatch: Stopwatch, emit: Emit
+    ) -> None:
+        self.stacked = stacked
         self.lockstep = lockstep
         self.epochs = epochs
         self.stopwatch = stopwatch
@@ -136,7 +138,7 @@ class FusedTraining(ABC):
         while self.epoch < self.epochs:
             self._train_epoch()
             stop = self.end_epoch()
-            for name, size in memory_use(self.fused.device).items():
+            for name, size in memory_use(self.stacked.device).items():
                 self.emit_metric(self._emit_training, name, size, self.last_step)
             self.time.lap("evaluate")
             self.epoch = self.epochs if stop else self.epoch + 1
@@ -192,12 +194,12 @@ class FusedTraining(ABC):
 
     def _prepare(self, emits: Sequence[Emit]) -> None:
         with random_turn():
-            not_captured = self.fused.prepare(self.lockstep.shapes(self.epochs - self.epoch))
-        if self.fused.failure:
-            raise ModelError(f"the model failed on its first batch: {self.fused.failure}")
+            not_captured = self.stacked.prepare(self.lockstep.shapes(self.epochs - self.epoch))
+        if self.stacked.failure:
+            raise ModelError(f"the model failed on its first batch: {self.stacked.failure}")
         for emit in emits:
-            if self.fused.description:
-                emit(Note(at=self.stopwatch.now(), text=self.fused.description))
+            if self.stacked.description:
+                emit(Note(at=self.stopwatch.now(), text=self.stacked.description))
             if not_captured:
                 emit(Warned(at=self.stopwatch.now(), text=describe_slow_steps(not_captured)))
 
@@ -205,7 +207,7 @@ class FusedTraining(ABC):
         time, first = self.time, self.first_step
         time.epoch = self.epoch
         with random_turn():
-            _seed_replicas(self.fused, self.seeds())
+            _seed_replicas(self.stacked, self.seeds())
         orders = self.orders()
         time.skip()
         for step in _in_turns(self.lockstep.epoch(orders)):
@@ -228,7 +230,7 @@ class FusedTraining(ABC):
     def emit_losses(self, emit: Emit, step: int, total: float, samples: float) -> None:
         """Report the mean loss of a replica since the last time, if it had samples, and the learning rate."""
         values = {"loss": total / samples} if samples else {}
-        values["lr"] = self.fused.rates.at(self.fused.steps - 1)
+        values["lr"] = self.stacked.lr_schedule.at(self.stacked.steps - 1)
         for name, value in values.items():
             self.emit_metric(emit, name, value, step)
 
@@ -260,7 +262,7 @@ class FusedTraining(ABC):
         training, classes = task.experiment.training, task.splits.classes
         with random_turn():
             return evaluate_share(
-                self.fused.stack.network_at(row),
+                self.stacked.stack.network_at(row),
                 part,
                 torch.arange(len(part)),
                 choose_loss(training, classes, task.splits.loss_unit),
@@ -279,7 +281,7 @@ class FusedTraining(ABC):
         return self.evaluated(task, row, "test", stored_predictions.LIMIT)
 
     def epoch_trained(self, loss: float, samples: float, share: EvaluatedShare | None) -> EpochTrained:
-        """Return the message to the supervisor that ends an epoch."""
+        """Return the message to the coordinator that ends an epoch."""
         return EpochTrained(
             epoch=self.epoch,
             step=self.last_step,
@@ -290,20 +292,22 @@ class FusedTraining(ABC):
         )
 
     def finished(self, row: int, steps: int, share: EvaluatedShare | None, *, bytes_moved: int = 0) -> Finished:
-        """Return the message to the supervisor that ends the training, with the weights of one replica."""
+        """Return the message to the coordinator that ends the training, with the weights of one replica."""
         return Finished(
             step=steps,
             seconds=self.time.seconds,
             times=dict(self.time.times),
             bytes_moved=bytes_moved,
             share=share,
-            weights={name: tensor.cpu() for name, tensor in self.fused.state(row).items()},
+            weights={name: tensor.cpu() for name, tensor in self.stacked.state(row).items()},
             memory=peak_memory(),
         )
 
 
-def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, gradients_only: bool = False) -> Fused:
-    """Return k fused replicas of a task's network."""
+def make_stacked(
+    task: Task, k: int, *, scale: float = 1.0, warmup: float | None, gradients_only: bool = False
+) -> StackedReplicas:
+    """Return k stacked replicas of a task's network."""
     found = resident(task.splits.train)
     if found is None:
         raise ExperimentError(
@@ -314,16 +318,25 @@ def make_fused(task: Task, k: int, *, scale: float = 1.0, warmup: float | None, 
     if (reason := cannot_step_together(task.experiment)) is not None:
         raise ExperimentError(reason)
     network = make_network(task).to(devices.resolve(machine.device))
-    rates = plan_rates(
+    lr_schedule = plan_lr_schedule(
         training,
         network,
         steps_per_epoch=task.steps_per_epoch,
-        rate_scale=scale,
+        lr_scale=scale,
         labels_per_sample=task.splits.labels_per_sample,
         warmup=warmup,
     )
     loss = choose_loss(training, task.splits.classes, task.splits.loss_unit)
-    return Fused(network, k, training, loss, found[0], rates=rates, method=machine.fused, gradients_only=gradients_only)
+    return StackedReplicas(
+        network,
+        k,
+        training,
+        loss,
+        found[0],
+        lr_schedule=lr_schedule,
+        method=machine.stacking,
+        gradients_only=gradients_only,
+    )
 
 
 def resident_numbers(part: Part) -> Tensor | None:
@@ -359,36 +372,36 @@ def _in_turns(steps: Iterator[int]) -> Iterator[int]:
         yield step
 
 
-def _seed_replicas(fused: Fused, seeds: Sequence[Seed]) -> None:
+def _seed_replicas(stacked: StackedReplicas, seeds: Sequence[Seed]) -> None:
     """Give each replica the random generator it would have alone, as far as the method of stepping allows."""
     states = []
-    for seed in seeds if fused.has_own_generators else []:
+    for seed in seeds if stacked.has_own_generators else []:
         seed_everything(*seed)
         states.append(torch.get_rng_state())
-    fused.seed(states)
+    stacked.seed(states)
     seed_everything(*seeds[0])
 
 
-class ReplicaTraining(FusedTraining):
+class ReplicaTraining(StackedTraining):
     """The replicas of one task, which average in rounds."""
 
     def __init__(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> None:
-        training, division = task.experiment.training, task.division
+        training, parallel = task.experiment.training, task.parallel
         self.task = task
         self.emit = emit
         self.resumption = resumption
-        self.by_gradients = division.average == "gradients"
-        fused = make_fused(
+        self.by_gradients = parallel.average == "gradients"
+        stacked = make_stacked(
             task,
             task.workers,
-            scale=rate_scale(task.experiment),
+            scale=lr_scale(task.experiment),
             warmup=warmup_epochs(task.experiment),
             gradients_only=self.by_gradients,
         )
-        lockstep = Lockstep(fused, [len(shard) for shard in task.shards], training.samples_per_step)
-        super().__init__(fused, lockstep, training.epochs, stopwatch, emit)
-        self.rounds = StackedRounds(division, fused, [float(len(shard)) for shard in task.shards])
-        self.supervisor = Supervisor(task, stopwatch, emit, resumption.manifest if resumption else None)
+        lockstep = Lockstep(stacked, [len(shard) for shard in task.shards], training.samples_per_step)
+        super().__init__(stacked, lockstep, training.epochs, stopwatch, emit)
+        self.rounds = StackedRounds(parallel, stacked, [float(len(shard)) for shard in task.shards])
+        self.coordinator = Coordinator(task, stopwatch, emit, resumption.manifest if resumption else None)
         self.best: dict[str, Any] | None = None
         self._numbers = resident_numbers(task.splits.train)
         self.loss, self.samples = 0.0, 0.0
@@ -397,10 +410,10 @@ class ReplicaTraining(FusedTraining):
         """Train to the end."""
         if self.resumption is not None:
             self._resume(self.resumption.state(0))
-        self.supervisor.start(resumed=self.resumption is not None)
+        self.coordinator.start(resumed=self.resumption is not None)
         self.train_epochs([self.emit])
         self._finish()
-        return Outcome.of(self.supervisor)
+        return Outcome.of(self.coordinator)
 
     def seeds(self) -> list[Seed]:
         """Return a seed for each rank, as its worker would have."""
@@ -411,7 +424,7 @@ class ReplicaTraining(FusedTraining):
         self.loss, self.samples = 0.0, 0.0
         seed = self.task.experiment.training.seed
         orders = [order(shard, seed, self.epoch, rank) for rank, shard in enumerate(self.task.shards)]
-        return [select(self._numbers, one) for one in orders]
+        return [select(self._numbers, order) for order in orders]
 
     def after_step(self, step: int) -> None:
         """Carry out the round that is due."""
@@ -422,8 +435,8 @@ class ReplicaTraining(FusedTraining):
     def check_metrics(self) -> bool:
         """Try the user's own metrics on the first replica; one that fails stops the run."""
         self.time.lap("compute")
-        check_metrics(self.task, self.fused.stack.network_at(0))
-        if text := check_outputs(self.task, self.fused.stack.network_at(0)):
+        check_metrics(self.task, self.stacked.stack.network_at(0))
+        if text := check_outputs(self.task, self.stacked.stack.network_at(0)):
             self.emit(Warned(at=self.stopwatch.now(), text=text))
         self.time.lap("evaluate")
         return False
@@ -451,76 +464,76 @@ class ReplicaTraining(FusedTraining):
         with self._evaluated_mean() as share:
             seconds = self.time.seconds
             message = Evaluated(epoch=self.epoch, step=self.last_step, seconds=seconds, share=share)
-            return self.supervisor.decide([message]).stop
+            return self.coordinator.decide([message]).stop
 
     def end_epoch(self) -> bool:
         """Evaluate the mean of all replicas, which then continue from their own weights."""
         with self._evaluated_mean() as share:
-            decision = self.supervisor.decide([self.epoch_trained(self.loss, self.samples, share)])
+            decision = self.coordinator.decide([self.epoch_trained(self.loss, self.samples, share)])
             if decision.best and self.task.experiment.training.patience is not None:
-                self.best = self.fused.state(0)
+                self.best = self.stacked.state(0)
         if decision.loss is not None:
-            self.fused.rates.observe(decision.loss, decision.metric)
+            self.stacked.lr_schedule.observe(decision.loss, decision.metric)
         return decision.stop
 
     @contextmanager
     def _evaluated_mean(self) -> Iterator[EvaluatedShare | None]:
         """Give all replicas their mean, and yield what the evaluation part says of it; then put the weights back."""
-        own = self.fused.stack.matrix.clone()
+        own = self.stacked.stack.matrix.clone()
         self.rounds.use_mean_of_replicas()
         yield self.evaluated_while_training(self.task, 0)
-        self.fused.stack.matrix.copy_(own)
+        self.stacked.stack.matrix.copy_(own)
 
     def save(self) -> None:
         """Save the state of all replicas."""
         folder, problem = self.task.checkpoints, ""
         if folder is not None:
             state = {
-                "replicas": self.fused.tensors(),
-                "steps": self.fused.steps,
+                "replicas": self.stacked.tensors(),
+                "steps": self.stacked.steps,
                 "rounds": self.rounds.state(),
                 "epoch": self.epoch,
                 "best": self.best,
                 "seconds": self.time.seconds,
                 "times": self.time.times,
-                **self.fused.rates.state(),
+                **self.stacked.lr_schedule.state(),
             }
             try:
                 tensor_file.save(state, folder / checkpoint.file_name(self.epoch, 0))
             except StoreError as error:
                 problem = str(error)
-        self.supervisor.decide([Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)])
+        self.coordinator.decide([Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)])
         self.time.lap("save")
 
     def _resume(self, state: dict[str, Any]) -> None:
-        own = self.fused.tensors()
+        own = self.stacked.tensors()
         try:
             for name, tensor in state["replicas"].items():
                 own[name].copy_(tensor)
         except (RuntimeError, KeyError) as error:
             raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
         self.rounds.load(state["rounds"])
-        self.fused.rates.load(state)
-        self.fused.steps, self.epoch, self.best = state["steps"], state["epoch"], state["best"]
+        self.stacked.lr_schedule.load(state)
+        self.stacked.steps, self.epoch, self.best = state["steps"], state["epoch"], state["best"]
         self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
 
     def _finish(self) -> None:
         self.time.skip()
         self.rounds.use_mean_of_replicas()
-        if not self.task.ends_equal(self.fused.steps):
+        if not self.task.ends_equal(self.stacked.steps):
             self.time.lap("communicate")
         if self.best is not None:
-            self.fused.load(0, self.best)
+            self.stacked.load(0, self.best)
         share = self.evaluated_at_the_end(self.task, 0)
         self.time.lap("evaluate")
         moved = int(max(self.rounds.bytes_moved))
-        self.supervisor.decide([self.finished(0, self.fused.steps, share, bytes_moved=moved)])
+        self.coordinator.decide([self.finished(0, self.stacked.steps, share, bytes_moved=moved)])
 
 
-class FusedEngine(Engine):
+class OneDevice(Engine):
     """Trains several workers on one GPU, or on the CPU if requested."""
 
-    name = "fused"
+    name = "one-device"
 
     @classmethod
     def supports(cls, experiment: Experiment, world: World | None) -> str | None:
@@ -540,27 +553,27 @@ class FusedEngine(Engine):
 
 def cannot_step_together(experiment: Experiment) -> str | None:
     """Return what replicas that step together on one device cannot do, in a sentence; None if they can do all of it."""
-    training, division = experiment.training, experiment.division
+    training, parallel = experiment.training, experiment.parallel
     if training.precision == "fp16":
         return 'training.precision = "fp16" is not supported for replicas on one device; use "bf16"'
     if training.ema is not None:
         return (
             f"training.ema = {training.ema:g} is not supported for replicas that step together on one device; leave it "
-            'unset, or set division.fold_mode to "fold-by-fold"'
+            'unset, or set parallel.fold_mode to "fold-by-fold"'
         )
     if training.accumulate > 1:
         return (
             f"training.accumulate = {training.accumulate}: replicas on one device fit into memory already; set it "
-            'to 1, or division.fold_mode to "fold-by-fold"'
+            'to 1, or parallel.fold_mode to "fold-by-fold"'
         )
     if training.activation_checkpointing:
         return (
             "training.activation_checkpointing is not supported for replicas that step together on one device; leave "
-            'it unset, or set division.fold_mode to "fold-by-fold"'
+            'it unset, or set parallel.fold_mode to "fold-by-fold"'
         )
-    if division.workers > 1 and make_strategy(division).asynchronous:
+    if parallel.workers > 1 and make_strategy(parallel).asynchronous:
         return (
-            f'division.strategy = "{division.strategy}" has no rounds, but replicas on one device step '
+            f'parallel.strategy = "{parallel.strategy}" has no rounds, but replicas on one device step '
             "together; use a strategy with rounds, such as allreduce"
         )
     return None

@@ -31,9 +31,9 @@ from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.machine import cores, devices, facts
 from tenfold.machine.cores import NOT_PINNED, CoreMap, cpu_count_of, plan
-from tenfold.mixing.builders import rate_scale
+from tenfold.mixing.builders import lr_scale
 from tenfold.models import parameter_count
-from tenfold.training import base_rate
+from tenfold.training import base_lr
 from tenfold.training.measures import check_labels, check_target, compares_numbers, takes_any_labels
 from tenfold.training.schedules import check_own_schedule
 from tenfold.workers.task import Task, make_network
@@ -58,7 +58,7 @@ def prepare(
     `splits` are the data, if they are loaded already.
     """
     machine = experiment.machine
-    workers = 1 if steps_together(experiment) else experiment.division.workers
+    workers = 1 if steps_together(experiment) else experiment.parallel.workers
     per_worker, pinned = assign_cores(machine, workers, cores.budget())
     if not cores.use_threads_that_exist() and workers == 1:
         per_worker = 1
@@ -145,11 +145,11 @@ def describe(task: Task) -> dict[str, Any]:
         "packages": machine.pop("packages"),
         "command": _command(),
         "code": _commit(),
-        "own_files": own_files(task.experiment),
+        "user_files": user_files(task.experiment),
         "parameters": parameter_count(network),
         "lr": {
-            "base": base_rate(task.experiment.training, network, splits.labels_per_sample),
-            "scale": rate_scale(task.experiment),
+            "base": base_lr(task.experiment.training, network, splits.labels_per_sample),
+            "scale": lr_scale(task.experiment),
         },
         "data": {
             "name": splits.name,
@@ -201,7 +201,7 @@ def audit(task: Task) -> dict[str, Any]:
     if classes is not None and classes <= MOST_CLASSES_COUNTED and labels is not None and labels.min() >= 0:
         counts = [np.bincount(labels[shard], minlength=classes).tolist() for shard in task.shards]
     return {
-        "kind": task.experiment.division.shards,
+        "kind": task.experiment.parallel.shards,
         "samples": [len(shard) for shard in task.shards],
         "classes": counts,
         "once": None
@@ -210,20 +210,20 @@ def audit(task: Task) -> dict[str, Any]:
     }
 
 
-def own_files(experiment: Experiment) -> dict[str, str]:
+def user_files(experiment: Experiment) -> dict[str, str]:
     """Return a digest of each file, folder or module of the user's that an experiment names, by its name there.
 
     It changes when the file does, or the names, sizes or times of the files in a folder. What a module imports is not
     looked at.
     """
     name = experiment.data.name
-    found = own_modules(experiment)
+    found = user_modules(experiment)
     if isinstance(name, str) and ":" not in name and name not in SOURCES and names_data_file(name):
         found[name] = _digest(Path(name).expanduser())
     return found
 
 
-def own_modules(experiment: Experiment) -> dict[str, str]:
+def user_modules(experiment: Experiment) -> dict[str, str]:
     """Return a digest of each module of the user's that an experiment names, by its name there."""
     return module_digests(experiment.import_paths)
 
@@ -253,11 +253,11 @@ def _digest(path: Path | None) -> str:
 def _listed(folder: Path) -> list[tuple[str, int, int]]:
     """Return the names, sizes and times of the files in a folder, without links to what is not there."""
     found = []
-    for one in sorted(folder.rglob("*")):
+    for path in sorted(folder.rglob("*")):
         with suppress(FileNotFoundError):  # removed meanwhile
-            if one.is_file():
-                stat = one.stat()
-                found.append((str(one.relative_to(folder)), stat.st_size, stat.st_mtime_ns))
+            if path.is_file():
+                stat = path.stat()
+                found.append((str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns))
     return found
 
 

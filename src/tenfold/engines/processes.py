@@ -28,7 +28,7 @@ from tenfold.training.flat import exchange_size, state_shapes
 from tenfold.transport import clean_up_orphans
 from tenfold.transport.segment import StopReason
 from tenfold.workers.channels import SharedChannels
-from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.elastic import Replacement
 from tenfold.workers.fork_server import check_may_start, start_server
 from tenfold.workers.pool import WorkerPool
@@ -47,7 +47,7 @@ class Processes(Engine):
     def supports(cls, experiment: Experiment, world: World | None) -> str | None:
         """Return why processes of this machine cannot train the experiment."""
         machine = experiment.machine
-        if experiment.division.workers > 1 and not trains_on_cpu(experiment):
+        if experiment.parallel.workers > 1 and not trains_on_cpu(experiment):
             return (
                 f'machine.engine = "{machine.engine}" runs several workers on CPU only, but machine.device = '
                 f'"{machine.device}"; use auto, with which all step together on one GPU, or start one rank per GPU '
@@ -58,7 +58,7 @@ class Processes(Engine):
     @classmethod
     def is_usual(cls, experiment: Experiment, world: World | None) -> bool:
         """Return whether there are several workers on the CPU, which no launcher started."""
-        several = experiment.division.workers > 1 and not is_launched(experiment, world)
+        several = experiment.parallel.workers > 1 and not is_launched(experiment, world)
         return several and not steps_together(experiment)
 
     def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
@@ -78,7 +78,7 @@ class Processes(Engine):
             task = divide_among(task, len(resumption.ranks))
         machine = task.experiment.machine
         elastic = self.can_continue and machine.on_failure == "continue" and task.workers > 1
-        supervisor = Supervisor(task, stopwatch, emit, resumption.manifest if resumption else None)
+        coordinator = Coordinator(task, stopwatch, emit, resumption.manifest if resumption else None)
         ranks = self._ranks_by_process(task)
         with closing(_make_channels(task)) as channels, closing(TaskSnapshot(task)) as snapshot:
             setup = WorkerSetup(
@@ -91,17 +91,17 @@ class Processes(Engine):
                 elastic=elastic,
             )
             pool = WorkerPool(len(ranks), run_workers, (setup,), ranks=ranks, stall_after=machine.stall_after)
-            replacement = Replacement(pool, channels, supervisor, machine.replacements) if elastic else None
+            replacement = Replacement(pool, channels, coordinator, machine.replacements) if elastic else None
             try:
-                supervisor.start(resumed=resumption is not None)
-                self._supervise(pool, supervisor, emit, replacement)
+                coordinator.start(resumed=resumption is not None)
+                self._coordinate(pool, coordinator, emit, replacement)
                 pool.join()
             except WorkerLost as error:
                 channels.stop(StopReason.DIED, error.rank)
                 raise
             finally:
                 pool.end()
-        return Outcome.of(supervisor)
+        return Outcome.of(coordinator)
 
     def _ranks_by_process(self, task: Task) -> list[range]:
         """Return the ranks of the workers in each process."""
@@ -111,7 +111,9 @@ class Processes(Engine):
         """Return when each worker's steps end [steps, workers], where that is predicted and not left to the machine."""
         return None
 
-    def _supervise(self, pool: WorkerPool, supervisor: Supervisor, emit: Emit, replacement: Replacement | None) -> None:
+    def _coordinate(
+        self, pool: WorkerPool, coordinator: Coordinator, emit: Emit, replacement: Replacement | None
+    ) -> None:
         """Pass events on, and answer the workers whenever all have sent the same kind of message, until all finish.
 
         Without `replacement`, the loss of a worker ends this.
@@ -132,7 +134,7 @@ class Processes(Engine):
                     awaited = replacement.roster.members if replacement is not None else range(len(pool.processes))
                     if not received or len(received) < len(awaited):
                         continue
-                    if _answer_all(received, pool, supervisor, replacement):
+                    if _answer_all(received, pool, coordinator, replacement):
                         return
                     received = {}
             except WorkerLost as lost:
@@ -148,11 +150,14 @@ def divide_among(task: Task, workers: int) -> Task:
 
 
 def _answer_all(
-    received: dict[int, tuple[Message, ...]], pool: WorkerPool, supervisor: Supervisor, replacement: Replacement | None
+    received: dict[int, tuple[Message, ...]],
+    pool: WorkerPool,
+    coordinator: Coordinator,
+    replacement: Replacement | None,
 ) -> bool:
-    """Send all processes what the supervisor decides on their messages; return whether the training has finished."""
+    """Send all processes what the coordinator decides on their messages; return whether the training has finished."""
     messages = [message for process in sorted(received) for message in received[process]]
-    decision = supervisor.decide(messages)
+    decision = coordinator.decide(messages)
     for process in received:
         pool.send(process, decision)
     if replacement is not None:
@@ -171,12 +176,12 @@ def _pass_on(events: list[Event], emit: Emit, warned: set[str]) -> None:
 
 
 def _make_channels(task: Task) -> SharedChannels:
-    division, network = task.experiment.division, make_network(task)
+    parallel, network = task.experiment.parallel, make_network(task)
     return SharedChannels(
         task.workers,
         flat_size(network),
-        strategy=make_strategy(division),
-        gradient_numel=exchange_size(network) if division.needs_gradient_buffer else 0,
+        strategy=make_strategy(parallel),
+        gradient_numel=exchange_size(network) if parallel.needs_gradient_buffer else 0,
         shapes=state_shapes(network),
     )
 

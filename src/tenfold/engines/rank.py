@@ -32,7 +32,7 @@ from tenfold.transport import Network
 from tenfold.transport.codec import describe_tensor, empty_tensors, register
 from tenfold.transport.meeting import REPORT_STOP
 from tenfold.transport.network import LEAVE_SECONDS
-from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.task import Decision, Message, Saved, Task
 
 
@@ -162,7 +162,7 @@ def _described(task: Task, size: int) -> dict[str, Any]:
         counts = [len(_rows(task, name, rank)) for rank in range(size)]
         samples = tree_map(lambda tensor: describe_tensor(tensor[0]), part.x)
         parts[name] = (samples, describe_tensor(part.y), counts)
-    about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in PARTS}
+    about = {field.name: getattr(task.splits, field.name) for field in fields(task.splits) if field.name not in PARTS}
     if task.splits.groups is not None:
         about["groups"] = task.splits.groups.tolist()
     about["numbers"] = {}  # rank 0 records for all
@@ -196,9 +196,11 @@ class EndedByLauncher(WorkerLost):
 class RankConnection:
     """Sends a rank's events and messages to rank 0, which answers all ranks."""
 
-    def __init__(self, network: Network, emit: Emit | None, supervisor: Supervisor | None, folder: Path | None) -> None:
+    def __init__(
+        self, network: Network, emit: Emit | None, coordinator: Coordinator | None, folder: Path | None
+    ) -> None:
         self._network = network
-        self._supervisor = supervisor
+        self._coordinator = coordinator
         self._folder = folder
         self._events: list[Event] = []
         self._emit = emit
@@ -212,11 +214,11 @@ class RankConnection:
         heard = self._network.gather((self._events, message))
         self._events.clear()
         decision = None
-        if self._supervisor is not None and self._emit is not None:
+        if self._coordinator is not None and self._emit is not None:
             for events, _ in heard[1:]:
                 for event in events:
                     self._emit(event)
-            decision = self._supervisor.decide([said for _, said in heard])
+            decision = self._coordinator.decide([said for _, said in heard])
         answer: Decision = self._network.broadcast(decision)
         if isinstance(message, Saved) and answer.saved and self._folder is not None:
             clear(self._folder, self._network.rank, but=message.epoch)

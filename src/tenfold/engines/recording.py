@@ -18,7 +18,7 @@ from tenfold.runs.recorder import EventDispatcher
 from tenfold.runs.storage.claim import check_claim
 from tenfold.runs.store import absolute
 from tenfold.runs.stored_predictions import Predictions
-from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.task import Task
 
 
@@ -34,9 +34,9 @@ class Outcome:
     """By part, the outputs to store with the run."""
 
     @classmethod
-    def of(cls, supervisor: Supervisor) -> "Outcome":
-        """Return the outcome that a supervisor holds at the end of training."""
-        return cls(supervisor.result, supervisor.weights, supervisor.outputs, supervisor.predictions)
+    def of(cls, coordinator: Coordinator) -> "Outcome":
+        """Return the outcome that a coordinator holds at the end of training."""
+        return cls(coordinator.result, coordinator.weights, coordinator.outputs, coordinator.predictions)
 
 
 Train = Callable[[Task, Stopwatch, Emit, Resumption | None], Outcome]

@@ -17,7 +17,7 @@ from tenfold.training import flat_size
 from tenfold.training.randomness import training_rng
 from tenfold.training.replica import set_matmul_precision
 from tenfold.workers.channels import single_worker_channels
-from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.task import Decision, Message, Task, make_network
 from tenfold.workers.worker import Worker
 
@@ -30,14 +30,14 @@ class Serial(Engine):
     @classmethod
     def supports(cls, experiment: Experiment, world: World | None) -> str | None:
         """Return why one process cannot train the experiment."""
-        if (workers := experiment.division.workers) > 1:
-            return f'machine.engine = "serial" runs one worker, but division.workers = {workers}; use auto or processes'
+        if (workers := experiment.parallel.workers) > 1:
+            return f'machine.engine = "serial" runs one worker, but parallel.workers = {workers}; use auto or processes'
         return require_no_ranks(cls.name, world) or require_launcher_for_transport(experiment)
 
     @classmethod
     def is_usual(cls, experiment: Experiment, world: World | None) -> bool:
         """Return whether there is one worker, which no launcher started."""
-        return experiment.division.workers == 1 and not is_launched(experiment, world)
+        return experiment.parallel.workers == 1 and not is_launched(experiment, world)
 
     def __init__(self, progress: WorkerProgress | None = None) -> None:
         """Publish progress to `progress`, for the process that watches this one, if one does."""
@@ -64,16 +64,16 @@ class Serial(Engine):
     def _run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None) -> Outcome:
         device = devices.resolve(task.experiment.machine.device)
         network = make_network(task).to(device)
-        supervisor = Supervisor(task, stopwatch, emit, resumption.manifest if resumption else None)
-        channels = single_worker_channels(flat_size(network), device, make_strategy(task.experiment.division))
+        coordinator = Coordinator(task, stopwatch, emit, resumption.manifest if resumption else None)
+        channels = single_worker_channels(flat_size(network), device, make_strategy(task.experiment.parallel))
 
         def report(message: Message) -> Decision:
             with self._progress.allow_more_time():
-                return supervisor.decide([message])
+                return coordinator.decide([message])
 
         worker = Worker(task, network, channels, stopwatch, emit, report, self._progress)
         if resumption is not None:
             worker.resume(resumption.state(0))
-        supervisor.start(resumed=resumption is not None)
+        coordinator.start(resumed=resumption is not None)
         worker.train()
-        return Outcome.of(supervisor)
+        return Outcome.of(coordinator)

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from tenfold.data import order
 from tenfold.engines.one_device import (
-    FusedTraining,
     Lockstep,
     Seed,
+    StackedTraining,
     find_diverged,
-    make_fused,
+    make_stacked,
     on_device,
     resident_numbers,
     select,
@@ -20,11 +20,11 @@ from tenfold.engines.one_device import (
 from tenfold.engines.recording import Outcome
 from tenfold.engines.stacked_rounds import StackedRounds
 from tenfold.errors import ExperimentError, TenfoldError
-from tenfold.mixing.builders import rate_scale, warmup_epochs
+from tenfold.mixing.builders import lr_scale, warmup_epochs
 from tenfold.models.networks import scaling_buffers
 from tenfold.runs import Emit, Event, Stopwatch, Warned
 from tenfold.training.stacked_replicas import resident
-from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.model_errors import check_metrics, check_outputs, make_divergence_error
 from tenfold.workers.task import Task
 
@@ -39,46 +39,50 @@ def train_folds(tasks: Sequence[Task], stopwatch: Stopwatch, emits: Sequence[Emi
         return FoldTraining(tasks, stopwatch, emits).train()
 
 
-class FoldTraining(FusedTraining):
+class FoldTraining(StackedTraining):
     """Independent tasks, in each of which the workers average in rounds; one that fails does not stop the others.
 
-    The workers of a task are neighbouring rows, of which the first stands for all after their mean was taken.
+    The workers of a task are neighboring rows, of which the first stands for all after their mean was taken.
     """
 
     def __init__(self, tasks: Sequence[Task], stopwatch: Stopwatch, emits: Sequence[Emit]) -> None:
         _check_compatible(tasks)
         experiment = tasks[0].experiment
-        training, workers = experiment.training, experiment.division.workers
-        self.by_gradients = workers > 1 and experiment.division.average == "gradients"
+        training, workers = experiment.training, experiment.parallel.workers
+        self.by_gradients = workers > 1 and experiment.parallel.average == "gradients"
         longest = max(tasks, key=lambda task: task.steps_per_epoch)
-        fused = make_fused(
+        stacked = make_stacked(
             longest,
             len(tasks) * workers,
-            scale=rate_scale(experiment),
+            scale=lr_scale(experiment),
             warmup=warmup_epochs(experiment),
             gradients_only=self.by_gradients,
         )
-        if fused.rates.wants_metric:
+        if stacked.lr_schedule.wants_metric:
             raise ExperimentError(
-                f"training.schedule = {training.rate_schedule} looks at a metric, and folds that train together on one "
-                'device have one learning rate; set division.fold_mode = "folds-over-workers"'
+                f"training.schedule = {training.lr_schedule_name} looks at a metric, and folds that train together on "
+                'one device have one learning rate; set parallel.fold_mode = "folds-over-workers"'
             )
         self.rows = [slice(index * workers, (index + 1) * workers) for index in range(len(tasks))]
         """The replicas of each task."""
         for task, rows in zip(tasks, self.rows, strict=True):
             for row in range(rows.start, rows.stop):
-                fused.stack.write(row, scaling_buffers(task.splits.scaling))
+                stacked.stack.write(row, scaling_buffers(task.splits.scaling))
         lengths = [len(shard) for task in tasks for shard in task.shards]
         super().__init__(
-            fused, Lockstep(fused, lengths, training.samples_per_step), training.epochs, stopwatch, self._emit_to_all
+            stacked,
+            Lockstep(stacked, lengths, training.samples_per_step),
+            training.epochs,
+            stopwatch,
+            self._emit_to_all,
         )
         self.tasks = tasks
         self.emits = emits
         self.rounds = [
-            StackedRounds(task.division, fused, [float(len(shard)) for shard in task.shards], rows)
+            StackedRounds(task.parallel, stacked, [float(len(shard)) for shard in task.shards], rows)
             for task, rows in zip(tasks, self.rows, strict=True)
         ]
-        self.supervisors = [Supervisor(task, stopwatch, emit) for task, emit in zip(tasks, emits, strict=True)]
+        self.coordinators = [Coordinator(task, stopwatch, emit) for task, emit in zip(tasks, emits, strict=True)]
         self.outcomes: dict[int, Outcome | TenfoldError] = {}
         self.best: dict[int, dict[str, Any]] = {}
         self.losses, self.samples, self.steps = [0.0] * len(tasks), [0.0] * len(tasks), [0] * len(tasks)
@@ -91,8 +95,8 @@ class FoldTraining(FusedTraining):
 
     def train(self) -> list[Outcome | TenfoldError]:
         """Train all to the end; a task that fails has its error in place of an outcome."""
-        for supervisor in self.supervisors:
-            supervisor.start(resumed=False)
+        for coordinator in self.coordinators:
+            coordinator.start(resumed=False)
         self.train_epochs(self.emits)
         for index in self.unfinished:
             self._finish(index)
@@ -130,8 +134,8 @@ class FoldTraining(FusedTraining):
         self.time.lap("compute")
         for index in self.unfinished:
             try:
-                check_metrics(self.tasks[index], self.fused.stack.network_at(self.rows[index].start))
-                if text := check_outputs(self.tasks[index], self.fused.stack.network_at(self.rows[index].start)):
+                check_metrics(self.tasks[index], self.stacked.stack.network_at(self.rows[index].start))
+                if text := check_outputs(self.tasks[index], self.stacked.stack.network_at(self.rows[index].start)):
                     self.emits[index](Warned(at=self.stopwatch.now(), text=text))
             except TenfoldError as error:
                 self.outcomes[index] = error
@@ -165,9 +169,9 @@ class FoldTraining(FusedTraining):
                 with self._mean(index):
                     share = self.evaluated_while_training(task, row)
                     message = self.epoch_trained(self.losses[index], self.samples[index], share)
-                    decision = self.supervisors[index].decide([message])
+                    decision = self.coordinators[index].decide([message])
                     if decision.best and task.experiment.training.patience is not None:
-                        self.best[index] = self.fused.state(row)
+                        self.best[index] = self.stacked.state(row)
             except TenfoldError as error:
                 self.outcomes[index] = error
                 continue
@@ -178,7 +182,7 @@ class FoldTraining(FusedTraining):
     @contextmanager
     def _mean(self, index: int) -> Iterator[None]:
         """Give the replicas of a task their mean for the duration of the block, and then their own weights again."""
-        matrix = self.fused.stack.matrix[self.rows[index]]
+        matrix = self.stacked.stack.matrix[self.rows[index]]
         own = matrix.clone()
         self.rounds[index].use_mean_of_replicas()
         try:
@@ -187,19 +191,19 @@ class FoldTraining(FusedTraining):
             matrix.copy_(own)
 
     def _finish(self, index: int) -> None:
-        task, rows, supervisor = self.tasks[index], self.rows[index], self.supervisors[index]
-        own = self.fused.state(rows.start)
+        task, rows, coordinator = self.tasks[index], self.rows[index], self.coordinators[index]
+        own = self.stacked.state(rows.start)
         try:
             with self._mean(index):
                 if index in self.best:
-                    self.fused.load(rows.start, self.best[index])
+                    self.stacked.load(rows.start, self.best[index])
                 share = self.evaluated_at_the_end(task, rows.start)
                 moved = int(max(self.rounds[index].bytes_moved))
-                supervisor.decide([self.finished(rows.start, self.steps[index], share, bytes_moved=moved)])
-            self.outcomes[index] = Outcome.of(supervisor)
+                coordinator.decide([self.finished(rows.start, self.steps[index], share, bytes_moved=moved)])
+            self.outcomes[index] = Outcome.of(coordinator)
         except TenfoldError as error:
             self.outcomes[index] = error
-        self.fused.load(rows.start, own)
+        self.stacked.load(rows.start, own)
 
     def _emit_to_all(self, event: Event) -> None:
         for index in self.unfinished:
@@ -211,7 +215,7 @@ def _check_compatible(tasks: Sequence[Task]) -> None:
     if first.experiment.training.evaluate_every < 1:
         raise ExperimentError(
             "training.evaluate_every must be 1 for folds that train together on one device; "
-            'or set division.fold_mode = "folds-over-workers"'
+            'or set parallel.fold_mode = "folds-over-workers"'
         )
     whole = resident(first.splits.train)
     for task in tasks:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Division
+from tenfold.experiment import Parallel
 from tenfold.mixing import Round, is_round_due
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 from tenfold.mixing.compression import row_lengths
 from tenfold.training.flat import ALIGNMENT
 from tenfold.training.replica import product
 from tenfold.training.stack import ALL
-from tenfold.training.stacked_replicas import Fused
+from tenfold.training.stacked_replicas import StackedReplicas
 
 REMEMBERED = 64
 """How many matrices of rounds are kept on the device."""
@@ -25,25 +25,27 @@ class StackedRounds:
     """The rounds of replicas that average with each other: all of them, or those in some rows, such as those of
     one fold. `workers.trainers.replica_rounds.ReplicaRounds` does the same for one replica."""
 
-    def __init__(self, division: Division, fused: Fused, samples: Sequence[float], rows: slice = ALL) -> None:
-        self.division = division
-        self.strategy = make_strategy(division)
+    def __init__(
+        self, parallel: Parallel, stacked: StackedReplicas, samples: Sequence[float], rows: slice = ALL
+    ) -> None:
+        self.parallel = parallel
+        self.strategy = make_strategy(parallel)
         if self.strategy.asynchronous:
             raise ExperimentError(
-                f'division.strategy = "{division.strategy}" has no rounds, but replicas on one device step '
+                f'parallel.strategy = "{parallel.strategy}" has no rounds, but replicas on one device step '
                 "together; use a strategy with rounds, such as allreduce"
             )
-        self.fused = fused
+        self.stacked = stacked
         self.rows = rows
         self.samples = samples
         self.size = len(samples)
-        self.outer = make_outer(division)
-        self.weights = fused.optimizer.weights[rows]
+        self.outer = make_outer(parallel)
+        self.weights = stacked.optimizer.weights[rows]
         self.outer_state = self.outer.start(self.weights[0])
-        size = self.weights.shape[1] if division.average != "gradients" else len(self.columns)
-        self.compressors = [make_compressor(division, size, self._row_lengths()) for _ in range(self.size)]
+        size = self.weights.shape[1] if parallel.average != "gradients" else len(self.columns)
+        self.compressors = [make_compressor(parallel, size, self._row_lengths()) for _ in range(self.size)]
         self.compressed = self.compressors[0].name != "none"
-        self.reference = self.weights.clone() if self.compressed and division.average != "gradients" else None
+        self.reference = self.weights.clone() if self.compressed and parallel.average != "gradients" else None
         self.count = 0
         self.bytes_moved = [0.0] * self.size
         self._measure_distances = True
@@ -52,21 +54,21 @@ class StackedRounds:
 
     def _row_lengths(self) -> tuple[int, ...]:
         """Return the lengths of the rows of the weight matrices, in the order in which workers would send them."""
-        parameters = list(self.fused.stack.network.parameters())
-        if self.division.average != "gradients":
-            return row_lengths([one.shape for one in parameters], ALIGNMENT)
-        return row_lengths([one.shape for one in parameters if one.requires_grad])
+        parameters = list(self.stacked.stack.network.parameters())
+        if self.parallel.average != "gradients":
+            return row_lengths([parameter.shape for parameter in parameters], ALIGNMENT)
+        return row_lengths([parameter.shape for parameter in parameters if parameter.requires_grad])
 
     @cached_property
     def columns(self) -> Tensor:
         """The columns of the gradients that workers would send: those of trained parameters, without padding."""
-        return self.fused.stack.learnt_columns()
+        return self.stacked.stack.learnt_columns()
 
     def average_weights_if_due(self, step: int) -> None:
         """Carry out the next round if one is due after this step, counted from 1 over the run."""
-        division = self.division
-        if division.average == "gradients" or not is_round_due(
-            step, division.steps_between_rounds, division.local_after
+        parallel = self.parallel
+        if parallel.average == "gradients" or not is_round_due(
+            step, parallel.steps_between_rounds, parallel.local_after
         ):
             return
         round_ = self._next()
@@ -75,19 +77,19 @@ class StackedRounds:
         nbytes = self._compress()
         matrix = self._matrix(round_)
         before = self.weights.clone() if self._measure_distances else None
-        self.fused.mix(matrix, replicas_are_equal=round_.is_exact, rows=self.rows)
+        self.stacked.mix(matrix, replicas_are_equal=round_.is_exact, rows=self.rows)
         if before is not None:
             self._distances = (before - self.weights).norm(dim=1) / self.weights.norm(dim=1).clamp_min(1e-30)
             self._measure_distances = False
-        if self.division.outer != "none":
-            rate = self.fused.rates.at(self.fused.steps - 1)
+        if self.parallel.outer != "none":
+            rate = self.stacked.lr_schedule.at(self.stacked.steps - 1)
             self.weights.copy_(self.outer.update(self.outer_state, self.weights[0].clone(), n=self.size, lr=rate))
         if self.reference is not None:
             self.reference.copy_(self.weights)
-        optimizer = self.fused.optimizer
-        if self.division.optimizer_state == "reset":
+        optimizer = self.stacked.optimizer
+        if self.parallel.optimizer_state == "reset":
             optimizer.forget(self.rows)
-        elif self.division.optimizer_state == "average":
+        elif self.parallel.optimizer_state == "average":
             for role in optimizer.roles.values():
                 role[self.rows].copy_(product(matrix, role[self.rows]))
         self._count_bytes(round_, nbytes)
@@ -102,7 +104,7 @@ class StackedRounds:
 
     def step_by_gradients(self, sizes: Sequence[int]) -> None:
         """Average the gradients, weighted by the samples they were computed on, and step all replicas."""
-        round_, gradient = self._next(), self.fused.optimizer.gradient[self.rows]
+        round_, gradient = self._next(), self.stacked.optimizer.gradient[self.rows]
         for row, size in zip(gradient, sizes, strict=True):
             if not size:
                 row.zero_()
@@ -111,13 +113,13 @@ class StackedRounds:
             matrix = torch.as_tensor(round_.matrix([float(size) for size in sizes])).to(gradient)
             gradient.copy_(product(matrix, gradient))
             self._count_bytes(round_, nbytes)
-        self.fused.optimizer.step(self.rows)
+        self.stacked.optimizer.step(self.rows)
 
     def use_mean_of_replicas(self) -> None:
         """Give every replica the mean of all."""
         last = self.strategy.final(self.size)
         if not last.is_idle:
-            self.fused.mix(self._matrix(last), replicas_are_equal=last.is_exact, rows=self.rows)
+            self.stacked.mix(self._matrix(last), replicas_are_equal=last.is_exact, rows=self.rows)
 
     def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint stores."""
@@ -148,13 +150,13 @@ class StackedRounds:
 
     def _compress(self) -> int:
         """Replace the weights by what the others would decode, and return the bytes that a replica sends."""
-        whole = self.fused.stack.matrix[0].nbytes
+        whole = self.stacked.stack.matrix[0].nbytes
         if self.reference is None:
             return whole
         for row, reference, compressor in zip(self.weights, self.reference, self.compressors, strict=True):
             packed = compressor.encode(row - reference)
             compressor.decode(packed, row)
-            for place in self.fused.stack.frozen:
+            for place in self.stacked.stack.frozen:
                 row[place].zero_()
             row.add_(reference)
         return packed.nbytes + whole - self.weights[0].nbytes

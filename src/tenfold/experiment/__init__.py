@@ -2,17 +2,17 @@
 
 from tenfold.experiment.experiment import Experiment
 from tenfold.experiment.fields import FIELDS, SECTIONS, nested
-from tenfold.experiment.section_fields import FOLD_FIELDS, Data, Division, Machine, Model, Section, Training
+from tenfold.experiment.section_fields import FOLD_FIELDS, Data, Machine, Model, Parallel, Section, Training
 
 __all__ = [
     "FIELDS",
     "FOLD_FIELDS",
     "SECTIONS",
     "Data",
-    "Division",
     "Experiment",
     "Machine",
     "Model",
+    "Parallel",
     "Section",
     "Training",
     "nested",

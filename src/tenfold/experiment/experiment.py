@@ -20,7 +20,7 @@ from tenfold.common.trust import Origin, RecordedPath, check_trusted, mark_paths
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment.field_types import Fields
 from tenfold.experiment.fields import FIELDS, SECTIONS, nested, suggest_field, with_defaults
-from tenfold.experiment.section_fields import Data, Division, Machine, Model, Section, Training
+from tenfold.experiment.section_fields import Data, Machine, Model, Parallel, Section, Training
 from tenfold.experiment.values import AUTO, PythonObject, Text, UnrecordedObject, count_workers, explain, format_value
 
 
@@ -36,7 +36,7 @@ class Experiment(Section):
     model: Model = Model()
     data: Data = Data()
     training: Training = Training()
-    division: Division = Division()
+    parallel: Parallel = Parallel()
     machine: Machine = Machine()
 
     def __init__(self, /, **fields: Unpack[Fields]) -> None:
@@ -51,26 +51,26 @@ class Experiment(Section):
         if not isinstance(fields, dict):
             return fields
         merged = nested(fields)
-        division, machine = merged.get("division"), merged.get("machine")
-        if isinstance(division, dict) and division.get("workers") == AUTO:
+        parallel, machine = merged.get("parallel"), merged.get("machine")
+        if isinstance(parallel, dict) and parallel.get("workers") == AUTO:
             device = machine.get("device", "cpu") if isinstance(machine, dict) else "cpu"
-            merged["division"] = division | {"workers": count_workers(device if isinstance(device, str) else "cpu")}
+            merged["parallel"] = parallel | {"workers": count_workers(device if isinstance(device, str) else "cpu")}
         return merged
 
-    @field_validator("division")
+    @field_validator("parallel")
     @classmethod
-    def _fits_together(cls, division: Division) -> Division:
-        if division.shards == "fractions":
-            if division.fractions is None or len(division.fractions) != division.workers:
-                raise ValueError(f'shards = "fractions" needs one of `fractions` per worker, {division.workers} in all')
-            if abs(sum(division.fractions) - 1) > 1e-6:
-                raise ValueError(f"`fractions` add up to {sum(division.fractions):g}; they must add up to 1")
-        if division.sync_every == "epoch" and division.local_after:
+    def _fits_together(cls, parallel: Parallel) -> Parallel:
+        if parallel.shards == "fractions":
+            if parallel.fractions is None or len(parallel.fractions) != parallel.workers:
+                raise ValueError(f'shards = "fractions" needs one of `fractions` per worker, {parallel.workers} in all')
+            if abs(sum(parallel.fractions) - 1) > 1e-6:
+                raise ValueError(f"`fractions` add up to {sum(parallel.fractions):g}; they must add up to 1")
+        if parallel.sync_every == "epoch" and parallel.local_after:
             raise ValueError(
-                f'sync_every = "epoch" cannot be combined with local_after = {division.local_after}, from which rounds '
+                f'sync_every = "epoch" cannot be combined with local_after = {parallel.local_after}, from which rounds '
                 "are counted; give `sync_every` as a number of steps"
             )
-        return division
+        return parallel
 
     @classmethod
     def given(cls, experiment: object, /, **fields: Unpack[Fields]) -> Self:
@@ -139,9 +139,9 @@ class Experiment(Section):
             "schedule": (self.training.schedule,),
             "loss": (self.training.loss,),
             "metrics": self.training.metrics,
-            "strategy": (self.division.strategy,),
-            "outer": (self.division.outer,),
-            "compression": (self.division.compression,),
+            "strategy": (self.parallel.strategy,),
+            "outer": (self.parallel.outer,),
+            "compression": (self.parallel.compression,),
             "engine": (self.machine.engine,),
             "transport": (self.machine.transport,),
         }
@@ -180,7 +180,7 @@ class Experiment(Section):
         """Return every field by its short name, as text, numbers and lists; unset fields have their defaults."""
         dumped = with_defaults(self).model_dump(mode="json")
         values = {short: dumped[section][field] for short, (section, field) in FIELDS.items()}
-        return {"name": self.name} | values | {"sync_every": self.division.pace}
+        return {"name": self.name} | values | {"sync_every": self.parallel.pace}
 
 
 def _origin_of(path: Path) -> Origin:

@@ -81,7 +81,7 @@ class Fields(TypedDict, total=False):
     folds: int | None
     fold_kind: Literal["auto", "plain", "stratified", "group"]
     fold_repeats: int
-    fold_mode: Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused"]
+    fold_mode: Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "stacked"]
     device: str
     threads: int | None
     pin: str
@@ -91,11 +91,11 @@ class Fields(TypedDict, total=False):
     on_failure: Literal["end", "continue"]
     replacements: int
     stall_after: float | None
-    fused: Literal["auto", "vmap", "loop"]
+    stacking: Literal["auto", "vmap", "loop"]
     cluster: Any
     link: Any
     training: Any
-    division: Any
+    parallel: Any
     machine: Any
 
 
@@ -169,7 +169,7 @@ class Grid(TypedDict, total=False):
     folds: OneOrSeveral[int | None]
     fold_kind: OneOrSeveral[Literal["auto", "plain", "stratified", "group"]]
     fold_repeats: OneOrSeveral[int]
-    fold_mode: OneOrSeveral[Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "fused"]]
+    fold_mode: OneOrSeveral[Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "stacked"]]
     device: OneOrSeveral[str]
     threads: OneOrSeveral[int | None]
     pin: OneOrSeveral[str]
@@ -179,9 +179,9 @@ class Grid(TypedDict, total=False):
     on_failure: OneOrSeveral[Literal["end", "continue"]]
     replacements: OneOrSeveral[int]
     stall_after: OneOrSeveral[float | None]
-    fused: OneOrSeveral[Literal["auto", "vmap", "loop"]]
+    stacking: OneOrSeveral[Literal["auto", "vmap", "loop"]]
     cluster: Any
     link: Any
     training: Any
-    division: Any
+    parallel: Any
     machine: Any

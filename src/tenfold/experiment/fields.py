@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenfold.common.catalog import STRATEGIES, nearest
 from tenfold.common.part_names import PARTS
-from tenfold.experiment.section_fields import USUAL_BATCH, Data, Division, Machine, Model, Section, Training
+from tenfold.experiment.section_fields import USUAL_BATCH, Data, Machine, Model, Parallel, Section, Training
 from tenfold.experiment.values import member_of, plain
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ SECTIONS: dict[str, type[Section]] = {
     "model": Model,
     "data": Data,
     "training": Training,
-    "division": Division,
+    "parallel": Parallel,
     "machine": Machine,
 }
 
@@ -65,16 +65,22 @@ FIELD_ALIASES = {
 """What other libraries call fields, and the names that these have here."""
 
 
+RENAMED = {"division": "[parallel]", "fused": "machine.stacking"}
+"""Names that sections and fields had before."""
+
+
 def suggest_field(name: str) -> str:
     """Return which field was probably meant by an unknown name, or where all are listed."""
     key = name.lower().replace("-", "_")
     known = FIELD_ALIASES.get(key) or nearest(key, [*FIELDS, *SECTIONS])
     if key == "shuffle":
         return "samples are shuffled in every epoch"
+    if key in RENAMED:
+        return f"it is called {RENAMED[key]} now"
     if key == "overlap":
         return "it was removed: rounds that overlap with steps gained 2% of the speed without rounds"
     if key == "num_workers":
-        return "did you mean division.workers (replicas) or data.loader_workers (of a DataLoader)?"
+        return "did you mean parallel.workers (replicas) or data.loader_workers (of a DataLoader)?"
     if known in FIELDS:
         return f"did you mean {'.'.join(FIELDS[known])}?"
     return f"did you mean [{known}]?" if known else "`tenfold schema` lists the fields"
@@ -120,18 +126,18 @@ def with_defaults(experiment: "Experiment") -> "Experiment":
 
     It depends on the number of workers, so that has to be final.
     """
-    training, division = experiment.training, experiment.division
+    training, parallel = experiment.training, experiment.parallel
     changes: dict[str, Any] = {}
     if training.batch_size is None:
-        changes["batch_size"] = usual_batch_size(division.workers)
+        changes["batch_size"] = usual_batch_size(parallel.workers)
     if training.schedule is None:
-        changes["schedule"] = training.rate_schedule
-    if division.average == "auto":
+        changes["schedule"] = training.lr_schedule_name
+    if parallel.average == "auto":
         changes["average"] = "gradients" if _averages_gradients(experiment) else "weights"
-    if division.optimizer_state == "auto":
-        by_weights = changes.get("average", division.average) == "weights" and division.workers > 1
-        simple = training.optimizer_traits.averages_state and by_weights and division.outer == "none"
-        averages = simple and not member_of(STRATEGIES, division.strategy).asynchronous
+    if parallel.optimizer_state == "auto":
+        by_weights = changes.get("average", parallel.average) == "weights" and parallel.workers > 1
+        simple = training.optimizer_traits.averages_state and by_weights and parallel.outer == "none"
+        averages = simple and not member_of(STRATEGIES, parallel.strategy).asynchronous
         changes["optimizer_state"] = "average" if averages else "local"
     return experiment.replace(**changes) if changes else experiment
 
@@ -142,9 +148,9 @@ def usual_batch_size(workers: int) -> int:
 
 
 def _averages_gradients(experiment: "Experiment") -> bool:
-    training, division = experiment.training, experiment.division
-    rounds_unset = division.sync_every is None and division.local_after == 0
-    silent = rounds_unset and division.optimizer_state == "auto"
+    training, parallel = experiment.training, experiment.parallel
+    rounds_unset = parallel.sync_every is None and parallel.local_after == 0
+    silent = rounds_unset and parallel.optimizer_state == "auto"
     one_step = not training.needs_closure and not training.optimizer_traits.averages_weights
-    simple = division.outer == "none" and division.compression == "none" and one_step
-    return division.workers > 1 and silent and simple and bool(member_of(STRATEGIES, division.strategy).always_exact)
+    simple = parallel.outer == "none" and parallel.compression == "none" and one_step
+    return parallel.workers > 1 and silent and simple and bool(member_of(STRATEGIES, parallel.strategy).always_exact)

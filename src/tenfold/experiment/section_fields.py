@@ -1,4 +1,4 @@
-"""Every field of an experiment, by section: [model], [data], [training], [division] and [machine]."""
+"""Every field of an experiment, by section: [model], [data], [training], [parallel] and [machine]."""
 
 from typing import Annotated, Any, Literal
 
@@ -50,7 +50,7 @@ from tenfold.experiment.values import (
 
 USUAL_BATCH = 64
 FOLD_FIELDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
-"""The fields of the division that describe a cross-validation."""
+"""The fields of the parallel that describe a cross-validation."""
 
 
 class Section(BaseModel):
@@ -245,7 +245,7 @@ class Training(Section):
         return lower_is_better(metric, self.lower_is_better if metric in self.metric_names[:1] else None)
 
     @property
-    def rate_schedule(self) -> "str | PythonObject | UnrecordedObject":
+    def lr_schedule_name(self) -> "str | PythonObject | UnrecordedObject":
         """The schedule, or the usual one of the optimizer where it is unset."""
         return self.schedule or self.optimizer_traits.schedule
 
@@ -271,7 +271,7 @@ class Training(Section):
         return self.optimizer_traits.needs_closure
 
 
-class Division(Section):
+class Parallel(Section):
     """How data are divided among replicas, and how these average; a round is one averaging, of gradients or weights."""
 
     workers: WorkerCount = 1
@@ -324,7 +324,8 @@ class Division(Section):
     fold_repeats: Count = 1
     """Repetitions of the cross-validation, each with different folds."""
     fold_mode: Annotated[str, OneOf(FOLD_MODES, "auto")] = "auto"
-    """How folds are trained. auto: on cpu fold-by-fold for several workers, folds-over-workers for one; else fused."""
+    """How folds are trained. auto: on cpu fold-by-fold for several workers, folds-over-workers for one; else stacked
+    on one device."""
 
     @property
     def pace(self) -> int | Literal["epoch"]:
@@ -336,12 +337,12 @@ class Division(Section):
         """Steps between two rounds, where they are known without the data."""
         if self.pace == "epoch":
             raise ExperimentError(
-                'division.sync_every = "epoch" needs to know how many steps an epoch has; give the number of steps'
+                'parallel.sync_every = "epoch" needs to know how many steps an epoch has; give the number of steps'
             )
         return self.pace
 
-    def counted(self, steps_per_epoch: int) -> "Division":
-        """Return the division with `sync_every` as a number of steps, given the steps of an epoch."""
+    def counted(self, steps_per_epoch: int) -> "Parallel":
+        """Return the parallel with `sync_every` as a number of steps, given the steps of an epoch."""
         return self.model_copy(update={"sync_every": steps_per_epoch}) if self.pace == "epoch" else self
 
     @property
@@ -371,7 +372,7 @@ class Machine(Section):
         NameOrObject, known_as("engine", ENGINES, "auto"), named_or_imported(["auto", *ENGINES.built_in])
     ] = "auto"
     """What hosts the replicas: a name, "package.module:Engine", or a subclass of `tenfold.engines.Engine`. auto: serial
-    for one worker; for more, processes on cpu and fused (all replicas step together on one device) on a GPU; launched
+    for one worker; for more, processes on cpu and one-device (all replicas step together) on a GPU; launched
     under torchrun or mpirun."""
     transport: Annotated[
         NameOrObject,
@@ -390,7 +391,7 @@ class Machine(Section):
     30, the seconds that the ranks of several hosts wait for each other at the start.
 
     Default: 20 times the longest seen so far, at least 60; more at startup and in the first steps; 120 for ranks."""
-    fused: Literal["auto", "vmap", "loop"] = "auto"
+    stacking: Literal["auto", "vmap", "loop"] = "auto"
     """How replicas on one device step: in the same operations, one by one, or whichever a short probe finds faster."""
     cluster: Annotated[Text | Options | None, AsTable] = None
     """Hardware of a virtual cluster: a TOML file, a table, one that an installed package

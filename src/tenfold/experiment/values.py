@@ -399,13 +399,13 @@ def _table(path: list[tuple[str | int, FieldInfo | None]], model: type[BaseModel
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((model for one in get_args(annotation) if (model := _model_in(one)) is not None), None)
+    return next((model for argument in get_args(annotation) if (model := _model_in(argument)) is not None), None)
 
 
 def _choices(info: FieldInfo) -> list[str]:
     annotation = info.annotation
     members = (annotation,) if get_origin(annotation) is Literal else get_args(annotation)
-    return [str(choice) for one in members if get_origin(one) is Literal for choice in get_args(one)]
+    return [str(choice) for member in members if get_origin(member) is Literal for choice in get_args(member)]
 
 
 def _dotted_name(parts: Any) -> str:

@@ -87,7 +87,7 @@ def _read_line(words: list[str], where: str, slots: int) -> tuple[str, int]:
 
 SSH = ("ssh", "-tt", "-o", "BatchMode=yes")
 """With a terminal (-tt) a remote program is hung up on when ssh ends; BatchMode never asks for a password."""
-PATIENCE = 15.0
+WAIT_SECONDS = 15.0
 """Seconds that a command has to end after it is asked to; torchrun gives its workers ten of them."""
 
 Say = Callable[[str, str], None]
@@ -159,7 +159,7 @@ def _ask_to_end(processes: Sequence[subprocess.Popen[str]]) -> None:
 
 def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
     _ask_to_end(processes)
-    deadline = monotonic() + PATIENCE
+    deadline = monotonic() + WAIT_SECONDS
     for process in processes:
         try:
             process.wait(max(0.0, deadline - monotonic()))

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from tenfold.engines.choose import validate_mixing
 from tenfold.errors import ExperimentError, ModelError, TrainingError
-from tenfold.experiment import Division, Experiment
+from tenfold.experiment import Experiment, Parallel
 from tenfold.loop.sharding import describe_shards, here
 from tenfold.mixing.builders import make_strategy
 from tenfold.training import FlatState, flat_size
@@ -33,14 +33,16 @@ class LoopReplica:
     def __init__(self, model: nn.Module, optimizer: Optimizer, vector: Tensor) -> None:
         self.flat = FlatState(model, vector)
         self.optimizer = optimizer
-        self.rate = self.own_rate
+        self.rate = self.optimizer_lr
         optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        self.learning: list[nn.Parameter] = [  # in the model's order: groups made from sets differ between ranks
+        self.trainable_parameters: list[
+            nn.Parameter
+        ] = [  # in the model's order: groups made from sets differ between ranks
             parameter for parameter in model.parameters() if id(parameter) in optimized and parameter.requires_grad
         ]
 
     @property
-    def own_rate(self) -> float:
+    def optimizer_lr(self) -> float:
         """The learning rate of the first group of parameters."""
         return float(self.optimizer.param_groups[0]["lr"])
 
@@ -52,10 +54,10 @@ class LoopReplica:
 
     @torch.no_grad()
     def unscale(self) -> None:
-        """Do what a GradScaler has left to a fused optimizer: divide the gradients by the scale, once."""
+        """Do what a GradScaler has left to a stacked optimizer: divide the gradients by the scale, once."""
         scale = getattr(self.optimizer, "grad_scale", None)
         if isinstance(scale, Tensor):
-            for parameter in self.learning:
+            for parameter in self.trainable_parameters:
                 if parameter.grad is not None:
                     parameter.grad.div_(scale)
             self.optimizer.grad_scale = None  # type: ignore[attr-defined]
@@ -112,18 +114,18 @@ DONE, FIRST_MEAN = -1.0, -2.0
 class LoopWorker:
     """One rank among the others."""
 
-    def __init__(self, replica: LoopReplica, division: Division, channels: Channels, samples: float = 1.0) -> None:
+    def __init__(self, replica: LoopReplica, parallel: Parallel, channels: Channels, samples: float = 1.0) -> None:
         self.rank, self.size = channels.transport.rank, channels.transport.size
         self.steps = 0
         """Steps that the optimizer has taken."""
         self._means = 0
         self._channels = channels
         self._replica = replica
-        self._gradients = division.average == "gradients"
-        counts = self._agree(division, samples)
+        self._gradients = parallel.average == "gradients"
+        counts = self._agree(parallel, samples)
         channels.transport.broadcast()
         replica.flat.batch_norm.update_reference_means()
-        self._rounds = ReplicaRounds(division, replica, channels, counts)
+        self._rounds = ReplicaRounds(parallel, replica, channels, counts)
 
     @property
     def rounds(self) -> int:
@@ -191,7 +193,7 @@ class LoopWorker:
 
         The first rank that is not done sets the learning rate.
         """
-        gathered = self._channels.transport.gather([number, self._replica.own_rate])
+        gathered = self._channels.transport.gather([number, self._replica.optimizer_lr])
         self._replica.rate = next((rate for other, rate in gathered if other >= 0), self._replica.rate)
         return [other for other, _ in gathered]
 
@@ -230,12 +232,12 @@ class LoopWorker:
         """Return the weight of each rank in a round, 0 for those that are done."""
         return [0.0 if number < 0 else count for number, count in zip(numbers, self._rounds.samples, strict=True)]
 
-    def _agree(self, division: Division, samples: float) -> list[float]:
+    def _agree(self, parallel: Parallel, samples: float) -> list[float]:
         """Return the weight of each rank; raise an error if the ranks have different settings."""
         if not 0 < samples < float("inf"):
             raise ExperimentError(f"samples is {samples}; it should be above 0")
-        shapes = [tuple(parameter.shape) for parameter in self._replica.learning]
-        content = f"{division.model_dump_json()} {self._replica.flat.vector.numel()} {shapes}"
+        shapes = [tuple(parameter.shape) for parameter in self._replica.trainable_parameters]
+        content = f"{parallel.model_dump_json()} {self._replica.flat.vector.numel()} {shapes}"
         digest = int.from_bytes(hashlib.blake2b(content.encode(), digest_size=6).digest(), "big")
         gathered = self._channels.transport.gather([float(digest), samples])
         odd = [rank for rank, (other, _) in enumerate(gathered) if other != gathered[0][0]]
@@ -253,7 +255,7 @@ def _describe_wait(reason: float) -> str:
     )
 
 
-DEFAULTS = Division()
+DEFAULTS = Parallel()
 
 
 def average(
@@ -285,7 +287,7 @@ def average(
     Before that, ranks compare the model's parameters and code, these arguments, their versions and the shards made so
     far; a difference is an error on all of them.
 
-    The fields are those of an experiment's division, with the same defaults. `samples` is this rank's weight in a mean,
+    The fields are those of an experiment's parallel, with the same defaults. `samples` is this rank's weight in a mean,
     equal for all by default. Yields a `LoopWorker` with `rank`, `size` and `steps`; within a block of its `mean()` the
     model is the mean of all ranks, to evaluate or to save it.
     """
@@ -303,14 +305,14 @@ def average(
         **names | {"optimizer_state": optimizer_state},
     )
     _check(experiment, model, optimizer)
-    return AveragingBlock(model, optimizer, experiment.division, samples)
+    return AveragingBlock(model, optimizer, experiment.parallel, samples)
 
 
 class AveragingBlock(AbstractContextManager[LoopWorker], ContextDecorator):
     """What `average` returns: a `with` block or a decorator, which warns of steps that are made without it."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, division: Division, samples: float) -> None:
-        self._make_block = partial(_averaged, model, optimizer, division, samples)
+    def __init__(self, model: nn.Module, optimizer: Optimizer, parallel: Parallel, samples: float) -> None:
+        self._make_block = partial(_averaged, model, optimizer, parallel, samples)
         self._reminder = optimizer.register_step_pre_hook(self._remind)
 
     def __enter__(self) -> LoopWorker:
@@ -331,13 +333,13 @@ class AveragingBlock(AbstractContextManager[LoopWorker], ContextDecorator):
 
 
 @contextmanager
-def _averaged(model: nn.Module, optimizer: Optimizer, division: Division, samples: float) -> Iterator[LoopWorker]:
+def _averaged(model: nn.Module, optimizer: Optimizer, parallel: Parallel, samples: float) -> Iterator[LoopWorker]:
     device = next(model.parameters()).device
-    describe = partial(_describe, model, optimizer, division)
-    gradient_numel = exchange_size(model) if division.needs_gradient_buffer else 0
+    describe = partial(_describe, model, optimizer, parallel)
+    gradient_numel = exchange_size(model) if parallel.needs_gradient_buffer else 0
     with (
         joined(flat_size(model), device, gradient_numel=gradient_numel, describe=describe) as (channels, tell),
-        loop_worker(model, optimizer, division, channels, samples) as worker,
+        loop_worker(model, optimizer, parallel, channels, samples) as worker,
     ):
         try:
             yield worker
@@ -348,13 +350,13 @@ def _averaged(model: nn.Module, optimizer: Optimizer, division: Division, sample
 
 @contextmanager
 def loop_worker(
-    model: nn.Module, optimizer: Optimizer, division: Division, channels: Channels, samples: float = 1.0
+    model: nn.Module, optimizer: Optimizer, parallel: Parallel, channels: Channels, samples: float = 1.0
 ) -> Iterator[LoopWorker]:
     """Join the other workers for the duration of the block; an error in it ends their wait, too."""
     with channels.gradient_transport, channels.transport:
         replica = LoopReplica(model, optimizer, channels.transport.buffer)
         try:
-            worker = LoopWorker(replica, division, channels, samples)
+            worker = LoopWorker(replica, parallel, channels, samples)
             with worker.listening():
                 yield worker
             worker.end()
@@ -362,9 +364,9 @@ def loop_worker(
             replica.flat.release()
 
 
-def _describe(model: nn.Module, optimizer: Optimizer, division: Division) -> dict[str, str]:
+def _describe(model: nn.Module, optimizer: Optimizer, parallel: Parallel) -> dict[str, str]:
     """Return what has to be the same on all ranks; where each takes the same step, the optimizer's settings, too."""
-    settings = {field: f"{value}" for field, value in division.model_dump(mode="json").items()}
+    settings = {field: f"{value}" for field, value in parallel.model_dump(mode="json").items()}
     described = {
         **settings,
         **describe_software(),
@@ -374,7 +376,7 @@ def _describe(model: nn.Module, optimizer: Optimizer, division: Division) -> dic
         "optimizer's parameters": f"{[len(group['params']) for group in optimizer.param_groups]}",
         **describe_shards(),
     }
-    if division.average == "gradients":
+    if parallel.average == "gradients":
         plain = {
             name: value for name, value in optimizer.defaults.items() if isinstance(value, int | float | str | tuple)
         }
@@ -389,12 +391,12 @@ def _check_kinds(model: object, optimizer: object) -> None:
 
 
 def _check(experiment: Experiment, model: nn.Module, optimizer: Optimizer) -> None:
-    if make_strategy(experiment.division).asynchronous:
+    if make_strategy(experiment.parallel).asynchronous:
         raise ExperimentError(
-            f'strategy = "{experiment.division.strategy}" has no rounds, and needs `tenfold train`; '
+            f'strategy = "{experiment.parallel.strategy}" has no rounds, and needs `tenfold train`; '
             f"take one with rounds, such as butterfly or allreduce"
         )
-    if experiment.division.sync_every == "epoch":
+    if experiment.parallel.sync_every == "epoch":
         raise ExperimentError(
             'sync_every = "epoch": your own loop does not say where epochs end; give a number of steps'
         )

@@ -332,7 +332,7 @@ NOT_PINNED = CoreMap("none", ())
 
 
 def compact(topology: Topology, threads: int) -> tuple[int, ...]:  # noqa: ARG001 - every order is asked alike
-    """Neighbours first: the SMT siblings of a core, then the cores of a NUMA node, then the next node."""
+    """Neighbors first: the SMT siblings of a core, then the cores of a NUMA node, then the next node."""
     return tuple(cpu.number for cpu in sorted(topology.cpus, key=lambda cpu: (*_place(cpu), cpu.siblings, cpu.number)))
 
 

@@ -94,7 +94,7 @@ def start_libraries(network: "nn.Module", device: "torch.device", sizes: Iterabl
 
     layers = list(network.modules())
     convolves = any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in layers)
-    shapes = dict.fromkeys((one.in_features, one.out_features) for one in layers if isinstance(one, nn.Linear))
+    shapes = dict.fromkeys((layer.in_features, layer.out_features) for layer in layers if isinstance(layer, nn.Linear))
     with suppress(RuntimeError):  # such as too little memory: the first real step raises it again
         _start(device, torch.get_num_threads(), convolves)
         if device.type == "cuda":

@@ -24,10 +24,10 @@ from tenfold.runs.storage.connecting import describe_no_locks, find_abilities
 Status = Literal["ok", "note", "problem"]
 
 _GB = 10**9
-_LITTLE_MEMORY = 2 * _GB
-_LITTLE_DISK = 5 * _GB
+_LOW_MEMORY = 2 * _GB
+_LOW_DISK = 5 * _GB
 _DOCKER_SHARED_MEMORY = 64 * 2**20
-_LITTLE_SHARED_MEMORY = _GB
+_LOW_SHARED_MEMORY = _GB
 _FEW_FILES = 1024
 _VERY_BUSY = 1.5
 """Runnable processes per cpu above which the machine counts as busy."""
@@ -127,7 +127,7 @@ def _memory(root: Path) -> Finding:
     limited = limit is not None and limit < memory.total
     found = f"{_size(memory.available)} of {_size(memory.total)} available"
     found += f", cgroup limit {_size(limit)}" if limit is not None and limited else ""
-    if min(memory.available, limit or memory.total) < _LITTLE_MEMORY:
+    if min(memory.available, limit or memory.total) < _LOW_MEMORY:
         advice = "each worker holds a copy of model and optimizer; use few workers"
         return Finding("memory", found, "problem", advice + (" or raise the container's limit" if limited else ""))
     return Finding("memory", found)
@@ -145,7 +145,7 @@ def _shared_memory(root: Path) -> Iterator[Finding]:
     advice = "torch's loader processes pass batches there; enlarge it (docker: --shm-size=2g)"
     if size <= _DOCKER_SHARED_MEMORY:
         yield Finding("shared memory", f"/dev/shm has {_size(size)}", "problem", advice)
-    elif size < _LITTLE_SHARED_MEMORY:
+    elif size < _LOW_SHARED_MEMORY:
         yield Finding("shared memory", f"/dev/shm has {_size(size)}", "note", advice)
     else:
         yield Finding("shared memory", f"/dev/shm has {_size(size)}")
@@ -156,9 +156,9 @@ def _disk(folder: Path) -> Finding:
     found = f"{_size(free)} free in {folder}" + (f", file system {system.name}" if system.name else "")
     if not system.locks:
         return Finding("disk", found, "problem", f"runs cannot be recorded there: {describe_no_locks(system.name)}")
-    if free < _LITTLE_DISK:
+    if free < _LOW_DISK:
         advice = "checkpoints and events of runs may fill it; make room or choose another folder"
-        return Finding("disk", found, "note" if free > _LITTLE_DISK // 10 else "problem", advice)
+        return Finding("disk", found, "note" if free > _LOW_DISK // 10 else "problem", advice)
     if not system.write_ahead:
         advice = "recording is slower there, and waits for commands that read; a disk of this machine is better"
         return Finding("disk", found, "note", advice)

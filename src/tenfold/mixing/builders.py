@@ -1,4 +1,4 @@
-"""Builds strategies, outer optimizers and compressors from the [division] section of an experiment."""
+"""Builds strategies, outer optimizers and compressors from the [parallel] section of an experiment."""
 
 import inspect
 import math
@@ -8,32 +8,32 @@ from typing import Any
 from tenfold.common import catalog
 from tenfold.common.catalog import COMPRESSIONS, OUTER, STRATEGIES, Registry
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Division, Experiment
+from tenfold.experiment import Experiment, Parallel
 from tenfold.experiment.values import label_of, member_of
 from tenfold.mixing.compression import Compressor
 from tenfold.mixing.outer import OuterOptimizer
 from tenfold.mixing.strategies import Strategy
 
 
-def make_strategy(division: Division) -> Strategy:
+def make_strategy(parallel: Parallel) -> Strategy:
     """Return the strategy with its options."""
-    member, options = member_of(STRATEGIES, division.strategy), division.strategy_options
+    member, options = member_of(STRATEGIES, parallel.strategy), parallel.strategy_options
     if isinstance(member, Strategy):
         if options:
-            raise ExperimentError(f"division.strategy_options: {label_of(division.strategy)} has its options already")
+            raise ExperimentError(f"parallel.strategy_options: {label_of(parallel.strategy)} has its options already")
         return member
     return _member("strategy", member, Strategy, options)  # type: ignore[no-any-return]
 
 
-def make_outer(division: Division) -> OuterOptimizer:
+def make_outer(parallel: Parallel) -> OuterOptimizer:
     """Return the outer optimizer with its options."""
-    return _member("outer", member_of(OUTER, division.outer), OuterOptimizer, division.outer_options)  # type: ignore[no-any-return]
+    return _member("outer", member_of(OUTER, parallel.outer), OuterOptimizer, parallel.outer_options)  # type: ignore[no-any-return]
 
 
-def make_compressor(division: Division, size: int, rows: tuple[int, ...] = ()) -> Compressor:
+def make_compressor(parallel: Parallel, size: int, rows: tuple[int, ...] = ()) -> Compressor:
     """Return one sender's compressor for vectors of this size, made up of rows of these lengths."""
-    member = member_of(COMPRESSIONS, division.compression)
-    compressor: Compressor = _member("compression", member, Compressor, division.compression_options, size)
+    member = member_of(COMPRESSIONS, parallel.compression)
+    compressor: Compressor = _member("compression", member, Compressor, parallel.compression_options, size)
     compressor.rows = rows
     return compressor
 
@@ -42,19 +42,19 @@ def _member(kind: str, member: Any, base: type[Any], options: dict[str, Any], *a
     """Return a member of a family with its options; raise ExperimentError for options that it does not have."""
     if not (isinstance(member, type) and issubclass(member, base)):
         raise ExperimentError(
-            f"division.{kind} should be a subclass of {base.__module__}.{base.__name__}, not {member!r}"
+            f"parallel.{kind} should be a subclass of {base.__module__}.{base.__name__}, not {member!r}"
         )
     known = [name for name in inspect.signature(member).parameters if name != "size"]
     unknown = [name for name in options if name not in known]
     if unknown:
         raise ExperimentError(
-            f"division.{kind}_options has no '{unknown[0]}'; "
+            f"parallel.{kind}_options has no '{unknown[0]}'; "
             f"the options of {getattr(member, 'name', member.__name__)} are: {', '.join(known) or 'none'}"
         )
     try:
         return member(*args, **options)
     except TypeError as error:
-        raise ExperimentError(f"division.{kind}_options = {options}: {error}") from None
+        raise ExperimentError(f"parallel.{kind}_options = {options}: {error}") from None
 
 
 # How the learning rate is scaled with the number of replicas, and for how long it warms up.
@@ -69,7 +69,7 @@ LARGEST_SQRT, FACTOR_BEYOND = 8, 2.0
 def scale_auto(n: int) -> float:
     """Return sqrt(n) for up to 8 replicas, as far as that was found to work, and 2 for more; not used for Muon.
 
-    Where an optimizer's traits say `lr_grows_with_workers`, `rate_scale` takes sqrt(n) for any number of replicas.
+    Where an optimizer's traits say `lr_grows_with_workers`, `lr_scale` takes sqrt(n) for any number of replicas.
     """
     return math.sqrt(n) if n <= LARGEST_SQRT else FACTOR_BEYOND
 
@@ -92,18 +92,18 @@ def scale_sqrt(n: int) -> float:
 LR_SCALINGS: Registry[Callable[[int], float]] = catalog.LR_SCALINGS
 
 
-def rate_scale(experiment: Experiment) -> float:
+def lr_scale(experiment: Experiment) -> float:
     """Return the factor of the learning rate that compensates for the fewer steps of each worker.
 
     It is 1 for replicas that have no rounds, which are not averaged, and with an outer optimizer, whose momentum
     compensates for it. "auto" is sqrt(n) for Muon, for which that was found to work up to 64 replicas.
     """
-    division = experiment.division
-    strategy, n = make_strategy(division), division.workers
+    parallel = experiment.parallel
+    strategy, n = make_strategy(parallel), parallel.workers
     rounds = (strategy.round(r, n) for r in range(strategy.period(n) or 1))
-    averaged = any(not one.is_idle for one in rounds) and division.outer == "none"
-    by_sqrt = division.lr_scaling == "auto" and experiment.training.optimizer_traits.lr_grows_with_workers
-    return LR_SCALINGS["sqrt" if by_sqrt else division.lr_scaling](n) if averaged else 1.0
+    averaged = any(not one.is_idle for one in rounds) and parallel.outer == "none"
+    by_sqrt = parallel.lr_scaling == "auto" and experiment.training.optimizer_traits.lr_grows_with_workers
+    return LR_SCALINGS["sqrt" if by_sqrt else parallel.lr_scaling](n) if averaged else 1.0
 
 
 def warmup_epochs(experiment: Experiment) -> float:
@@ -111,6 +111,6 @@ def warmup_epochs(experiment: Experiment) -> float:
     training = experiment.training
     if training.warmup is not None:
         return training.warmup
-    if rate_scale(experiment) == 1:
+    if lr_scale(experiment) == 1:
         return 0.0
-    return training.epochs / 20 if experiment.division.average == "gradients" else min(1.0, training.epochs / 5)
+    return training.epochs / 20 if experiment.parallel.average == "gradients" else min(1.0, training.epochs / 5)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-CENTRE = -1
+CENTER = -1
 """Stands for the common copy of the weights where a rank stands for a worker."""
 
 
@@ -23,8 +23,8 @@ CENTRE = -1
 class Exchange:
     """What a worker does after one of its steps."""
 
-    partner: int = CENTRE
-    """The rank of the other worker, or CENTRE."""
+    partner: int = CENTER
+    """The rank of the other worker, or CENTER."""
     sends: bool = True
     """Weights or gradients go to the partner."""
     receives: bool = True
@@ -38,11 +38,11 @@ class ExchangeVectors:
     mine: "Tensor"
     """The parameters of the worker that exchanges."""
     theirs: "Tensor"
-    """The parameters of its partner, or of the centre."""
+    """The parameters of its partner, or of the center."""
     gradients: "Tensor"
     """The sum of the worker's gradients since it last sent; empty unless the strategy sends gradients."""
-    centre_state: "Tensor"
-    """What the centre keeps between exchanges in addition to its parameters, at first 0; empty without a centre."""
+    center_state: "Tensor"
+    """What the center keeps between exchanges in addition to its parameters, at first 0; empty without a center."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Round:
     def waves(self, nbytes: int) -> tuple[Waves, ...]:
         """Return what has to be sent when each replica has `nbytes`.
 
-        Pairs swap and rings read from their neighbours in one phase. Groups go through their phases side by side: those
+        Pairs swap and rings read from their neighbors in one phase. Groups go through their phases side by side: those
         of one size in the same waves, those of other sizes in others.
         """
         if self.is_idle:

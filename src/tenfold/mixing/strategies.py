@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tenfold.errors import ExperimentError
 from tenfold.mixing.collectives import COLLECTIVES, Server
 from tenfold.mixing.round import (
-    CENTRE,
+    CENTER,
     Exchange,
     ExchangeVectors,
     Round,
@@ -29,7 +29,7 @@ class Strategy(ABC):
     name: ClassVar[str]
     asynchronous: ClassVar[bool] = False
     """Workers exchange at their own pace, outside rounds."""
-    has_centre: ClassVar[bool] = False
+    has_center: ClassVar[bool] = False
     """Workers exchange with a common copy of the weights, not with one another."""
     always_exact: ClassVar[bool] = False
     """Every round is the exact mean, for any number of replicas."""
@@ -61,7 +61,7 @@ class AsynchronousStrategy(Strategy):
     def exchange(self, rank: int, step: int, n: int, /) -> Exchange | None:
         """Return what worker `rank` of `n` does after its `step`-th step (1, 2, ...); None: no exchange.
 
-        With `has_centre` the partner is always the centre, without it always another worker.
+        With `has_center` the partner is always the center, without it always another worker.
         """
 
     @abstractmethod
@@ -160,13 +160,13 @@ class Ring(Strategy):
     name: ClassVar[str] = "ring"
 
     sides: int = 2
-    """Read from both neighbours (2) or from the one before only (1)."""
+    """Read from both neighbors (2) or from the one before only (1)."""
 
     def __post_init__(self) -> None:
         require(self.sides in (1, 2), f"ring: sides is {self.sides}; it must be 1 or 2")
 
     def round(self, _r: int, n: int, /) -> Round:
-        """Return the neighbours on the circle."""
+        """Return the neighbors on the circle."""
         return shifted_round(n, (-1, 1)[: self.sides])
 
     def period(self, _n: int, /) -> int | None:
@@ -323,7 +323,7 @@ class Downpour(AsynchronousStrategy):
     """
 
     name: ClassVar[str] = "downpour"
-    has_centre: ClassVar[bool] = True
+    has_center: ClassVar[bool] = True
     sends_gradients: ClassVar[bool] = True
 
     n_push: int = 1
@@ -343,12 +343,12 @@ class Downpour(AsynchronousStrategy):
     def exchange(self, _rank: int, step: int, _n: int, /) -> Exchange | None:
         """Push every n_push steps and fetch every n_fetch, both from and to the server."""
         pushes, fetches = step % self.n_push == 0, step % self.n_fetch == 0
-        return Exchange(CENTRE, sends=pushes, receives=fetches) if pushes or fetches else None
+        return Exchange(CENTER, sends=pushes, receives=fetches) if pushes or fetches else None
 
     def apply(self, exchange: Exchange, vectors: ExchangeVectors, _n: int, /) -> None:
         """Let the server step along the gradients that are pushed, then copy its weights where they are fetched."""
         if exchange.sends:
-            gradients, squares = vectors.gradients, vectors.centre_state
+            gradients, squares = vectors.gradients, vectors.center_state
             squares.addcmul_(gradients, gradients)
             vectors.theirs.addcdiv_(gradients, squares.sqrt().clamp_min_(SMALLEST_ROOT), value=-self.gamma)
         if exchange.receives:
@@ -357,10 +357,10 @@ class Downpour(AsynchronousStrategy):
 
 @dataclass(frozen=True, kw_only=True)
 class EASGD(AsynchronousStrategy):
-    """Every tau steps: d = alpha (x_i - centre); x_i <- x_i - d; centre <- centre + d (Zhang et al. 2015)."""
+    """Every tau steps: d = alpha (x_i - center); x_i <- x_i - d; center <- center + d (Zhang et al. 2015)."""
 
     name: ClassVar[str] = "easgd"
-    has_centre: ClassVar[bool] = True
+    has_center: ClassVar[bool] = True
 
     alpha: float | None = None
     """How hard the spring pulls; stable for N x alpha up to 1. Default: 0.9 / N, as in the paper."""
@@ -374,15 +374,15 @@ class EASGD(AsynchronousStrategy):
         require(self.tau >= 1, f"easgd: tau is {self.tau}; it must be at least 1")
 
     def exchange(self, _rank: int, step: int, _n: int, /) -> Exchange | None:
-        """Exchange weights with the centre every tau steps."""
-        return Exchange(CENTRE) if step % self.tau == 0 else None
+        """Exchange weights with the center every tau steps."""
+        return Exchange(CENTER) if step % self.tau == 0 else None
 
     def strength(self, n: int) -> float:
         """Return alpha among `n` replicas."""
         return self.alpha if self.alpha is not None else 0.9 / n
 
     def apply(self, _exchange: Exchange, vectors: ExchangeVectors, n: int, /) -> None:
-        """Pull the replica and the centre towards each other; their sum is kept."""
+        """Pull the replica and the center towards each other; their sum is kept."""
         pull = (vectors.mine - vectors.theirs).mul_(self.strength(n))
         vectors.mine.sub_(pull)
         vectors.theirs.add_(pull)

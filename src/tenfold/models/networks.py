@@ -34,10 +34,10 @@ ACTIVATIONS: Registry[Callable[[], nn.Module]] = Registry(
 )
 
 
-def between(activation: str, normalise: nn.Module | None, dropout: float = 0.0) -> Iterator[nn.Module]:
+def between(activation: str, normalize: nn.Module | None, dropout: float = 0.0) -> Iterator[nn.Module]:
     """Yield what follows a layer: normalization, the activation, dropout; each only if requested."""
-    if normalise is not None:
-        yield normalise
+    if normalize is not None:
+        yield normalize
     yield ACTIVATIONS[activation]()
     if dropout:
         yield nn.Dropout(dropout)

@@ -57,7 +57,7 @@ def show(name: Name, as_json: options.Json = False) -> None:
     """
     from tenfold.papers.recipe import load
     from tenfold.papers.recipe_result import RecipeResult, boxed
-    from tenfold.report.tables.run_tables import TextTable
+    from tenfold.reports.tables.run_tables import TextTable
 
     recipe = load(name)
     if as_json:
@@ -188,7 +188,7 @@ def recommend(
     """Recommend whom a person should follow, with the model of a run on tweets.
 
     Without --person, the precision, recall, MAP and NDCG of the model on the people of the test part are shown beside
-    those of simple rules: random, most followed, neighbours by text, and ridge regression.
+    those of simple rules: random, most followed, neighbors by text, and ridge regression.
 
     Examples: [cyan]tenfold recommend last --person SenSanders --top 10[/], [cyan]tenfold recommend last[/]
     """

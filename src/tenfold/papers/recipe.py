@@ -51,8 +51,8 @@ from tenfold.common.trust import Origin, mark_paths
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Section
 from tenfold.experiment.values import label_of
-from tenfold.report.formatting import metric_scale
-from tenfold.report.rows import is_timed, known_columns
+from tenfold.reports.formatting import metric_scale
+from tenfold.reports.rows import is_timed, known_columns
 
 Verb = Literal["train", "launch", "crossval", "simulate", "forecast"]
 Scale = Literal["small", "machine", "full"]
@@ -106,8 +106,8 @@ class Show(Section):
     """Times (seconds, seconds_with_evaluation), speedup, PI, gain, and metrics: accuracy, or train_accuracy."""
     select: bool = False
     """Select the row that is best on the validation part, and show metrics on the test part for it alone."""
-    plot: Literal["bars", "lines", "division", "none"] = "bars"
-    """division: a drawing of how the experiment divides its data."""
+    plot: Literal["bars", "lines", "parallel", "none"] = "bars"
+    """parallel: a drawing of how the experiment divides its data."""
     machine: bool = False
     """Describe this machine in a note."""
     over: str = ""
@@ -266,7 +266,7 @@ def _unknown_fields(recipe: Recipe) -> Iterator[str]:
 def _unknown_columns(recipe: Recipe) -> Iterator[str]:
     """Yield a sentence for each column that is neither a time, a ratio nor a metric of the experiments."""
     fields = [recipe.experiment, *(block.fields for block in recipe.blocks)]
-    metrics = [label_of(name) for one in fields for name in one.get("metrics", ()) if isinstance(name, str)]
+    metrics = [label_of(name) for field in fields for name in field.get("metrics", ()) if isinstance(name, str)]
     known = known_columns(dict.fromkeys(("accuracy", "loss", *metrics, *METRICS)))
     for where, names in (
         ("show.columns", recipe.show.columns),
@@ -279,7 +279,7 @@ def _unknown_columns(recipe: Recipe) -> Iterator[str]:
         for at, claim in enumerate(recipe.claims)
         if claim.factor and not is_timed(claim.column)
     )
-    if recipe.show.select and not any({"validation_fraction", "folds"} & set(one) for one in fields):
+    if recipe.show.select and not any({"validation_fraction", "folds"} & set(field) for field in fields):
         yield "show.select: needs a validation part; set validation_fraction or folds in [experiment]"
 
 

@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 
 from tenfold.experiment import Experiment
 from tenfold.papers.recipe_result import RecipeResult, ResultRow, Verdict, setting_values, written
-from tenfold.report.clocks import HOW_RUN, PREDICTED
-from tenfold.report.differences import describe_settings
-from tenfold.report.formatting import field_value, joined, metric_scale, plural
-from tenfold.report.pages.page import page_figures, render_template, save_page
-from tenfold.report.plots.charts import (
+from tenfold.reports.clocks import HOW_RUN, PREDICTED
+from tenfold.reports.differences import describe_settings
+from tenfold.reports.formatting import field_value, joined, metric_scale, plural
+from tenfold.reports.pages.page import page_figures, render_template, save_page
+from tenfold.reports.plots.charts import (
     BLUE,
     GREEN,
     MARKERS,
@@ -25,7 +25,7 @@ from tenfold.report.plots.charts import (
     ChartLine,
     LineChart,
 )
-from tenfold.report.rows import is_time, is_timed
+from tenfold.reports.rows import is_time, is_timed
 
 MOST_FOLDS = 10
 """At most this many models are drawn; the others look the same."""
@@ -33,12 +33,12 @@ GAPPED = 0.985
 """The part of a node's shard that is drawn, so that shards stand apart."""
 TRAINED, VALIDATED, TESTED = 0, 1, 2
 NAMES = ("trained on", "validated on", "test part, held out")
-COLOURS = (BLUE, GREEN, ORANGE)
+COLORS = (BLUE, GREEN, ORANGE)
 
 
-def division_plot(experiment: Experiment) -> BarTable:
+def parallel_plot(experiment: Experiment) -> BarTable:
     """Return the drawing: a row for each node, or for each fold where the experiment has folds."""
-    workers, folds = experiment.division.workers, experiment.division.folds
+    workers, folds = experiment.parallel.workers, experiment.parallel.folds
     held = 1 - (experiment.data.test_fraction or 0.2)
     rows = _shards(workers, held) if folds is None else _folds(experiment, folds, held)
     used = (TRAINED, TESTED) if folds is None else (TRAINED, VALIDATED, TESTED)
@@ -47,7 +47,7 @@ def division_plot(experiment: Experiment) -> BarTable:
         title=f"how the data are divided: {counted}; the width is all samples",
         measures=[""],
         zeros=[0.0],
-        series=[(NAMES[one], COLOURS[one]) for one in used],
+        series=[(NAMES[one], COLORS[one]) for one in used],
         rows=[(name, [[_part(used.index(kind), *ends, name) for kind, ends in parts]]) for name, parts in rows],
         one_line=True,
     )
@@ -67,7 +67,7 @@ def _shards(workers: int, held: float) -> list[tuple[str, Parts]]:
 
 def _folds(experiment: Experiment, folds: int, held: float) -> list[tuple[str, Parts]]:
     """Return the parts of each fold's models; with data-and-folds each node divides its own shard into folds."""
-    nodes = experiment.division.workers if experiment.division.fold_mode == "data-and-folds" else 1
+    nodes = experiment.parallel.workers if experiment.parallel.fold_mode == "data-and-folds" else 1
     share = held / nodes
     found: list[tuple[str, Parts]] = []
     for fold in range(min(folds, MOST_FOLDS)):
@@ -88,9 +88,9 @@ def _part(series: int, begin: float, end: float, name: str) -> BarPart:
 Who = Literal["ours", "paper"]
 WHO: tuple[Who, ...] = ("ours", "paper")
 PAPER_DASH = (6.0, 4.0)
-PAPER_COLOUR, PAPER_MARKER = ORANGE, "D"
+PAPER_COLOR, PAPER_MARKER = ORANGE, "D"
 """Of the paper's bars and lines, and of no line of ours."""
-OUR_COLOURS = [colour for colour in SERIES if colour != PAPER_COLOUR]
+OUR_COLORS = [color for color in SERIES if color != PAPER_COLOR]
 OUR_MARKERS = [marker for marker in MARKERS if marker != PAPER_MARKER]
 NARROW = 0.25
 """Bars of a metric whose values all lie within this share of the highest do not begin at zero."""
@@ -126,7 +126,7 @@ def _bars(rows: Sequence[ResultRow], columns: Sequence[str]) -> BarTable:
         title="the paper's numbers and ours" if quoted else "our numbers",
         measures=[scale.heading for scale in scales],
         zeros=[scale.zero for scale in scales],
-        series=[("ours", BLUE), ("paper", PAPER_COLOUR)][: 2 if quoted else 1],
+        series=[("ours", BLUE), ("paper", PAPER_COLOR)][: 2 if quoted else 1],
         rows=[(row.marked_label, [scale.parts(row) for scale in scales]) for row in rows],
         stripes=PREDICTED if any(row.clock == PREDICTED for row in rows) and any(map(is_timed, columns)) else "",
     )
@@ -190,14 +190,13 @@ Family = tuple[Who, str, str]
 
 
 def _styles(rows: Sequence[ResultRow], columns: Sequence[str], over: str) -> dict[Family, tuple[str, str]]:
-    """Return the colour and the marker of each line, the same in all plots of a recipe."""
+    """Return the color and the marker of each line, the same in all plots of a recipe."""
     found = dict.fromkeys(family for column in columns for who in WHO for family in _families(rows, column, over, who))
     ours = [family for family in found if family[0] == "ours"]
     styles = {
-        family: (OUR_COLOURS[at % len(OUR_COLOURS)], OUR_MARKERS[at % len(OUR_MARKERS)])
-        for at, family in enumerate(ours)
+        family: (OUR_COLORS[at % len(OUR_COLORS)], OUR_MARKERS[at % len(OUR_MARKERS)]) for at, family in enumerate(ours)
     }
-    return styles | {family: (PAPER_COLOUR, PAPER_MARKER) for family in found if family not in ours}
+    return styles | {family: (PAPER_COLOR, PAPER_MARKER) for family in found if family not in ours}
 
 
 def _name(family: Family, column: str, among: Sequence[Family], *, quoted: bool) -> str:
@@ -225,14 +224,14 @@ def _lines(
             points = sorted(group, key=lambda row: ticks.index(row.settings[over]))
             values = [getattr(row, who)[column] for row in points]
             by = values[0] if relative else 1 / factor
-            colour, marker = styles[family]
+            color, marker = styles[family]
             lines.append(
                 ChartLine(
                     label=_name(family, column, list(families), quoted=quoted),
                     x=[ticks.index(row.settings[over]) if named else row.settings[over] for row in points],
                     y=[value / (by or 1.0) for value in values],
                     notes=[_note(row, column, who) for row in points],
-                    colour=colour,
+                    color=color,
                     markers=[marker] * len(points),
                     fill="none" if who == "ours" and points[0].clock == PREDICTED and is_timed(column) else "full",
                     dash=PAPER_DASH if who == "paper" else (),
@@ -339,13 +338,13 @@ def _contents(results: Sequence[RecipeResult]) -> list[dict[str, Any]]:
             "citation": citation,
             "recipes": [
                 {
-                    "name": one.recipe.name,
-                    "place": one.recipe.paper.place,
-                    "title": one.recipe.title,
-                    "verdict": one.verdict,
-                    "lead": _lead(one),
+                    "name": member.recipe.name,
+                    "place": member.recipe.paper.place,
+                    "title": member.recipe.title,
+                    "verdict": member.verdict,
+                    "lead": _lead(member),
                 }
-                for one in group
+                for member in group
             ],
         }
         for citation, group in groupby(results, key=lambda one: one.recipe.paper.citation)
@@ -375,7 +374,7 @@ def _section(result: RecipeResult, charts: dict[str, Chart | None]) -> dict[str,
     """Return what the page shows of a recipe, and add its plots to the charts of the page."""
     recipe = result.recipe
     table = result.table()
-    drawn: list[Chart] = [division_plot(Experiment(**recipe.experiment))] if recipe.show.plot == "division" else []
+    drawn: list[Chart] = [parallel_plot(Experiment(**recipe.experiment))] if recipe.show.plot == "parallel" else []
     drawn += recipe_plots(result)
     named = {f"{recipe.name}-{at}": chart for at, chart in enumerate(drawn)}
     charts |= named

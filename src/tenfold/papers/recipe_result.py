@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple
 
 from tenfold.common.metric_table import lower_is_better, main_metric
 from tenfold.papers.recipe import NEEDS, PaperClaim, PaperRow, Recipe, Scale, Size
-from tenfold.report.differences import describe_settings
-from tenfold.report.formatting import NOTHING, duration, field_value, grouped, metric_scale, metric_value, name_some
-from tenfold.report.rows import DOUBTS, EXPLAINED, RATIOS, SECONDS, Doubt, is_time, is_timed, make_rows, run_value
-from tenfold.report.tables.columns import DOUBT
-from tenfold.report.tables.run_tables import TextTable
+from tenfold.reports.differences import describe_settings
+from tenfold.reports.formatting import NOTHING, duration, field_value, grouped, metric_scale, metric_value, name_some
+from tenfold.reports.rows import DOUBTS, EXPLAINED, RATIOS, SECONDS, Doubt, is_time, is_timed, make_rows, run_value
+from tenfold.reports.tables.columns import DOUBT
+from tenfold.reports.tables.run_tables import TextTable
 from tenfold.runs import Run
 
 ALIKE = 0.03
@@ -319,7 +319,7 @@ class ResultRow:
 def result_rows(recipe: Recipe, settings: Sequence[Setting]) -> list[ResultRow]:
     """Return the paper's rows with the runs that match them, then the settings that the paper has no row for."""
     left = list(settings)
-    runs = list({run.id: run for one in settings for run in one.runs}.values())
+    runs = list({run.id: run for setting in settings for run in setting.runs}.values())
     doubts = {run.id: row.doubts for row in make_rows(runs) for run in row.runs} if runs else {}
     rows = []
     for row in recipe.rows:
@@ -479,7 +479,7 @@ class RecipeResult:
 
     def missing(self) -> list[str]:
         """Return why numbers are missing: each reason with the settings that it is the reason for."""
-        found = grouped((one.reason, setting_label(one)) for one in self.settings if one.reason)
+        found = grouped((setting.reason, setting_label(setting)) for setting in self.settings if setting.reason)
         listed = [f"{reason} ({name_some(labels, MOST_NAMED)})" for reason, labels in found.items()]
         return ([self.problem] if self.problem else []) + listed
 

@@ -139,14 +139,14 @@ def _run_setting(
         short = _too_few_cores(experiment) if block.verb in ("train", "launch", "crossval") else ""
         if block.verb == "launch" and not short:
             return Setting(block.verb, settings, runs=_launched(experiment, size.repeats, runs, fresh=fresh))
-        if block.verb == "simulate" and experiment.division.folds is not None:
+        if block.verb == "simulate" and experiment.parallel.folds is not None:
             (row,) = forecast_grid(_virtual(experiment), {}, loaded).rows
             here = experiment.replace(engine="auto", cluster=None, link=None, oversubscribe=True)
             folds = compare(here, repeats=size.repeats, runs=runs, fresh=fresh, progress=False)
             return Setting(block.verb, settings, folds.runs, predicted_seconds=row.seconds.mean, doubts=row.doubts)
         if block.verb == "simulate" or (short and block.verb in ("train", "launch")):
             experiment = _virtual(experiment)
-        if block.verb == "crossval" and experiment.division.folds is None:
+        if block.verb == "crossval" and experiment.parallel.folds is None:
             experiment = experiment.replace(folds=10)
         if block.verb == "forecast" or (block.verb == "crossval" and short):
             (row,) = forecast_grid(_virtual(experiment), {}, loaded).rows
@@ -171,7 +171,9 @@ def _launched(experiment: Experiment, repeats: int, runs: str | Path | None, *, 
         for run in ([] if fresh else list_runs(runs=store.folder))
         if run.status == "finished" and "launch" in run.facts and measuring_machine(run.facts) == here
     ]
-    known = [next((run for run in recorded if run.experiment.flat() == one.flat()), None) for one in planned]
+    known = [
+        next((run for run in recorded if run.experiment.flat() == experiment.flat()), None) for experiment in planned
+    ]
     return [run or _launch(one, store.folder) for one, run in zip(planned, known, strict=True)]
 
 
@@ -180,7 +182,7 @@ def _launch(experiment: Experiment, folder: Path) -> Run:
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "experiment.toml"
         experiment.save(file)
-        ranks = [str(find_mpirun()), *MPIRUN_OPTIONS, "-n", str(experiment.division.workers)]
+        ranks = [str(find_mpirun()), *MPIRUN_OPTIONS, "-n", str(experiment.parallel.workers)]
         options = ["--runs", str(folder), "--quiet", "--json"]
         ended = subprocess.run(
             [*ranks, sys.executable, *program(file, options)],
@@ -210,6 +212,6 @@ def _too_few_cores(experiment: Experiment) -> str:
     """Return why the workers of an experiment cannot run in parallel here; "" if they can."""
     from tenfold.machine import cores
 
-    needed, there = experiment.division.workers * (experiment.machine.threads or 1), cores.budget()
+    needed, there = experiment.parallel.workers * (experiment.machine.threads or 1), cores.budget()
     on_cpu = experiment.machine.device == "cpu"
     return f"predicted: it needs {needed} cores, this machine has {there}" if on_cpu and needed > there else ""

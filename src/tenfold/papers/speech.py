@@ -30,7 +30,7 @@ class SpeechOptions(SourceOptions):
     utterances: Count = 120
     """Sentences, about four seconds each."""
     context: NonNegative = 5
-    """Frames on either side of the one that is labelled."""
+    """Frames on either side of the one that is labeled."""
 
 
 RATE = 16_000
@@ -41,7 +41,7 @@ _FFT = 512
 
 
 def log_mel(sound: "NDArray[np.float64]") -> "NDArray[np.float64]":
-    """Return [frames, bands] of sound at 16 kHz with values from -1 to 1; frame k is centred on k x 10 ms + 5 ms."""
+    """Return [frames, bands] of sound at 16 kHz with values from -1 to 1; frame k is centered on k x 10 ms + 5 ms."""
     import numpy as np
 
     before = (WINDOW - HOP) // 2
@@ -71,7 +71,7 @@ WHO = [
     "my sister",
     "an old farmer",
     "the young doctor",
-    "our neighbour",
+    "our neighbor",
     "a quiet child",
     "the judge",
     "your brother",
@@ -115,7 +115,7 @@ def sentence(number: int) -> str:
 
 # Speech: sentences of a small grammar, spoken by flite in four voices, with the exact time of every phone.
 #
-# A sample is a frame of 10 ms: 40 log-mel bands of the frame and of the frames around it. It is labelled with the
+# A sample is a frame of 10 ms: 40 log-mel bands of the frame and of the frames around it. It is labeled with the
 # third of the phone that it lies in, 41 phones x 3 = 123 states. Parts and folds are cut by utterance. What was
 # spoken is cached.
 

@@ -165,7 +165,7 @@ def baseline_scores(tweets: "Tweets", training: People, tested: People) -> dict[
     found = {
         "random": np.random.default_rng(0).random(alike.shape),
         "most followed": np.broadcast_to(popular, alike.shape).copy(),
-        "neighbours by text": alike,
+        "neighbors by text": alike,
         "ridge regression": popular + _ridge(words, training, alike[:, training], known - popular),
     }
     for scores in found.values():

@@ -17,7 +17,7 @@ from tenfold.data.part import describe_shape
 from tenfold.engines.choose import resolve_defaults
 from tenfold.engines.prepare import prepare
 from tenfold.errors import MachineError, ModelError
-from tenfold.experiment import Division, Experiment
+from tenfold.experiment import Experiment, Parallel
 from tenfold.experiment.values import PythonObject
 from tenfold.machine import cores, facts
 from tenfold.machine.cores import using_threads
@@ -74,11 +74,11 @@ def work_of(task: Task) -> tuple[str, int]:
     return step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
 
 
-def round_extras(division: Division) -> dict[str, dict[str, Any]]:
-    """Return the compression and the outer optimizer of a division, as fields under a key that includes the options."""
+def round_extras(parallel: Parallel) -> dict[str, dict[str, Any]]:
+    """Return the compression and the outer optimizer of a parallel, as fields under a key that includes the options."""
     found = {}
     for field in ("compression", "outer"):
-        name, options = getattr(division, field), getattr(division, f"{field}_options")
+        name, options = getattr(parallel, field), getattr(parallel, f"{field}_options")
         if name != "none":
             found[" ".join([field, name, *_settings(options)])] = {field: name, f"{field}_options": options}
     return found
@@ -138,7 +138,7 @@ def measure_until(
         profile = _with_orthogonalization_share(profile, place, task, settings, report)
     name, batch = work_of(task)
     sizes = sorted({batch, max(1, batch // SMALLER_BY)}, reverse=True)
-    lacking = [one for one in settings if not all(profile.has_step(name, size, *one) for size in sizes)]
+    lacking = [setting for setting in settings if not all(profile.has_step(name, size, *setting) for size in sizes)]
     nbytes = weight_bytes(task)
     if not lacking:
         return _with_rounds(profile, name, nbytes), set()
@@ -253,7 +253,7 @@ def measure_all(
     else:
         known = known.add(averaging=measure_library_averaging(sorted({several[0], several[-1]}), report))
     if experiment is not None:
-        workers = experiment.division.workers
+        workers = experiment.parallel.workers
         fits = workers <= cores.budget() or experiment.machine.oversubscribe
         return measure_steps(known, experiment, sorted({*counts, *[workers] * fits}), report, turns=turns)
     images = random_images()
@@ -354,7 +354,7 @@ def _with_start_and_save(profile: Profile, report: ReportProgress) -> Profile:
 
 def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -> Profile:
     """Measure what compression and outer optimizer add to a task's rounds, unless known for a network of this size."""
-    asked = round_extras(task.experiment.division) if task.workers > 1 else {}
+    asked = round_extras(task.experiment.parallel) if task.workers > 1 else {}
     if not asked:
         return profile
     was_busy = profile.costs.round_overhead_load > facts.MOST_LOAD_PER_CORE

@@ -30,7 +30,7 @@ Found = dict[int, float]
 
 SIZES = {1 << 18: 15, 1 << 22: 7, 1 << 25: 3}
 """Bytes of weights, and calls that are timed, after one that is not."""
-PATIENCE = 30.0
+WAIT_SECONDS = 30.0
 """Seconds for one number of workers."""
 
 
@@ -86,7 +86,11 @@ def gloo_worker(
     distributed = torch.distributed
     try:
         distributed.init_process_group(
-            "gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=n, timeout=timedelta(seconds=PATIENCE)
+            "gloo",
+            init_method=f"file://{folder}/gloo",
+            rank=rank,
+            world_size=n,
+            timeout=timedelta(seconds=WAIT_SECONDS),
         )
         message: Any = time_calls(sizes, distributed.all_reduce, distributed.barrier)
         distributed.destroy_process_group()
@@ -121,7 +125,7 @@ def _mpi(n: int) -> Found:
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(str(Path(place).resolve()) for place in sys.path),
     }
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS, check=True)
     if not done.stdout.strip():
         raise RuntimeError(done.stderr.strip() or "mpirun printed nothing")
     return {int(nbytes): seconds for nbytes, seconds in json.loads(done.stdout.splitlines()[-1]).items()}

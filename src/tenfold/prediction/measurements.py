@@ -185,7 +185,7 @@ class Averaging(Entry):
 
     transport: Literal["shared-memory", "gloo", "mpi"]
     workers: Count
-    kind: Literal["group", "neighbours"]
+    kind: Literal["group", "neighbors"]
     """Exact means in groups, or each combines what it reads from others."""
     fan: Count
     """How many replicas each reads, including itself."""

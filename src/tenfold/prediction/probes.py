@@ -73,7 +73,7 @@ def run(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | 
     events: list[Event] = []
     result = Processes().run(task, Stopwatch(), events.append).result
     spans = [event for event in events if isinstance(event, Span) and event.count == 1]
-    found = read(spans, task.workers, make_strategy(task.experiment.division), result)
+    found = read(spans, task.workers, make_strategy(task.experiment.parallel), result)
     return replace(found, evaluated=len(task.evaluation_part) if task.evaluation_part is not None else 0)
 
 
@@ -174,14 +174,14 @@ def _delay(arrived: Floats, left: Floats) -> float:
 
 def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | None) -> Task:
     """Return a task of about this number of steps on some of the data, which only trains."""
-    division, batch = experiment.division, experiment.training.samples_per_step
+    parallel, batch = experiment.parallel, experiment.training.samples_per_step
     steps = max(SYNC_EVERY, steps // SYNC_EVERY * SYNC_EVERY)
     sample = next(splits.train.batches([[0]]))[0]
-    affordable = MOST_BYTES // max(1, getattr(sample, "nbytes", 1)) // (batch * division.workers)
+    affordable = MOST_BYTES // max(1, getattr(sample, "nbytes", 1)) // (batch * parallel.workers)
     each = max(SYNC_EVERY, min(steps, affordable) // SYNC_EVERY * SYNC_EVERY)
-    wanted = torch.arange(each * batch * division.workers) % len(splits.train)
+    wanted = torch.arange(each * batch * parallel.workers) % len(splits.train)
     part = splits.validation or splits.test
-    few = part.subset(torch.arange(min(len(part), EVALUATED * division.workers))) if part is not None else None
+    few = part.subset(torch.arange(min(len(part), EVALUATED * parallel.workers))) if part is not None else None
     some = replace(splits, train=splits.train.subset(wanted), validation=None, test=few)
     calm = experiment.replace(
         epochs=-(-steps // each),
@@ -197,7 +197,7 @@ def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path 
         oversubscribe=True,
         lr=1e-6,
     )
-    return Task(calm, some, *assign_cores(calm.machine, division.workers, cores.budget()), checkpoints)
+    return Task(calm, some, *assign_cores(calm.machine, parallel.workers, cores.budget()), checkpoints)
 
 
 ReportProgress = Callable[[str], None]
@@ -219,7 +219,7 @@ PLAIN: dict[str, Any] = {
     "optimizer_state": "local",
     "oversubscribe": True,
 }
-"""The settings of a division that a burst replaces by the simplest."""
+"""The settings of a parallel that a burst replaces by the simplest."""
 
 
 class Kind(NamedTuple):
@@ -227,7 +227,7 @@ class Kind(NamedTuple):
 
     fields: dict[str, Any]
     """The experiment that has them."""
-    kind: Literal["group", "neighbours"]
+    kind: Literal["group", "neighbors"]
     fan: int | None
     """None: all workers."""
     fits: Callable[[int], bool]
@@ -237,8 +237,8 @@ class Kind(NamedTuple):
 ROUNDS = {
     "all": Kind({"strategy": "allreduce"}, "group", None, lambda _: True),
     "pairs": Kind({"strategy": "butterfly"}, "group", 2, lambda n: n > 2 and n.bit_count() == 1),
-    "both neighbours": Kind({"strategy": "ring"}, "neighbours", 3, lambda n: n > 3),
-    "one neighbour": Kind({"strategy": "ring", "strategy_options": {"sides": 1}}, "neighbours", 2, lambda n: n > 2),
+    "both neighbors": Kind({"strategy": "ring"}, "neighbors", 3, lambda n: n > 3),
+    "one neighbor": Kind({"strategy": "ring", "strategy_options": {"sides": 1}}, "neighbors", 2, lambda n: n > 2),
 }
 
 
@@ -392,9 +392,9 @@ def _seconds(calls: int, call: Callable[[], object]) -> float:
 def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Step:
     """Return what bursts in one setting (batch size, threads, workers) say about its steps."""
     batch_size, threads, workers = setting
-    found = burst_statistics([one.steps for one in bursts])
-    rounds = [one.round for one in bursts if one.round is not None]
-    relative = np.concatenate([one.steps / one.steps.mean() for one in bursts])
+    found = burst_statistics([burst.steps for burst in bursts])
+    rounds = [burst.round for burst in bursts if burst.round is not None]
+    relative = np.concatenate([burst.steps / burst.steps.mean() for burst in bursts])
     return Step(
         work=work,
         batch_size=batch_size,
@@ -406,7 +406,7 @@ def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]
         between_steps=found.between_steps,
         samples=relative.size,
         load=load_per_core(),
-        warmup=statistics.median(one.warmup for one in bursts),
+        warmup=statistics.median(burst.warmup for burst in bursts),
         round=statistics.median(rounds) if rounds else None,
         quantiles={f"{level:.1%}": value for level, value in zip(LEVELS, found.quantiles, strict=True)},
         trace=write_trace(relative),
@@ -421,7 +421,7 @@ def evaluating_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[
         threads=threads,
         workers=workers,
         samples=bursts[0].evaluated,
-        seconds=statistics.median(one.evaluate for one in bursts),
+        seconds=statistics.median(burst.evaluate for burst in bursts),
     )
 
 

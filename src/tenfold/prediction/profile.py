@@ -206,7 +206,7 @@ class Profile(Entry):
             fixed=min(fixed, mean),
         )
 
-    def round_price(self, *, factor: float = 1.0) -> RoundPrice:
+    def round_cost(self, *, factor: float = 1.0) -> RoundPrice:
         """Return what rounds cost in shared memory, times a factor that an experiment may have of its own."""
         entries = [entry for entry in self.averaging if entry.transport == "shared-memory"]
         if not entries:
@@ -215,7 +215,7 @@ class Profile(Entry):
         def price(round_: Round, nbytes: int) -> float:
             if round_.is_idle:
                 return 0.0
-            kind = "group" if round_.groups is not None else "neighbours"
+            kind = "group" if round_.groups is not None else "neighbors"
             fan = max(map(len, round_.sources))
             return factor * _price([e for e in entries if e.kind == kind] or entries, len(round_.sources), fan, nbytes)
 

@@ -46,16 +46,16 @@ def workload_and_hardware(task: Task, profile: Profile, cluster: ClusterOrHere) 
 
 def workload_of(task: Task, *, compressed: bool = False) -> Workload:
     """Return the steps, rounds and bytes of a task; shared memory moves whole weights, whatever the compression."""
-    division = task.division
+    parallel = task.parallel
     nbytes = weight_bytes(task)
     return Workload(
         workers=task.workers,
         steps_per_epoch=task.steps_per_epoch,
         epochs=task.experiment.training.epochs,
-        strategy=make_strategy(division),
-        sync_every=division.steps_between_rounds,
-        local_after=division.local_after,
-        average="gradients" if division.average == "gradients" else "weights",
+        strategy=make_strategy(parallel),
+        sync_every=parallel.steps_between_rounds,
+        local_after=parallel.local_after,
+        average="gradients" if parallel.average == "gradients" else "weights",
         nbytes=nbytes,
         compression=_compressed_share(task, nbytes) if compressed else 1.0,
         batch_sizes=task.batch_sizes,
@@ -72,7 +72,7 @@ def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
         step_time, price = _divided(task, profile, step_time, _with_copies(price, profile.costs.adding), price)
     return Hardware(
         step_time=step_time,
-        round_price=price,
+        round_cost=price,
         start=profile.start_seconds(task.workers, bytes_to_share(task.splits)),
         model_error=nearest.standard_error,
         calibrated=True,
@@ -102,7 +102,7 @@ def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, 
     samples = len(task.evaluation_part) if task.evaluation_part is not None else 0
     per_epoch = len(task.evaluation_steps) + 1
     return {
-        "overhead": profile.round_overhead_seconds(round_extras(task.experiment.division), workload.nbytes),
+        "overhead": profile.round_overhead_seconds(round_extras(task.experiment.parallel), workload.nbytes),
         "evaluation": profile.evaluation_seconds(work_of(task)[0], samples, task.workers) * per_epoch,
         "save": profile.save_seconds(workload.nbytes * task.workers),
     }
@@ -116,11 +116,11 @@ def _price_here(profile: Profile, workload: Workload, nearest: Step) -> RoundPri
     """
     if workload.workers == 1:
         return lambda _round, _nbytes: 0.0
-    price = profile.round_price()
+    price = profile.round_cost()
     if nearest.round is None or nearest.workers != workload.workers:
         return price
     factor = nearest.round / float(price(exact_round(workload.workers), workload.nbytes))
-    return profile.round_price(factor=min(MOST_FACTOR, max(LEAST_FACTOR, factor)))
+    return profile.round_cost(factor=min(MOST_FACTOR, max(LEAST_FACTOR, factor)))
 
 
 def _divided(
@@ -151,7 +151,7 @@ def _compressed_share(task: Task, nbytes: int) -> float:
     """Return the share of `nbytes` bytes that is sent."""
     size = nbytes // 4
     rows = row_lengths(state_shapes(make_network(task)), ALIGNMENT)
-    compressor = make_compressor(task.experiment.division, size, rows)
+    compressor = make_compressor(task.experiment.parallel, size, rows)
     return compressor.encode(torch.linspace(-1, 1, size)).nbytes / nbytes
 
 
@@ -180,7 +180,7 @@ def profile_now(task: Task, profile: Profile, report: ReportProgress | None = No
         return profile, 1.0
     rounds = None
     if now.round is not None and factor > 1:
-        usual_round = float(profile.round_price()(exact_round(task.workers), weight_bytes(task)))
+        usual_round = float(profile.round_cost()(exact_round(task.workers), weight_bytes(task)))
         rounds = max(factor, now.round / usual_round)
     return profile.slowed(factor, rounds=rounds).add(steps=[now]), 1 / factor
 
@@ -194,7 +194,7 @@ def _measured(task: Task, setting: tuple[str, int, int, int], usual: float, repo
     slowdown = max(1.0, ((running_elsewhere() or 0.0) + task.workers * task.threads) / (os.cpu_count() or 1))
     steps = max(1, round(PROBE_SECONDS / (usual * slowdown)))
     bursts = list(_bursts(task, setting[1:], steps))
-    rounds = [one.delay for one in bursts if one.delay is not None]
+    rounds = [burst.delay for burst in bursts if burst.delay is not None]
     entry = step_entry(setting[0], setting[1:], bursts)
     entry = entry.model_copy(update={"round": statistics.mean(rounds) if rounds else None})
     _seen[setting] = perf_counter(), entry
@@ -229,7 +229,7 @@ def predict_task(task: Task, report: ReportProgress = silent) -> TimePrediction:
     now, speed = profile_now(_on_cpu(task), profile, report) if cluster is HERE else (profile, 1.0)
     prediction = predict_from_profile(task, now, cluster, seed=seed, marks=_logged_steps(task))
     prediction = replace(prediction, machine_speed=speed)
-    if not make_strategy(task.experiment.division).asynchronous:
+    if not make_strategy(task.experiment.parallel).asynchronous:
         return prediction
     # By the calibrated times, not those of now: the order decides the weights, and these must be the same every time.
     times = _exchange_times(*workload_and_hardware(task, profile, cluster), seed)
@@ -245,7 +245,7 @@ def predict_from_profile(
     """
     workload, hardware = workload_and_hardware(task, profile, cluster)
     prediction = predict_time(replace(workload, marks=marks), hardware, seed=seed)
-    has_extras = task.workers > 1 and bool(round_extras(task.experiment.division))
+    has_extras = task.workers > 1 and bool(round_extras(task.experiment.parallel))
     load = max(profile.load_of(work_of(task)[0]), profile.costs.round_overhead_load if has_extras else 0.0)
     prediction = replace(prediction, calibration_load=load)
     if cluster is not HERE:

@@ -99,9 +99,9 @@ class Virtual(Processes):
 
 def check_memory(task: Task) -> str:
     """Return a sentence about the memory that the replicas need; raise MachineError if there is not enough."""
-    division = task.experiment.division
+    parallel = task.experiment.parallel
     # weights, gradients, a copy during evaluation, the optimizer's state, and what rounds add
-    vectors = 3 + _state_vectors(task) + division.needs_gradient_buffer
+    vectors = 3 + _state_vectors(task) + parallel.needs_gradient_buffer
     needed = weight_bytes(task) * vectors * task.workers
     free = free_memory(devices.resolve(task.experiment.machine.device))
     if needed > free:

@@ -18,7 +18,7 @@ LIMIT = 200_000
 WRITE_SECONDS = 0.5
 """The least number of seconds between two writes to the file."""
 CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
-"""Escape sequences of terminals (colours, cursor movements), and other control characters."""
+"""Escape sequences of terminals (colors, cursor movements), and other control characters."""
 
 
 class LineBuffer:

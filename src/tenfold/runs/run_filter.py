@@ -135,8 +135,8 @@ def _condition(word: str) -> Condition:
     if value[0] in "<>=~":
         raise StoreError(f"'{word}' has no operator that is known; use = != < <= > >= or ~, {EXAMPLE}")
     listed = value.split(",") if operator in ("=", "!=") else [value]
-    values = tuple(_value(name, operator, one) for one in listed)
-    if operator in ORDER and not all(isinstance(one, float) for one in values):
+    values = tuple(_value(name, operator, entry) for entry in listed)
+    if operator in ORDER and not all(isinstance(value, float) for value in values):
         raise StoreError(f"'{word}' compares with a number, which '{value}' is not; use = for words")
     return Condition(name, operator, values)
 

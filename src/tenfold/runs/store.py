@@ -161,7 +161,7 @@ class Store:
                     (*values, *texts),
                 )
                 run = int(cursor.lastrowid or 0)
-                events = (replace(one, run=run) if isinstance(one, Recorded) else one for one in bundle.events)
+                events = (replace(event, run=run) if isinstance(event, Recorded) else event for event in bundle.events)
                 rows = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
                 connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", rows)
                 path = self.path(run, title)

@@ -74,7 +74,7 @@ def fit(
     resolved = resolve(experiment, noting(listen, stopwatch))
     experiment, engine = resolved.experiment, resolved.engine
     if isinstance(engine, Processes):
-        start_server_for(experiment.division.workers)
+        start_server_for(experiment.parallel.workers)
     task = prepare(experiment, splits=splits.to(devices.resolve(experiment.machine.device)))
     task = dataclasses.replace(task, expects_few_steps=one_pass)
     run = None

@@ -4,7 +4,7 @@ from tenfold.common.metric_table import METRICS
 from tenfold.training.evaluation import all_targets, evaluate, join_outputs, measure, predict
 from tenfold.training.flat import FlatState, flat_size
 from tenfold.training.measures import LOSSES, choose_loss, choose_metrics
-from tenfold.training.optimizers import OPTIMIZERS, base_rate
+from tenfold.training.optimizers import OPTIMIZERS, base_lr
 from tenfold.training.replica import Replica
 from tenfold.training.schedules import SCHEDULES
 
@@ -16,7 +16,7 @@ __all__ = [
     "FlatState",
     "Replica",
     "all_targets",
-    "base_rate",
+    "base_lr",
     "choose_loss",
     "choose_metrics",
     "evaluate",

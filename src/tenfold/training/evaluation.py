@@ -127,11 +127,11 @@ def _piece_size(network: nn.Module, x: Any, y: Any, precision: str, device_type:
     """Return how many samples a network can be given at a time, by its outputs for two; None: as many as there are."""
     leaves = [*tree_leaves(x), *tree_leaves(y)]
     samples = len(tree_leaves(y)[0])
-    if samples <= 2 or not all(isinstance(one, Tensor) and one.ndim and len(one) == samples for one in leaves):
+    if samples <= 2 or not all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == samples for leaf in leaves):
         return None
     with keep_rng_state(), autocast(precision, device_type):  # not one: a network may drop a dimension of size 1
         tried = call_network(network, tree_map(lambda one: one[:2], x))
-    each = sum(one.nbytes for one in tree_leaves(tried)) // 2
+    each = sum(leaf.nbytes for leaf in tree_leaves(tried)) // 2
     return max(1, LARGEST_OUTPUT // each) if each * BATCH > LARGEST_OUTPUT else None
 
 
@@ -227,7 +227,7 @@ def without_large_outputs(share: EvaluatedShare) -> EvaluatedShare:
 
 
 def _bytes(outputs: Any) -> int:
-    return sum(one.nbytes for one in tree_leaves(outputs))
+    return sum(leaf.nbytes for leaf in tree_leaves(outputs))
 
 
 def evaluate_share(
@@ -290,7 +290,7 @@ class _ShareCollector:
         outputs = find_main_output(outputs) if self._uses_main else _by_sample(outputs, targets)
         if self._pending and not _can_be_joined(self._pending[-1], (outputs, targets)):
             self._flush()
-        numbers = sum(one.numel() for one in tree_leaves(outputs))
+        numbers = sum(leaf.numel() for leaf in tree_leaves(outputs))
         if numbers >= MOST_NUMBERS:
             self._measure(outputs, targets)
             return
@@ -384,7 +384,7 @@ def make_measure_error(part: str, outputs: Any, targets: Any, error: Exception) 
 
 def required_bytes(outputs: Any, samples: int, of: int) -> int:
     """Return the bytes of the outputs for `of` samples, given those for a few; on the CPU, floats have four bytes."""
-    each: int = sum(one.numel() * (4 if one.is_floating_point() else one.itemsize) for one in tree_leaves(outputs))
+    each: int = sum(leaf.numel() * (4 if leaf.is_floating_point() else leaf.itemsize) for leaf in tree_leaves(outputs))
     return math.ceil(each / max(1, samples) * of)
 
 

@@ -11,7 +11,7 @@ from tenfold.data.part import select_rows
 from tenfold.experiment import Training
 from tenfold.training.measures import Measure
 from tenfold.training.replica import Replica
-from tenfold.training.stacked_replicas import Fused, resident
+from tenfold.training.stacked_replicas import StackedReplicas, resident
 
 
 def find_capture_obstacle(training: Training, part: Part) -> str:
@@ -48,38 +48,40 @@ class Graphed(Replica):
         assert found is not None
         whole, self._numbers = found
         matrix = self.flat.vector[None]
-        self.fused = Fused(network, 1, training, loss, whole, rates=self.rates, matrix=matrix, method="loop")
+        self.stacked = StackedReplicas(
+            network, 1, training, loss, whole, lr_schedule=self.lr_schedule, matrix=matrix, method="loop"
+        )
 
     def prepare(self, sizes: Mapping[int, int]) -> str:
         """Capture the steps for the batch sizes that occur often; return why that is not possible, or ""."""
-        why = self.fused.prepare({(0, 1, size): count for size, count in sizes.items()})
+        why = self.stacked.prepare({(0, 1, size): count for size, count in sizes.items()})
         return why and describe_slow_steps(why)
 
     def feed(self, part: Part, visits: list[Tensor]) -> Iterator[tuple[Any, Any]]:  # noqa: ARG002
         """Yield sample numbers, on the device."""
         sizes = [len(visit) for visit in visits]
-        rows = torch.cat(visits).to(self.fused.device)
+        rows = torch.cat(visits).to(self.stacked.device)
         if self._numbers is not None:
             rows = self._numbers.index_select(0, rows)
         return ((some, None) for some in torch.split(rows, sizes))
 
     def batch(self, x: Any, y: Any) -> tuple[Any, Any]:  # noqa: ARG002
         """Return the samples with these numbers."""
-        return select_rows(self.fused.part.x, x), self.fused.part.y[x]
+        return select_rows(self.stacked.part.x, x), self.stacked.part.y[x]
 
     def step(self, x: Any, y: Any) -> Tensor:  # noqa: ARG002
         """Train on the samples with these numbers."""
         self.advance()
-        self.fused.optimizer.rate.fill_(self.rate)
-        return self.fused.learn(x[None], slice(0, 1))[0]
+        self.stacked.optimizer.rate.fill_(self.rate)
+        return self.stacked.learn(x[None], slice(0, 1))[0]
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
-        return super().state() | {"optimizer": self.fused.optimizer.tensors()}
+        return super().state() | {"optimizer": self.stacked.optimizer.tensors()}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
-        own = self.fused.optimizer.tensors()
+        own = self.stacked.optimizer.tensors()
         for name, tensor in state["optimizer"].items():
             own[name].copy_(tensor)
         super().load(state | {"optimizer": self.optimizer.state_dict()})

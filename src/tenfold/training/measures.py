@@ -233,7 +233,7 @@ def loss_of_network(outputs: Any, targets: Tensor) -> Tensor:  # noqa: ARG001
 
 def _find_loss(outputs: tuple[Any, ...]) -> Tensor:
     """Return the only single number among several outputs; where there is none or several, the first output."""
-    numbers = [one for one in outputs if isinstance(one, Tensor) and not one.ndim]
+    numbers = [output for output in outputs if isinstance(output, Tensor) and not output.ndim]
     if len(numbers) > 1 and numbers[0] is not outputs[0]:
         raise ModelError(
             f'loss = "network" found {len(numbers)} numbers in the tuple that the network returned; return the loss '
@@ -310,7 +310,7 @@ def shares_of_pieces(divisor: Divisor | None, pieces: Sequence[Any]) -> list[flo
     """
     divisors = [float(divisor(targets)) for targets in pieces] if divisor is not None else []
     if divisor is not None and (whole := float(divisor(tree_concatenate(pieces)))):
-        return [one / whole for one in divisors]
+        return [divisor / whole for divisor in divisors]
     samples = [len(tree_leaves(targets)[0]) for targets in pieces]
     return [count / sum(samples) for count in samples]
 

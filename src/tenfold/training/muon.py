@@ -28,7 +28,7 @@ def factors(grams: Sequence[Tensor], steps: int) -> list[Tensor]:
     Matrices of the same size are iterated together, and so are all small ones: rows and columns of zeros that pad a
     matrix to a larger size stay zeros.
     """
-    sizes = [one.shape[-1] for one in grams]
+    sizes = [gram.shape[-1] for gram in grams]
     small = max((size for size in sizes if size <= SMALL), default=0)
     members: dict[int, list[int]] = {}
     for place, size in enumerate(sizes):

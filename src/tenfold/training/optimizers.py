@@ -78,7 +78,7 @@ WRAPPED_METHODS = ("add_param_group", "zero_grad", "state_dict", "load_state_dic
 _EAGER: dict[type[torch.optim.Optimizer], type[torch.optim.Optimizer]] = {}
 
 
-def base_rate(training: Training, network: nn.Module | None = None, labels_per_sample: float = 1.0) -> float:
+def base_lr(training: Training, network: nn.Module | None = None, labels_per_sample: float = 1.0) -> float:
     """Return the learning rate before it is scaled with the workers: the one that was given, or the optimizer's usual.
 
     To find the usual rate of a user's own optimizer, it is made for the network, or without one for a single layer.
@@ -108,7 +108,7 @@ def make_optimizer(training: Training, network: nn.Module, lr: float | None = No
     kind, traits = _built_in(training), training.optimizer_traits
     if kind is None:
         return _make_own_optimizer(training, network, given)
-    options: dict[str, Any] = {"lr": lr or base_rate(training)}
+    options: dict[str, Any] = {"lr": lr or base_lr(training)}
     options |= {name: getattr(training, name) for name in traits.fields}
     if traits.has_weight_decay:
         options["weight_decay"] = training.weight_decay

@@ -16,8 +16,8 @@ from tenfold.training.evaluation import TrainingAccuracy
 from tenfold.training.flat import FlatState
 from tenfold.training.measures import AlignedMeasure, Measure, is_mean_of_pieces, loss_divisor, shares_of_pieces
 from tenfold.training.network_call import autocast, call_network
-from tenfold.training.optimizers import base_rate, has_sparse_gradients, make_optimizer
-from tenfold.training.schedules import Rates, choose_schedule
+from tenfold.training.optimizers import base_lr, has_sparse_gradients, make_optimizer
+from tenfold.training.schedules import LrSchedule, choose_schedule
 
 
 @contextmanager
@@ -52,7 +52,7 @@ class Replica:
         loss: Measure,
         *,
         steps_per_epoch: int,
-        rate_scale: float = 1.0,
+        lr_scale: float = 1.0,
         labels_per_sample: float = 1.0,
         warmup: float | None = None,
         vector: Tensor | None = None,
@@ -62,15 +62,15 @@ class Replica:
         self.training = training
         self.loss = loss
         self._divisor = loss.divisor if isinstance(loss, AlignedMeasure) else loss_divisor(loss)
-        self.rates = plan_rates(
+        self.lr_schedule = plan_lr_schedule(
             training,
             network,
             steps_per_epoch=steps_per_epoch,
-            rate_scale=rate_scale,
+            lr_scale=lr_scale,
             labels_per_sample=labels_per_sample,
             warmup=warmup,
         )
-        self.rate = self.rates.base
+        self.rate = self.lr_schedule.base
         self.optimizer = make_optimizer(training, network, self.rate)
         self.steps = 0
         self._needs_closure = training.needs_closure or isinstance(self.optimizer, torch.optim.LBFGS)
@@ -84,7 +84,7 @@ class Replica:
         """The exponential moving average of the weights, where the experiment asks for it."""
         self.accuracy: TrainingAccuracy | None = None
         """Counts correct predictions on training batches, if they are asked for."""
-        self.learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        self.trainable_parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
 
     def prepare(self, sizes: Mapping[int, int]) -> str:
         """Prepare for batches of these sizes, given with their counts; return what is not possible, or ""."""
@@ -125,7 +125,7 @@ class Replica:
 
     def densify(self) -> None:
         """Turn sparse gradients, which `EmbeddingBag(sparse=True)` has, into dense ones."""
-        for parameter in self.learning if self._is_sparse else ():
+        for parameter in self.trainable_parameters if self._is_sparse else ():
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.to_dense()
 
@@ -170,11 +170,11 @@ class Replica:
     def clip(self) -> None:
         """Clip the norm of the gradient, if the experiment limits it."""
         if self.training.clip is not None:
-            nn.utils.clip_grad_norm_(self.learning, self.training.clip)
+            nn.utils.clip_grad_norm_(self.trainable_parameters, self.training.clip)
 
     def advance(self) -> None:
         """Set the learning rate of the next step, and count the step."""
-        self.rate = self.rates.at(self.steps)
+        self.rate = self.lr_schedule.at(self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * group.get("lr_ratio", 1.0)
         self.steps += 1
@@ -217,10 +217,10 @@ class Replica:
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "steps": self.steps,
-            "centres": self.flat.batch_norm.reference_means,
+            "centers": self.flat.batch_norm.reference_means,
             **({"ema": self.ema_weights} if self.ema_weights is not None else {}),
             **({"scaler": self.scaler.state_dict()} if self.scaler is not None else {}),
-            **self.rates.state(),
+            **self.lr_schedule.state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -228,12 +228,12 @@ class Replica:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
-        self.rates.load(state)
+        self.lr_schedule.load(state)
         if self.ema_weights is not None:
             self.ema_weights.copy_(state["ema"])
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
-        for reference, saved in zip(self.flat.batch_norm.reference_means, state["centres"], strict=True):
+        for reference, saved in zip(self.flat.batch_norm.reference_means, state["centers"], strict=True):
             reference.copy_(saved)
 
 
@@ -267,23 +267,23 @@ def make_replica(
     return Replica(network, training, loss, **options)
 
 
-def plan_rates(
+def plan_lr_schedule(
     training: Training,
     network: nn.Module | None = None,
     *,
     steps_per_epoch: int,
-    rate_scale: float = 1.0,
+    lr_scale: float = 1.0,
     labels_per_sample: float = 1.0,
     warmup: float | None = None,
-) -> Rates:
+) -> LrSchedule:
     """Return the learning rate of every step of a network's run.
 
-    It is the product of three factors: `base_rate`, the given learning rate or the usual one of the optimizer
-    (`common/optimizer_traits.py`); `rate_scale`, which grows with the workers (`mixing/rate_scaling.py`); and the
+    It is the product of three factors: `base_lr`, the given learning rate or the usual one of the optimizer
+    (`common/optimizer_traits.py`); `lr_scale`, which grows with the workers (`mixing/lr_scaling.py`); and the
     warm-up and schedule (`schedules.py`). `warmup` is in epochs; default: the experiment's own.
     """
     epochs = warmup if warmup is not None else training.warmup or 0.0
     steps = steps_per_epoch * training.epochs
-    base = base_rate(training, network, labels_per_sample)
+    base = base_lr(training, network, labels_per_sample)
     schedule = choose_schedule(training, base, steps_per_epoch)
-    return Rates(base * rate_scale, schedule, steps=steps, warmup_steps=epochs * steps_per_epoch)
+    return LrSchedule(base * lr_scale, schedule, steps=steps, warmup_steps=epochs * steps_per_epoch)

@@ -56,7 +56,7 @@ def factor(schedule: str, step: int, steps: int, warmup_steps: int = 0) -> float
 
 def choose_schedule(training: Training, base: float, steps_per_epoch: int) -> str | Callable[[int, int], float]:
     """Return the schedule of the experiment: a built-in name, or a function of the step and the number of steps."""
-    given, options = training.rate_schedule, training.schedule_options
+    given, options = training.lr_schedule_name, training.schedule_options
     if not isinstance(given, str) or given not in SCHEDULES:
         return make_own_schedule(training, base, steps_per_epoch)
     if options:
@@ -66,7 +66,7 @@ def choose_schedule(training: Training, base: float, steps_per_epoch: int) -> st
     return given
 
 
-class Rates:
+class LrSchedule:
     """The learning rate of every step of a run: the base, times the schedule after a warm-up.
 
     A schedule is a built-in name, or a function of the step and the number of steps after the warm-up.
@@ -125,7 +125,7 @@ def make_own_schedule(training: Training, base: float, steps_per_epoch: int) -> 
     every epoch if its `step` wants a metric; any other is a function of the progress from 0 to 1 that returns the
     factor of the learning rate.
     """
-    given, options = training.rate_schedule, training.schedule_options
+    given, options = training.lr_schedule_name, training.schedule_options
     if isinstance(given, UnrecordedObject):
         raise ExperimentError(f"the schedule {given} was given as a Python object; pass it again")
     value: Any = given.value if isinstance(given, PythonObject) else resolve(given, "schedule")
@@ -137,7 +137,7 @@ def make_own_schedule(training: Training, base: float, steps_per_epoch: int) -> 
 
 def check_own_schedule(training: Training) -> None:
     """Raise ExperimentError for a function of the epoch or step; one that a recorded run has can be resumed."""
-    given = training.rate_schedule
+    given = training.lr_schedule_name
     if isinstance(given, UnrecordedObject) or (isinstance(given, str) and given in SCHEDULES):
         return
     value: Any = given.value if isinstance(given, PythonObject) else resolve(given, "schedule")
@@ -269,7 +269,9 @@ def _wants_metric(scheduler: LRScheduler) -> bool:
     """Return whether `step` has to be called with a value, as that of ReduceLROnPlateau."""
     parameters = inspect.signature(scheduler.step).parameters.values()
     return any(
-        one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters
+        parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        for parameter in parameters
     )
 
 

@@ -199,7 +199,7 @@ def _count_labels(name: str, judge: Any, outputs: Tensor, targets: Tensor) -> Su
     labels, predicted, average = targets > 0.5, outputs > 0, judge._kwargs.get("average")
     if average == "samples":
         true, said = labels.T.long().cpu().numpy(), predicted.T.long().cpu().numpy()  # each sample in place of a label
-        values = judge._score_func(true, said, **judge._kwargs | {"average": None, "zero_division": 0.0})
+        values = judge._score_func(true, said, **judge._kwargs | {"average": None, "zero_parallel": 0.0})
         return {"mean": ExactSum.of(np.asarray(values, dtype=np.float64)), "samples": counted(len(labels))}
     if average not in ("macro", "micro", "weighted"):
         raise ModelError(
@@ -236,7 +236,7 @@ def _value_of_numbers(name: str, sums: Sums) -> float:
     samples = int(sums["samples"])
 
     def means(of: str) -> list[Fraction]:
-        return [one / samples for one in sums[of].fractions]
+        return [fraction / samples for fraction in sums[of].fractions]
 
     def variances(of: str, squared: str) -> list[Fraction]:
         return [square - mean * mean for square, mean in zip(means(squared), means(of), strict=True)]
@@ -248,10 +248,10 @@ def _value_of_numbers(name: str, sums: Sums) -> float:
         left = means("residual_squared") if name == "r2" else variances("residual", "residual_squared")
         return _mean([_explained(*one) for one in zip(left, spread, strict=True)])
     if name == "neg_root_mean_squared_error":
-        return -_mean([math.sqrt(as_float(one)) for one in means("residual_squared")])
+        return -_mean([math.sqrt(as_float(mean)) for mean in means("residual_squared")])
     of = {"squared": "residual_squared", "percentage": "residual_relative"}
     kind = next((sum_ for word, sum_ in of.items() if word in name), "residual_absolute")
-    return -_mean([as_float(one) for one in means(kind)])
+    return -_mean([as_float(mean) for mean in means(kind)])
 
 
 def _explained(left: Fraction, spread: Fraction) -> float:

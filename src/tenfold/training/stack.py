@@ -114,7 +114,7 @@ class Stack:
         self.matrix = flat.vector.expand(k, -1).clone() if matrix is None else matrix
         self.views: dict[str, Tensor] = {}
         """Each floating-point tensor of all replicas, (k, *shape), as a view into the matrix."""
-        self.learning: list[slice] = []
+        self.trainable_parameters: list[slice] = []
         """The columns of trained parameters."""
         named = dict(network.named_parameters())
         floats = {name: buffer for name, buffer in network.named_buffers() if buffer.is_floating_point()}
@@ -147,9 +147,9 @@ class Stack:
         return whole.as_strided((len(whole), *row.shape), (whole.stride(0), *row.stride()), row.storage_offset())
 
     def _learn(self, start: int, stop: int) -> None:
-        if self.learning and self.learning[-1].stop == start:
-            start = self.learning.pop().start
-        self.learning.append(slice(start, stop))
+        if self.trainable_parameters and self.trainable_parameters[-1].stop == start:
+            start = self.trainable_parameters.pop().start
+        self.trainable_parameters.append(slice(start, stop))
 
     def gradient_views(self, gradient: Tensor) -> list[Tensor]:
         """Return the views of a gradient matrix for the parameters in `names`."""
@@ -227,7 +227,7 @@ class Stack:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a step changes, by name."""
-        references = {f"centre {number}": reference for number, reference in enumerate(self.reference_means)}
+        references = {f"center {number}": reference for number, reference in enumerate(self.reference_means)}
         return {"weights": self.matrix, **self.counters, **references}
 
 

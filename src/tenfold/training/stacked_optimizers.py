@@ -30,7 +30,7 @@ from tenfold.training.muon import (
     shape_scale,
 )
 from tenfold.training.network_call import arguments_of, autocast, call_network, plain_outputs
-from tenfold.training.optimizers import base_rate
+from tenfold.training.optimizers import base_lr
 from tenfold.training.stack import Stack
 
 STREAMS = 16
@@ -350,7 +350,7 @@ def make_rule(training: Training, network: nn.Module, lr: float | None = None) -
     rule = RULES[training.optimizer]
     options = {name: getattr(training, name) for name in ("weight_decay", *training.optimizer_traits.fields)}
     if training.optimizer == "muon":
-        options |= network_options(training, network, lr or base_rate(training))
+        options |= network_options(training, network, lr or base_lr(training))
     for key, value in training.optimizer_options.items():
         if key not in (WITHOUT_EFFECT if training.optimizer != "muon" else USED_BEFORE):
             options[key] = tuple(value) if isinstance(value, list) else value
@@ -370,7 +370,7 @@ class StackedOptimizer:
     def __init__(self, rule: Rule, weights: Tensor, learning: list[slice], clip: float | None = None) -> None:
         self.rule = rule
         self.weights = weights
-        self.learning = learning
+        self.trainable_parameters = learning
         """Columns of the parameters that are learnt; the others are frozen."""
         self.clip = clip
         self.gradient = torch.zeros_like(weights)
@@ -388,7 +388,7 @@ class StackedOptimizer:
             g.mul_((self.clip / (norm + 1e-6)).clamp_(max=1))
         t = self.taken[rows].add_(1)
         roles = {role: matrix[rows] for role, matrix in self.roles.items()}
-        self.rule.update_all(self.weights[rows], g, roles, self.rate, t, learning=self.learning)
+        self.rule.update_all(self.weights[rows], g, roles, self.rate, t, learning=self.trainable_parameters)
 
     def forget(self, rows: slice = slice(None)) -> None:
         """Let these replicas begin again, as before the first step."""

@@ -17,7 +17,7 @@ from tenfold.machine.devices import supports_graphs, synchronize
 from tenfold.models import find_tensor_hook
 from tenfold.training.measures import Measure, describe_failure
 from tenfold.training.optimizers import make_optimizer
-from tenfold.training.schedules import Rates
+from tenfold.training.schedules import LrSchedule
 from tenfold.training.stack import ALL, Stack, capture, free_memory, groups_for_memory, peak_memory
 from tenfold.training.stacked_optimizers import GRADIENT_METHODS, GradientMethod, Loop, StackedOptimizer, make_rule
 
@@ -32,7 +32,7 @@ WORTH_CAPTURING = 8
 PROBE_STEPS = 5
 
 
-class Fused:
+class StackedReplicas:
     """k replicas that step together. All start as copies of `network`, which becomes the first of them.
 
     `step` takes the sample numbers of k batches of one size, and returns k losses. Where batches differ in size,
@@ -47,12 +47,12 @@ class Fused:
         loss: Measure,
         part: Tensors,
         *,
-        rates: Rates,
+        lr_schedule: LrSchedule,
         matrix: Tensor | None = None,
         method: str = "auto",
         gradients_only: bool = False,
     ) -> None:
-        make_optimizer(training, network, rates.base)  # raises an error if the options are wrong
+        make_optimizer(training, network, lr_schedule.base)  # raises an error if the options are wrong
         if name := find_tensor_hook(network):
             raise ExperimentError(
                 f"the parameter {name} has hooks of its own, which replicas that step together on one device do not "
@@ -69,9 +69,9 @@ class Fused:
         self.stack = Stack(network, k, matrix)
         weights = self.stack.matrix[:, : self.stack.parameters]
         self.optimizer = StackedOptimizer(
-            make_rule(training, network, rates.base), weights, self.stack.learning, training.clip
+            make_rule(training, network, lr_schedule.base), weights, self.stack.trainable_parameters, training.clip
         )
-        self.rates = rates
+        self.lr_schedule = lr_schedule
         self.steps = 0
         self.gradients_only = gradients_only
         """Whether `learn` only computes gradients; the caller averages them and then calls `optimizer.step`."""
@@ -106,7 +106,7 @@ class Fused:
     @property
     def rate(self) -> float:
         """The learning rate of the next step."""
-        return self.rates.at(self.steps)
+        return self.lr_schedule.at(self.steps)
 
     def learn(self, indices: Tensor, rows: slice) -> Tensor:
         """Step some replicas on batches of one size; return their losses."""

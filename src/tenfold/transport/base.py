@@ -98,7 +98,7 @@ def average_in_rank_order(
 
     Without weights out = ((x_0 + x_1) + x_2 + ...) * (1/m), with weights (shares that sum to 1)
     out = ((w_0 * x_0) + w_1 * x_1) + ..., where members come in rank order and every operation rounds once, to the
-    members' type. No multiplication is fused with an addition, so the bits depend neither on how a vector is cut into
+    members' type. No multiplication is stacked with an addition, so the bits depend neither on how a vector is cut into
     blocks nor on the processor.
 
     Takes torch tensors or numpy arrays. `out` may be one of the members; `scratch` is two rows of a member's shape to

@@ -98,13 +98,13 @@ atexit.register(_exit_if_stuck)
 #
 # Of a rank on the same host, the kernel says whether it is gone or stopped. Every rank writes a growing number to the
 # store twice a second, for the ranks of other hosts; from a thread, which does not run while a call into C keeps
-# Python's lock. So a rank whose number has not changed for `SILENCE` seconds is lost only if its guard does not say
-# that it runs (`machine/rank_guard.py`). The first failure that any rank reports or detects is kept in the store, and
-# all ranks raise that one.
+# Python's lock. So a rank whose number has not changed for `HEARTBEAT_TIMEOUT_SECONDS` seconds is lost only if its
+# guard does not say that it runs (`machine/rank_guard.py`). The first failure that any rank reports or detects is
+# kept in the store, and all ranks raise that one.
 
-BEAT = LOOK_SECONDS
+HEARTBEAT_SECONDS = LOOK_SECONDS
 """Seconds between two heartbeats."""
-SILENCE = 5.0
+HEARTBEAT_TIMEOUT_SECONDS = 5.0
 """Seconds without a heartbeat after which a rank is lost, and that one of this host may be stopped."""
 LEFT = b"left"
 
@@ -184,11 +184,12 @@ class FailureDetector:
             raise self._failure
         now = time.monotonic()
         for rank, since in list(self._left.items()):
-            if now - since > SILENCE:
+            if now - since > HEARTBEAT_TIMEOUT_SECONDS:
                 self._lose(rank, f"{self._names[rank]} ended while other ranks wait for it")
         self._checks += 1
-        if self._checks * seconds > SILENCE + 2 * BEAT and 0 not in self._left:
-            sentence = f"{self._names[0]} has not answered for {SILENCE:g} s: it was stopped, or its host is cut off"
+        if self._checks * seconds > HEARTBEAT_TIMEOUT_SECONDS + 2 * HEARTBEAT_SECONDS and 0 not in self._left:
+            silent = f"{HEARTBEAT_TIMEOUT_SECONDS:g} s"
+            sentence = f"{self._names[0]} has not answered for {silent}: it was stopped, or its host is cut off"
             self._learn(WorkerLost(0, sentence))
 
     def check_local_processes(self) -> None:
@@ -202,7 +203,7 @@ class FailureDetector:
         self._over.set()
         leaving = threading.Thread(target=self._leave, args=(patience, hosts_store), daemon=True, name="tenfold-leave")
         leaving.start()
-        leaving.join(patience + 2 * BEAT)
+        leaving.join(patience + 2 * HEARTBEAT_SECONDS)
 
     def _leave(self, patience: float, hosts_store: bool) -> None:
         self._thread.join()
@@ -225,7 +226,7 @@ class FailureDetector:
     def _watch(self) -> None:
         keys = [f"beat/{rank}" for rank in range(len(self._names))]
         latest: list[tuple[bytes, float]] = [(b"", time.monotonic())] * len(keys)
-        while not self._over.wait(BEAT):
+        while not self._over.wait(HEARTBEAT_SECONDS):
             try:
                 self._beat()
                 *beats, failure = self._store.multi_get([*keys, "failure"])
@@ -246,11 +247,13 @@ class FailureDetector:
                     self._left.setdefault(rank, now)
                 elif beat != latest[rank][0] or rank in self._local_pids:
                     latest[rank] = (beat, now)
-                elif now - latest[rank][1] > SILENCE:
+                elif now - latest[rank][1] > HEARTBEAT_TIMEOUT_SECONDS:
                     if rank in self._guards and self._guards[rank].answers():
                         latest[rank] = (beat, now)
                     else:
-                        self._lose(rank, f"{self._names[rank]} has sent no heartbeat for {SILENCE:g} s")
+                        self._lose(
+                            rank, f"{self._names[rank]} has sent no heartbeat for {HEARTBEAT_TIMEOUT_SECONDS:g} s"
+                        )
             self.check_local_processes()
             self._check_stopped(now)
 
@@ -258,8 +261,10 @@ class FailureDetector:
         """Name a rank of this host that is stopped, and kill it: a launcher waits for it, some for half a minute."""
         stopped = self._watch_processes.stopped_for(self._local_pids.values(), now)
         for rank, pid in self._local_pids.items():
-            if rank not in self._left and stopped.get(pid, 0.0) > SILENCE:
-                self._lose(rank, f"{self._names[rank]} was stopped and has not continued for {SILENCE:g} s")
+            if rank not in self._left and stopped.get(pid, 0.0) > HEARTBEAT_TIMEOUT_SECONDS:
+                self._lose(
+                    rank, f"{self._names[rank]} was stopped and has not continued for {HEARTBEAT_TIMEOUT_SECONDS:g} s"
+                )
                 kill_if_stopped(pid)
 
     def _check_host_of_store(self) -> None:

@@ -28,13 +28,13 @@ from tenfold.machine.liveness import LifeWatch
 from tenfold.machine.rank_guard import addresses_of_host, describe_stop, kill_if_stopped, start_guard
 from tenfold.transport.base import Transport
 from tenfold.transport.codec import decode_error, encode_error
-from tenfold.transport.failure_detector import BEAT, SILENCE
+from tenfold.transport.failure_detector import HEARTBEAT_SECONDS, HEARTBEAT_TIMEOUT_SECONDS
 from tenfold.transport.multi_host import Hosts, connect, hosts_of
 from tenfold.transport.network import START_SECONDS, Network, NetworkTransport
 
 REPORT_STOP = "tenfold.transport.meeting:report_stop"
 """The import path of `report_stop`, for a guard."""
-READ_SECONDS = 4 * BEAT
+READ_SECONDS = 4 * HEARTBEAT_SECONDS
 """Seconds after which every rank that waits has read a report."""
 
 
@@ -186,7 +186,7 @@ class StartupWatch:
         self,
         world: World,
         launcher: int | None = None,
-        silence: float = SILENCE,
+        silence: float = HEARTBEAT_TIMEOUT_SECONDS,
         start_seconds: float = START_SECONDS,
     ) -> None:
         """Watch the other ranks of a world; `launcher` is the process that started them (default: this one's parent).
@@ -251,12 +251,12 @@ class StartupWatch:
         """Read the reports of other hosts, and find ranks that do not arrive."""
         store = StartupStore(self._world)
         while not store.connect():
-            if self._over.wait(BEAT):
+            if self._over.wait(HEARTBEAT_SECONDS):
                 return
         with suppress(RuntimeError):  # the store ended with its host: the ranks that wait for it report that
             store.arrive()
             came = time.monotonic()
-            while not self._over.wait(BEAT):
+            while not self._over.wait(HEARTBEAT_SECONDS):
                 is_late = time.monotonic() - came > self.start_seconds and not store.all_are_here()
                 if is_late and (missing := store.find_missing()):
                     store.report(self._describe_missing(missing))
@@ -303,7 +303,7 @@ class StartupWatch:
         `wait` is given seconds to wait.
         """
         watch = LifeWatch()
-        while not wait(min(BEAT, self._silence / 2)):
+        while not wait(min(HEARTBEAT_SECONDS, self._silence / 2)):
             now = time.monotonic()
             watch.look(now)
             ranks = dict(self._ranks())

@@ -11,9 +11,9 @@ from tenfold.errors import MachineError, TrainingError
 from tenfold.launch.detect import World
 from tenfold.transport.base import CHECK_SECONDS, LONGEST_NAP, SPINS, wait
 from tenfold.transport.codec import decode_error, encode_error
-from tenfold.transport.failure_detector import BEAT, FailureDetector, start_detector
+from tenfold.transport.failure_detector import HEARTBEAT_SECONDS, FailureDetector, start_detector
 from tenfold.transport.meeting import StartupWatch, open_store
-from tenfold.transport.network import LEAVE_SECONDS, PATIENCE, START_SECONDS, Network, Transfers
+from tenfold.transport.network import LEAVE_SECONDS, START_SECONDS, WAIT_SECONDS, Network, Transfers
 
 
 class MPI(Network):
@@ -26,7 +26,7 @@ class MPI(Network):
     name = "mpi"
 
     def __init__(
-        self, communicator: Any, timeout: float = PATIENCE, starting: Callable[[], None] | None = None
+        self, communicator: Any, timeout: float = WAIT_SECONDS, starting: Callable[[], None] | None = None
     ) -> None:
         """Join all ranks of a communicator; `timeout` ends the waiting for another rank.
 
@@ -130,7 +130,10 @@ class MPI(Network):
         if not failed:
             self._leave_in_order()
             return
-        arrived, until = self._reports.Ibarrier(), perf_counter() + (2 * BEAT if self._detector else LEAVE_SECONDS)
+        arrived, until = (
+            self._reports.Ibarrier(),
+            perf_counter() + (2 * HEARTBEAT_SECONDS if self._detector else LEAVE_SECONDS),
+        )
         while not arrived.Test():
             if perf_counter() > until:
                 self._reports.Abort(2)

@@ -18,7 +18,7 @@ from tenfold.transport.codec import MOST_HEADER_BYTES, Received, encode
 
 START_SECONDS = 120.0
 """Seconds that ranks wait for one another at the start: importing torch from a busy file system takes long."""
-PATIENCE = 1800.0
+WAIT_SECONDS = 1800.0
 """Seconds that one rank waits for another, which may be loading data or evaluating."""
 LEAVE_SECONDS = 5.0
 """Seconds that a rank which fails waits for the others to learn of it: launchers end all ranks when one ends."""

@@ -13,7 +13,12 @@ from tenfold.launch.detect import detect_world
 from tenfold.machine.liveness import LifeWatch, is_alive
 from tenfold.machine.rank_guard import kill_if_stopped, start_guard
 from tenfold.transport.base import CHECK_SECONDS, wait
-from tenfold.transport.failure_detector import BEAT, SILENCE, FailureDetector, start_detector
+from tenfold.transport.failure_detector import (
+    HEARTBEAT_SECONDS,
+    HEARTBEAT_TIMEOUT_SECONDS,
+    FailureDetector,
+    start_detector,
+)
 from tenfold.transport.meeting import REPORT_STOP
 from tenfold.transport.multi_host import Hosts, hosts_of
 from tenfold.transport.network import LEAVE_SECONDS
@@ -156,7 +161,11 @@ class RankWatch:
         """Return which rank was lost, where ranks of other hosts may be the reason for an error."""
         if not isinstance(error, Exception):
             return CollectiveError("this rank was interrupted in the middle of an operation")
-        lost = None if self._detector is None else self._detector.failure(within=SILENCE + 4 * BEAT)
+        lost = (
+            None
+            if self._detector is None
+            else self._detector.failure(within=HEARTBEAT_TIMEOUT_SECONDS + 4 * HEARTBEAT_SECONDS)
+        )
         return RankLost(getattr(lost, "rank", 0), str(lost)) if lost is not None else error
 
     def check(self, work: GroupWork, is_late: bool, can_go_on: Callable[[], bool]) -> None:
@@ -167,7 +176,7 @@ class RankWatch:
         stopped = self._life.stopped_for((pid for pid in pids.values() if pid > 0), now)
         for rank, pid in pids.items():
             reason = StopReason.LEFT if pid < 0 else StopReason.NONE if is_alive(pid) else StopReason.DIED
-            if stopped.get(pid, 0.0) > SILENCE:
+            if stopped.get(pid, 0.0) > HEARTBEAT_TIMEOUT_SECONDS:
                 reason = StopReason.STOPPED
             elif is_late and reason is StopReason.NONE and work.transfer is None:
                 reason = StopReason.LATE
@@ -203,7 +212,9 @@ class RankWatch:
         if reason is StopReason.LEFT:
             return RankLost(number, f"{work.name}: {who} has left the process group, which others still use")
         if reason is StopReason.STOPPED:
-            return RankLost(number, f"{work.name}: {who} was stopped and has not continued for {SILENCE:g} s")
+            return RankLost(
+                number, f"{work.name}: {who} was stopped and has not continued for {HEARTBEAT_TIMEOUT_SECONDS:g} s"
+            )
         return RankLost(
             number,
             f"{work.name}: {who} died; look for its own error message, or for a lack of memory on this machine",

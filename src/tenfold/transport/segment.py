@@ -61,7 +61,7 @@ class LockedIntegers:
 
 # The memory that the workers of one machine share.
 #
-# Layout, in cache lines of 128 bytes (two real ones, since processors fetch neighbours in pairs):
+# Layout, in cache lines of 128 bytes (two real ones, since processors fetch neighbors in pairs):
 #
 #     header       magic, number of workers, elements per buffer, type, whether there are channels
 #     stop reason  why all workers must stop (0: they need not), the rank that it is about; the membership asked for

@@ -17,9 +17,15 @@ from torch.distributed.rendezvous import rendezvous
 from tenfold.errors import MachineError, TrainingError
 from tenfold.launch.detect import World
 from tenfold.transport.base import CHECK_SECONDS
-from tenfold.transport.failure_detector import BEAT, SILENCE, FailureDetector, WaitingThread, start_detector
+from tenfold.transport.failure_detector import (
+    HEARTBEAT_SECONDS,
+    HEARTBEAT_TIMEOUT_SECONDS,
+    FailureDetector,
+    WaitingThread,
+    start_detector,
+)
 from tenfold.transport.meeting import StartupWatch, open_store
-from tenfold.transport.network import LEAVE_SECONDS, PATIENCE, START_SECONDS, Network, Transfers
+from tenfold.transport.network import LEAVE_SECONDS, START_SECONDS, WAIT_SECONDS, Network, Transfers
 
 MARGIN = 10.0
 """Seconds beyond what ranks may wait for one another at the start, in which a missing one is named."""
@@ -37,7 +43,7 @@ class TorchDistributed(Network):
         store: Any,
         rank: int,
         size: int,
-        timeout: float = PATIENCE,
+        timeout: float = WAIT_SECONDS,
         starting: Callable[[], None] | None = None,
         start_seconds: float = START_SECONDS,
     ) -> None:
@@ -156,7 +162,7 @@ class TorchDistributed(Network):
         except TimeoutError:
             raise TrainingError(f"another rank did not respond within {patience:g} s") from None
         except RuntimeError as error:  # a connection broke; the failure detector finds out whose
-            failure = self.failure(within=SILENCE + 4 * BEAT)
+            failure = self.failure(within=HEARTBEAT_TIMEOUT_SECONDS + 4 * HEARTBEAT_SECONDS)
             if failure is not None:
                 raise failure from None
             raise TrainingError(f"the network between the workers failed: {_first_line(error)}") from None

@@ -1,1 +1,1 @@
-"""The life of a worker, its messages and its supervisor, whatever hosts it."""
+"""The life of a worker, its messages and its coordinator, whatever hosts it."""

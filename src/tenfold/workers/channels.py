@@ -22,14 +22,14 @@ CENTRE_ROWS = 2
 class ExchangeMemory:
     """One worker's view of what all workers share."""
 
-    centre: Tensor
+    center: Tensor
     """What is kept for all workers: a row of weights and a row of Adagrad's sums."""
     replicas: Tensor
     """All workers' states, one per row, for strategies that change a partner's weights."""
     versions: Any
-    """How many times each replica, and last the centre, has been changed by any worker."""
+    """How many times each replica, and last the center, has been changed by any worker."""
     locks: Sequence[AbstractContextManager[Any]]
-    """One for each replica, and the last for the centre."""
+    """One for each replica, and the last for the center."""
     wait_seconds: float = 0.0
     """Seconds that this worker has waited for locks."""
     communicate_seconds: float = 0.0
@@ -37,7 +37,7 @@ class ExchangeMemory:
 
     @contextmanager
     def holding(self, *owners: int) -> Iterator[None]:
-        """Hold the locks of these replicas (-1: the centre), always taken in the same order."""
+        """Hold the locks of these replicas (-1: the center), always taken in the same order."""
         asked = perf_counter()
         with ExitStack() as stack:
             for owner in sorted(range(len(self.locks))[owner] for owner in owners):
@@ -48,8 +48,8 @@ class ExchangeMemory:
         self.wait_seconds += held - asked
 
 
-def create_centre(workers: int, numel: int) -> Segment:
-    """Return new shared memory for a centre of `numel` weights, the versions of all replicas, and locks."""
+def create_center(workers: int, numel: int) -> Segment:
+    """Return new shared memory for a center of `numel` weights, the versions of all replicas, and locks."""
     rows_for_versions = -(-(workers + 1) // MAILBOX)
     return Segment.create(max(CENTRE_ROWS, rows_for_versions), numel)
 
@@ -109,11 +109,11 @@ class Channels:
 
 
 def single_worker_channels(numel: int, device: torch.device, strategy: Strategy | None = None) -> Channels:
-    """Return the channels of a single worker; it never sends gradients, and few strategies exchange with a centre."""
+    """Return the channels of a single worker; it never sends gradients, and few strategies exchange with a center."""
     transport, gradients = SingleWorkerTransport(numel, device=device), SingleWorkerTransport(1, device=device)
     if strategy is None or not strategy.asynchronous:
         return Channels(transport, gradients)
-    rows = torch.zeros(CENTRE_ROWS, numel if strategy.has_centre else 0, device=device)
+    rows = torch.zeros(CENTRE_ROWS, numel if strategy.has_center else 0, device=device)
     locks = [nullcontext(), nullcontext()]
     return Channels(transport, gradients, ExchangeMemory(rows, transport.buffer[None], [0.0, 0.0], locks))
 
@@ -131,7 +131,7 @@ class SharedChannels:
         gradient_numel: int = 0,
         shapes: tuple[tuple[int, ...], ...] | None = None,
     ) -> None:
-        """Create the memory; `locks`, one for each worker and one for the centre, are for workers that are threads.
+        """Create the memory; `locks`, one for each worker and one for the center, are for workers that are threads.
 
         `gradient_numel` is how many numbers a round of gradients or of the optimizer's state exchanges, 0 where there
         are none. `shapes` are those of the state that every replica has (default: not checked).
@@ -144,7 +144,7 @@ class SharedChannels:
             "gradients": Segment.create(workers, max(1, gradient_numel)),
         }
         if strategy.asynchronous:
-            self._segments["centre"] = create_centre(workers, numel if strategy.has_centre else 1)
+            self._segments["center"] = create_center(workers, numel if strategy.has_center else 1)
         self.names = {kind: segment.name for kind, segment in self._segments.items()}
         self._attached: dict[str, Segment] = {}
 
@@ -171,16 +171,16 @@ class SharedChannels:
         return make(
             SharedMemoryTransport(self._attached["states"], rank, timeout, until=until, check=check),
             SharedMemoryTransport(self._attached["gradients"], rank, timeout, until=until, check=check),
-            self._exchange_memory(lock) if "centre" in self._attached else None,
+            self._exchange_memory(lock) if "center" in self._attached else None,
         )
 
     def _exchange_memory(self, lock: AbstractContextManager[Any] | None) -> ExchangeMemory:
-        centre, replicas, count = self._attached["centre"], self._attached["states"].buffers, self.workers + 1
-        locks = self.locks or [centre.lock(number) for number in range(count)]
+        center, replicas, count = self._attached["center"], self._attached["states"].buffers, self.workers + 1
+        locks = self.locks or [center.lock(number) for number in range(count)]
         return ExchangeMemory(
-            torch.from_numpy(centre.buffers[:CENTRE_ROWS]),
+            torch.from_numpy(center.buffers[:CENTRE_ROWS]),
             torch.from_numpy(replicas),
-            centre.mailboxes.reshape(-1),
+            center.mailboxes.reshape(-1),
             locks if lock is None else [lock] * count,
         )
 

@@ -41,7 +41,7 @@ from tenfold.training.measures import describe_equal_targets, is_reached, output
 from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task, describe_few_steps
 
 
-class Supervisor:
+class Coordinator:
     """Takes one message from every worker, in the order of their ranks, and answers all with one decision.
 
     It runs in the main process (under a launcher, on rank 0). It does not watch processes: `WorkerPool.messages` does.
@@ -170,12 +170,12 @@ class Supervisor:
     def _end_epoch(self, trained: Sequence[EpochTrained]) -> Decision:
         first = trained[0]
         self.epochs, self._last_step = first.epoch + 1, first.step
-        samples = sum(one.samples for one in trained)
-        train_loss = sum(one.loss for one in trained) / samples
+        samples = sum(message.samples for message in trained)
+        train_loss = sum(message.loss for message in trained) / samples
         self._emit_metric(trained, "train", "epoch_loss", train_loss)
         measured = {"train_loss": train_loss}
-        if judged := sum(one.judged for one in trained):
-            measured["train_accuracy"] = sum(one.right for one in trained) / judged
+        if num_labeled := sum(message.num_labeled for message in trained):
+            measured["train_accuracy"] = sum(message.num_correct for message in trained) / num_labeled
             self._emit_metric(trained, "train", "epoch_accuracy", measured["train_accuracy"])
         loss = train_loss
         if self.task.evaluation_part is not None:
@@ -227,7 +227,7 @@ class Supervisor:
         return is_reached(self.measured[metric], training.target, lower=lower)
 
     def _measure(self, part: Part, name: str, shares: Sequence[EvaluatedShare | None]) -> dict[str, float]:
-        share = merge_shares([one for one in shares if one is not None])
+        share = merge_shares([share for share in shares if share is not None])
         self._check_outputs(share)
         if not self._are_checked:
             self._note_memory(share, name)
@@ -309,7 +309,7 @@ class Supervisor:
         return Decision()
 
     def _manifest(self, saved: Saved) -> dict[str, Any]:
-        """Return what a checkpoint records of the run; a resumed supervisor starts from it."""
+        """Return what a checkpoint records of the run; a resumed coordinator starts from it."""
         manifest: dict[str, Any] = {
             "epoch": saved.epoch,
             "epochs": self.epochs,

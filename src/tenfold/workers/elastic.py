@@ -14,7 +14,7 @@ from tenfold.mixing import Round
 from tenfold.transport import SharedMemoryTransport, Transport
 from tenfold.transport.segment import MembersChanged
 from tenfold.workers.channels import Channels, MakeRound, Result, SharedChannels
-from tenfold.workers.coordinator import Supervisor
+from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.pool import WorkerPool
 from tenfold.workers.task import (
     EpochTrained,
@@ -258,12 +258,12 @@ class Replacement:
     The others do not wait for the new process to start: it joins when it is ready.
     """
 
-    def __init__(self, pool: WorkerPool, channels: SharedChannels, supervisor: Supervisor, limit: int) -> None:
+    def __init__(self, pool: WorkerPool, channels: SharedChannels, coordinator: Coordinator, limit: int) -> None:
         """Watch over a pool; `limit` is how often a worker may be replaced before it has completed an epoch."""
         self.roster = Roster(channels.workers)
         self._pool = pool
         self._channels = channels
-        self._supervisor = supervisor
+        self._coordinator = coordinator
         self._limit = limit
         self._to_start: set[int] = set()
         self._evaluating: set[int] = set()
@@ -291,7 +291,7 @@ class Replacement:
         awaited = self.roster.lose(worker)
         self._to_start.add(worker)
         if was_member:
-            self._supervisor.lose(lost, sorted(self.roster.members))
+            self._coordinator.lose(lost, sorted(self.roster.members))
         if awaited:
             self._channels.ask_for(self.roster.change())
         self._proceed()
@@ -308,7 +308,7 @@ class Replacement:
         elif isinstance(message, Handover):
             for joined, welcome in self.roster.hand_over(message).items():
                 self._pool.send(joined, welcome)
-                self._supervisor.join(joined, message.step, self._pool.processes[joined].pid)
+                self._coordinator.join(joined, message.step, self._pool.processes[joined].pid)
         else:
             return self.roster.is_changing  # its sender has not noticed the change yet, and will send it again
         self._proceed()
@@ -341,7 +341,7 @@ class Replacement:
     def _proceed(self) -> None:
         """Send the members the new membership once all have paused; only then may others use a lost one's memory."""
         if (membership := self.roster.decide()) is not None:
-            self._supervisor.note_absence(self.roster.mixed)
+            self._coordinator.note_absence(self.roster.mixed)
             for member in membership.members:
                 self._pool.send(member, membership)
         if not self.roster.is_changing:

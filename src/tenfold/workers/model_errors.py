@@ -11,7 +11,7 @@ from tenfold.common.imports import user_frames
 from tenfold.data import DatasetPart, Part, batches, order
 from tenfold.data.part import NO_LABEL, find_main_output, tree_leaves
 from tenfold.errors import ModelError, TrainingError
-from tenfold.training import Replica, all_targets, base_rate, choose_loss, choose_metrics, predict
+from tenfold.training import Replica, all_targets, base_lr, choose_loss, choose_metrics, predict
 from tenfold.training.evaluation import check_fits, evaluation_mode, make_measure_error, required_bytes
 from tenfold.training.measures import AlignedMeasure, as_number, describe_failure, describe_unclear_classes
 from tenfold.training.network_call import autocast, call_network
@@ -75,9 +75,9 @@ def make_divergence_error(
     if from_the_start:
         return TrainingError(
             f"the loss is {loss:g} already in the first step (worker {worker}), before any weight has changed; look "
-            "for a logarithm of 0, a division by 0 or an overflow in the model and the loss, and for NaN in the samples"
+            "for a logarithm of 0, a parallel by 0 or an overflow in the model and the loss, and for NaN in the samples"
         )
-    rate = base_rate(task.experiment.training, make_network(task), task.splits.labels_per_sample)
+    rate = base_lr(task.experiment.training, make_network(task), task.splits.labels_per_sample)
     unchecked = "; or look for NaN in the samples of the Dataset" if isinstance(task.splits.train, DatasetPart) else ""
     return TrainingError(
         f"the loss became {loss:g} before step {step} (worker {worker}); "

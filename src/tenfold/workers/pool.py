@@ -54,7 +54,7 @@ def attach_to_parent(process: int, lifeline: Connection, floats: Any) -> WorkerP
 
 
 class WorkerConnection:
-    """A worker process's connection to the supervisor: events go in batches, messages wait for their answer."""
+    """A worker process's connection to the coordinator: events go in batches, messages wait for their answer."""
 
     def __init__(self, pipe: Connection, waiting: Callable[[], None] = lambda: None) -> None:
         """Connect; `waiting` is called repeatedly while an answer is awaited."""
@@ -76,7 +76,7 @@ class WorkerConnection:
             self.flush()
 
     def report(self, messages: tuple[Message, ...]) -> Decision:
-        """Send the messages of all workers in this process and return the supervisor's answer."""
+        """Send the messages of all workers in this process and return the coordinator's answer."""
         decision: Decision = self._ask(messages, self.is_outdated)
         return decision
 
@@ -186,7 +186,7 @@ UNKNOWN_CODE = 255
 """The exit code that `multiprocessing` gives a process whose server is gone."""
 GROUP_SECONDS = 0.2
 """Seconds in which SIGTERM reaches this process as well, if it was sent to the whole group."""
-PATIENCE = 1.0
+WAIT_SECONDS = 1.0
 """Seconds a worker has to end by itself before it is killed."""
 
 
@@ -319,7 +319,7 @@ class WorkerPool:
     def _exit_error(self, index: int) -> WorkerLost:
         """Return the error that says how a process ended."""
         process = self.processes[index]
-        process.join(PATIENCE)
+        process.join(WAIT_SECONDS)
         code = process.exitcode
         if code == -signal.SIGTERM:
             time.sleep(GROUP_SECONDS)
@@ -360,7 +360,7 @@ class WorkerPool:
         for process in processes:
             if process.is_alive():
                 process.terminate()
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + WAIT_SECONDS
         for process in processes:
             process.join(max(0.0, until - time.monotonic()))
             _kill(process)
@@ -372,7 +372,7 @@ class WorkerPool:
     def join(self) -> None:
         """Wait for processes that are done."""
         for index in self.present:
-            self.processes[index].join(PATIENCE)
+            self.processes[index].join(WAIT_SECONDS)
         self.end()
 
 
@@ -387,10 +387,10 @@ def _kill(process: Any) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
         process.join(0.01)
-    process.join(PATIENCE)
+    process.join(WAIT_SECONDS)
     if process.exitcode is None:  # its server, which would report its end, is stopped: Python would wait for it at exit
         _continue_parent(process.pid)
-        process.join(PATIENCE)
+        process.join(WAIT_SECONDS)
     with contextlib.suppress(ValueError):  # its end is still not reported
         process.close()
 

@@ -102,7 +102,9 @@ class TaskSnapshot:
 
     def _pack_task(self, task: Task, *, with_numbers: bool) -> bytes:
         parts = {name: self._pack(getattr(task.splits, name)) for name in PARTS}
-        about = {one.name: getattr(task.splits, one.name) for one in fields(task.splits) if one.name not in PARTS}
+        about = {
+            field.name: getattr(task.splits, field.name) for field in fields(task.splits) if field.name not in PARTS
+        }
         if not with_numbers:
             about["numbers"] = {}
         experiment = task.experiment.replace(data="<in shared memory>", groups=None, collate=None)
@@ -303,7 +305,7 @@ def forward_warnings(emit: Emit, stopwatch: Stopwatch, rank: int) -> None:
 
 
 def forward_prints(connection: WorkerConnection, stopwatch: Stopwatch, rank: int) -> None:
-    """In a worker process: send what it prints to the supervisor with its events, in addition to printing it."""
+    """In a worker process: send what it prints to the coordinator with its events, in addition to printing it."""
     kept: list[str] = []
 
     def printed() -> list[Event]:

@@ -47,10 +47,12 @@ def find_differences(network: Network, described: Mapping[str, str]) -> dict[str
     if len(set(map(str, network.all_gather(digest)))) == 1:
         return {}
     everyone = network.all_gather({name: _shortened(value) for name, value in own.items()})
-    if not all(isinstance(one, dict) and all(isinstance(text, str) for text in one.values()) for one in everyone):
+    if not all(
+        isinstance(member, dict) and all(isinstance(text, str) for text in member.values()) for member in everyone
+    ):
         raise TrainingError("a rank describes its training in a form that cannot be read; update tenfold on all hosts")
-    names = dict.fromkeys(name for one in everyone for name in one)
-    values = {name: [one.get(name) for one in everyone] for name in names}
+    names = dict.fromkeys(name for member in everyone for name in member)
+    values = {name: [member.get(name) for member in everyone] for name in names}
     return {name: given for name, given in values.items() if len(set(given)) > 1}
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Division
+from tenfold.experiment import Parallel
 from tenfold.mixing import Round, Strategy, is_round_due
 from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
 from tenfold.mixing.compression import row_lengths
@@ -39,7 +39,7 @@ class AveragedReplica(Protocol):
         ...
 
     @property
-    def learning(self) -> list[nn.Parameter]:
+    def trainable_parameters(self) -> list[nn.Parameter]:
         """The parameters that the optimizer changes."""
         ...
 
@@ -54,19 +54,19 @@ class ReplicaRounds:
 
     bytes_moved: float = 0.0
 
-    def __init__(self, division: Division, replica: AveragedReplica, channels: Channels, samples: list[float]) -> None:
-        """Take part as the division says; `samples` are the sizes of all workers' shards."""
-        averages_gradients = division.average == "gradients"
-        size = sum(p.numel() for p in replica.learning) if averages_gradients else replica.flat.parameters
+    def __init__(self, parallel: Parallel, replica: AveragedReplica, channels: Channels, samples: list[float]) -> None:
+        """Take part as the parallel says; `samples` are the sizes of all workers' shards."""
+        averages_gradients = parallel.average == "gradients"
+        size = sum(p.numel() for p in replica.trainable_parameters) if averages_gradients else replica.flat.parameters
         rows = (
-            row_lengths([p.shape for p in replica.learning])
+            row_lengths([p.shape for p in replica.trainable_parameters])
             if averages_gradients
             else row_lengths(replica.flat.parameter_shapes, ALIGNMENT)
         )
-        self.division = division
-        self.strategy = make_strategy(division)
-        self.outer = make_outer(division)
-        self.compressor = make_compressor(division, size, rows)
+        self.parallel = parallel
+        self.strategy = make_strategy(parallel)
+        self.outer = make_outer(parallel)
+        self.compressor = make_compressor(parallel, size, rows)
         self.replica = replica
         self.channels = channels
         self.samples = samples
@@ -80,7 +80,7 @@ class ReplicaRounds:
         self.outer_state = self.outer.start(self.parameters)
         differences = self.compressor.name != "none" and not averages_gradients
         self.reference = self.parameters.clone() if differences else None
-        made = replica.optimizer.state if division.optimizer_state == "reset" else {}
+        made = replica.optimizer.state if parallel.optimizer_state == "reset" else {}
         self._first_state = {owner: copy.deepcopy(state) for owner, state in made.items()}
         """What the optimizer is reset to: usually nothing, but some create their state in the constructor."""
         self._stateless: set[nn.Parameter] = set()
@@ -100,7 +100,7 @@ class ReplicaRounds:
 
     def is_due(self, step: int) -> bool:
         """Return whether a round follows this step, counted from 1 over the run."""
-        return is_round_due(step, self.division.steps_between_rounds, self.division.local_after)
+        return is_round_due(step, self.parallel.steps_between_rounds, self.parallel.local_after)
 
     def average_weights(self) -> None:
         """Average the replica's state with the others', as the next round says."""
@@ -119,7 +119,7 @@ class ReplicaRounds:
         self.outer.update(self.outer_state, self.parameters, n=transport.size, lr=self.replica.rate)
         if self.reference is not None:
             self.reference.copy_(self.parameters)
-        if self.division.optimizer_state in ("average", "reset"):
+        if self.parallel.optimizer_state in ("average", "reset"):
             self._mix_optimizer(make_round)
         self._count_bytes(round_, nbytes)
 
@@ -139,7 +139,7 @@ class ReplicaRounds:
         replica has a gradient for keeps none, so that the optimizer leaves it alone, as it would with one worker.
         """
         make_round = self.begin()
-        learning = self.replica.learning
+        learning = self.replica.trainable_parameters
         if make_round(self.channels.gradient_transport.size).is_idle:
             self.channels.run_round(self.channels.gradient_transport, make_round, samples)
             return
@@ -189,7 +189,7 @@ class ReplicaRounds:
 
     def _mix_optimizer(self, make_round: MakeRound) -> None:
         optimizer = self.replica.optimizer
-        if self.division.optimizer_state == "reset":
+        if self.parallel.optimizer_state == "reset":
             optimizer.state.clear()
             optimizer.state.update({owner: copy.deepcopy(first) for owner, first in self._first_state.items()})
             return
@@ -207,7 +207,7 @@ class ReplicaRounds:
         Replicas may have trained different layers. A parameter that this one has not trained gets the state that a
         gradient of zero makes, so that all exchange the same vectors in the same order.
         """
-        optimizer, learning = self.replica.optimizer, self.replica.learning
+        optimizer, learning = self.replica.optimizer, self.replica.trainable_parameters
         missing = [one for one in learning if not optimizer.state.get(one) and one not in self._stateless]
         if missing:
             try:
@@ -216,7 +216,7 @@ class ReplicaRounds:
                 raise ExperimentError(
                     f"the state of {type(optimizer).__name__} cannot be averaged: this worker has not trained all "
                     f"parameters, and a gradient of zero makes no state for the others ({error}); set "
-                    'division.optimizer_state = "local"'
+                    'parallel.optimizer_state = "local"'
                 ) from error
             optimizer.state.update({owner: state for owner, state in made.items() if state})
             self._stateless.update(owner for owner, state in made.items() if not state)
@@ -230,7 +230,7 @@ class ReplicaRounds:
     def _digest(self, momenta: list[tuple[nn.Parameter, str]]) -> Tensor:
         """Return numbers that are equal on all workers whose momenta have the same names and shapes, in one order."""
         if self._digested is None or self._digested[0] != [(id(owner), name) for owner, name in momenta]:
-            places = {parameter: place for place, parameter in enumerate(self.replica.learning)}
+            places = {parameter: place for place, parameter in enumerate(self.replica.trainable_parameters)}
             state = self.replica.optimizer.state
             content = str([(places[owner], name, tuple(state[owner][name].shape)) for owner, name in momenta])
             numbers = list(hashlib.blake2b(content.encode(), digest_size=DIGEST_SIZE).digest())
@@ -244,7 +244,7 @@ class ReplicaRounds:
         if not bool((difference.abs() < DIGEST_TOLERANCE).all()):
             raise ExperimentError(
                 "the workers' optimizers keep different states, which cannot be averaged: the names or shapes of what "
-                'they keep differ; set division.optimizer_state = "local"'
+                'they keep differ; set parallel.optimizer_state = "local"'
             )
 
     def _compress_gradients(self, gradients: list[Tensor]) -> int:
@@ -253,7 +253,9 @@ class ReplicaRounds:
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         packed = self.compressor.encode(flat)
         self.compressor.decode(packed, flat)
-        for gradient, new in zip(gradients, torch.split(flat, [one.numel() for one in gradients]), strict=True):
+        for gradient, new in zip(
+            gradients, torch.split(flat, [gradient.numel() for gradient in gradients]), strict=True
+        ):
             gradient.copy_(new.view_as(gradient))
         return packed.nbytes
 
@@ -336,9 +338,9 @@ def shared_stacks(task: Task, workers: int | None = None) -> list[Shape]:
     `workers` is how many there are, if not the task's own number.
     """
     training, machine = task.experiment.training, task.experiment.machine
-    if training.optimizer != "muon" or task.division.average != "gradients":
+    if training.optimizer != "muon" or task.parallel.average != "gradients":
         return []
-    if machine.on_failure == "continue" or task.threads > 1 or not make_strategy(task.division).always_exact:
+    if machine.on_failure == "continue" or task.threads > 1 or not make_strategy(task.parallel).always_exact:
         return []
     optimizer = make_optimizer(training, make_network(task))
     return list(stacks_worth_sharing(optimizer, workers or task.workers).values())
@@ -368,10 +370,10 @@ def stacks_worth_sharing(optimizer: torch.optim.Optimizer, workers: int) -> dict
     """
     stacks = large_stacks(optimizer)
     up_to_matrices = all(parameter.ndim <= 2 for group in optimizer.param_groups for parameter in group["params"])
-    return stacks if up_to_matrices and division_pays(list(stacks.values()), workers) else {}
+    return stacks if up_to_matrices and parallel_pays(list(stacks.values()), workers) else {}
 
 
-def division_pays(stacks: Sequence[Shape], workers: int) -> bool:
+def parallel_pays(stacks: Sequence[Shape], workers: int) -> bool:
     """Return whether `workers` workers save more time by dividing these stacks than it costs them."""
     if workers == 1 or not stacks:
         return False

@@ -14,7 +14,7 @@ from tenfold.data import Part, Splits, batch_sizes, make_shards, order
 from tenfold.data.part import change_main_output
 from tenfold.data.splitting import Shard
 from tenfold.data.streams import StreamPart, check_stream_shards
-from tenfold.experiment import Division, Experiment
+from tenfold.experiment import Experiment, Parallel
 from tenfold.machine.cores import NOT_PINNED, CoreMap
 from tenfold.mixing import is_round_due
 from tenfold.mixing.builders import make_strategy
@@ -47,7 +47,7 @@ class Task:
     @property
     def workers(self) -> int:
         """How many replicas there are."""
-        return self.experiment.division.workers
+        return self.experiment.parallel.workers
 
     @property
     def evaluation_part(self) -> Part | None:
@@ -69,19 +69,19 @@ class Task:
     @cached_property
     def shards(self) -> list[Shard]:
         """Return each replica's sample numbers; of a stream, only how many they are."""
-        division = self.experiment.division
+        parallel = self.experiment.parallel
         train = self.splits.train
         if isinstance(train, StreamPart):
-            check_stream_shards(division.shards)
+            check_stream_shards(parallel.shards)
             return make_shards(len(train), self.workers, "contiguous")
-        targets = train.read_targets() if division.shards == "label-skew" else train.targets
+        targets = train.read_targets() if parallel.shards == "label-skew" else train.targets
         return make_shards(
             targets if targets is not None else len(train),
             self.workers,
-            division.shards,
+            parallel.shards,
             seed=self.experiment.data.split_seed,
-            alpha=division.skew,
-            fractions=division.fractions,
+            alpha=parallel.skew,
+            fractions=parallel.fractions,
         )
 
     def visits(self, worker: int, epoch: int) -> tuple[Part, torch.Tensor]:
@@ -97,9 +97,9 @@ class Task:
         return len(self.batch_sizes)
 
     @cached_property
-    def division(self) -> Division:
-        """The experiment's division, with the steps between rounds as a number."""
-        return self.experiment.division.counted(self.steps_per_epoch)
+    def parallel(self) -> Parallel:
+        """The experiment's parallel, with the steps between rounds as a number."""
+        return self.experiment.parallel.counted(self.steps_per_epoch)
 
     @cached_property
     def batch_sizes(self) -> list[tuple[int, ...]]:
@@ -123,13 +123,13 @@ class Task:
 
     def ends_equal(self, steps: int) -> bool:
         """Return whether all replicas are equal after this number of steps, so that averaging them changes nothing."""
-        division = self.division
+        parallel = self.parallel
         if self.workers == 1:
             return True
-        if not make_strategy(division).always_exact:
+        if not make_strategy(parallel).always_exact:
             return False
-        pace, first = division.steps_between_rounds, division.local_after
-        return division.average == "gradients" or is_round_due(steps, pace, first)
+        pace, first = parallel.steps_between_rounds, parallel.local_after
+        return parallel.average == "gradients" or is_round_due(steps, pace, first)
 
     def share(self, part: Part, rank: int, size: int | None = None) -> torch.Tensor:
         """Return the sample numbers of a part that one of `size` ranks (default: all workers) evaluates."""
@@ -176,7 +176,7 @@ def make_network(task: Task) -> nn.Module:
     return network
 
 
-# The messages between a worker and its supervisor. All workers send messages of the same kind, one after another.
+# The messages between a worker and its coordinator. All workers send messages of the same kind, one after another.
 #
 # Where lost workers are replaced, the last messages below are sent in between, whenever the members change.
 
@@ -192,9 +192,9 @@ class EpochTrained:
     """Sum over samples."""
     samples: int
     share: EvaluatedShare | None
-    right: float = 0.0
-    """How many of its samples were classified right, of the `judged` whose class was compared."""
-    judged: int = 0
+    num_correct: float = 0.0
+    """How many of its samples were classified correctly, of the `num_labeled` whose class was compared."""
+    num_labeled: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

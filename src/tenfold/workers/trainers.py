@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tenfold.experiment import Division
+from tenfold.experiment import Parallel
 from tenfold.mixing import AsynchronousStrategy
 from tenfold.mixing.builders import make_strategy
-from tenfold.mixing.round import CENTRE, Exchange, ExchangeVectors, exact_round
+from tenfold.mixing.round import CENTER, Exchange, ExchangeVectors, exact_round
 from tenfold.training import Replica
 from tenfold.workers.channels import Channels
 from tenfold.workers.rounds import ReplicaRounds, share_orthogonalization
@@ -143,25 +143,25 @@ class GradientAveragingTrainer(WeightAveragingTrainer):
         """Do nothing: the gradients were averaged, so that all replicas have the same weights."""
 
 
-def make_trainer(division: Division, replica: Replica, channels: Channels, samples: list[float]) -> Trainer:
+def make_trainer(parallel: Parallel, replica: Replica, channels: Channels, samples: list[float]) -> Trainer:
     """Return what trains this replica together with the others; `samples` are the sizes of all workers' shards."""
-    strategy = make_strategy(division)
+    strategy = make_strategy(parallel)
     if isinstance(strategy, AsynchronousStrategy):
         return AsynchronousTrainer(strategy, replica, channels, samples)
-    kind = GradientAveragingTrainer if division.average == "gradients" else WeightAveragingTrainer
-    return kind(replica, ReplicaRounds(division, replica, channels, samples))
+    kind = GradientAveragingTrainer if parallel.average == "gradients" else WeightAveragingTrainer
+    return kind(replica, ReplicaRounds(parallel, replica, channels, samples))
 
 
-def can_capture(division: Division) -> bool:
+def can_capture(parallel: Parallel) -> bool:
     """Return whether whole steps may be captured in a graph, because rounds change nothing but the weights."""
-    plain = division.average != "gradients" and division.optimizer_state not in ("average", "reset")
-    return plain and not make_strategy(division).asynchronous
+    plain = parallel.average != "gradients" and parallel.optimizer_state not in ("average", "reset")
+    return plain and not make_strategy(parallel).asynchronous
 
 
 class AsynchronousTrainer(Trainer):
     """Lets every replica step by its own gradients, and carries out the exchanges that an asynchronous strategy states.
 
-    Staleness is the number of changes that others have made since this worker last read: to the centre or, where
+    Staleness is the number of changes that others have made since this worker last read: to the center or, where
     workers exchange with one another, to its own weights.
     """
 
@@ -182,12 +182,12 @@ class AsynchronousTrainer(Trainer):
         parameters = replica.flat.vector[: replica.flat.parameters]
         self.gradients = torch.zeros_like(parameters if strategy.sends_gradients else parameters[:0])
         self._seen = 0.0
-        if strategy.has_centre and self.rank == 0:
-            self.memory.centre[0].copy_(replica.flat.vector)
+        if strategy.has_center and self.rank == 0:
+            self.memory.center[0].copy_(replica.flat.vector)
 
     def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
         """Train on one batch, and return its loss."""
-        loss = super().train_step(x, y, sizes) if self.strategy.has_centre else self._train_step_among_partners(x, y)
+        loss = super().train_step(x, y, sizes) if self.strategy.has_center else self._train_step_among_partners(x, y)
         if loss is not None and self.strategy.sends_gradients:
             self.replica.flat.add_gradients(self.gradients)
         return loss
@@ -207,15 +207,15 @@ class AsynchronousTrainer(Trainer):
         return loss
 
     def average_weights_if_due(self, step: int) -> None:
-        """Exchange weights or gradients with the centre or a partner, if the strategy does so after this step."""
+        """Exchange weights or gradients with the center or a partner, if the strategy does so after this step."""
         exchange = self.strategy.exchange(self.rank, step, self.size)
         if exchange is None:
             return
-        centred = exchange.partner == CENTRE
-        with self.memory.holding(*((CENTRE,) if centred else (self.rank, exchange.partner))):
+        centered = exchange.partner == CENTER
+        with self.memory.holding(*((CENTER,) if centered else (self.rank, exchange.partner))):
             self.strategy.apply(exchange, self._vectors(exchange), self.size)
-            if centred:
-                self._note_centre(exchange)
+            if centered:
+                self._note_center(exchange)
             else:
                 self.memory.versions[exchange.partner] += 1
         if exchange.sends:
@@ -225,13 +225,13 @@ class AsynchronousTrainer(Trainer):
     def _vectors(self, exchange: Exchange) -> ExchangeVectors:
         flat, memory, parameters = self.replica.flat, self.memory, self.replica.flat.parameters
         mine = flat.vector[:parameters]
-        if exchange.partner == CENTRE:
-            centre = memory.centre[:, :parameters]
-            return ExchangeVectors(mine, centre[0], self.gradients, centre[1])
+        if exchange.partner == CENTER:
+            center = memory.center[:, :parameters]
+            return ExchangeVectors(mine, center[0], self.gradients, center[1])
         return ExchangeVectors(mine, memory.replicas[exchange.partner, :parameters], self.gradients, mine[:0])
 
-    def _note_centre(self, exchange: Exchange) -> None:
-        """Record how stale this worker's view of the centre was, and that the worker has changed it."""
+    def _note_center(self, exchange: Exchange) -> None:
+        """Record how stale this worker's view of the center was, and that the worker has changed it."""
         versions = self.memory.versions
         if exchange.sends:
             self.staleness.append(float(versions[self.size] - self._seen))
@@ -244,24 +244,24 @@ class AsynchronousTrainer(Trainer):
         return taken
 
     def use_mean_of_replicas(self) -> None:
-        """Replace the replica's weights by the mean of all; its parameters by the centre's where there is one."""
+        """Replace the replica's weights by the mean of all; its parameters by the center's where there is one."""
         flat = self.replica.flat
         flat.batch_norm.variances_to_moments()
         self.transport.mix(exact_round(self.size), self.samples)
         flat.batch_norm.moments_to_variances(replicas_are_equal=True)
-        if self.strategy.has_centre:
-            flat.vector[: flat.parameters].copy_(self.memory.centre[0, : flat.parameters])
+        if self.strategy.has_center:
+            flat.vector[: flat.parameters].copy_(self.memory.center[0, : flat.parameters])
 
     def state(self) -> dict[str, Any]:
-        """Return the centre, which rank 0 keeps for all, and the gradients that were not sent yet."""
-        centre = self.memory.centre.clone() if self.rank == 0 and self.strategy.has_centre else None
-        state = {"centre": centre, "bytes_moved": self.bytes_moved}
+        """Return the center, which rank 0 keeps for all, and the gradients that were not sent yet."""
+        center = self.memory.center.clone() if self.rank == 0 and self.strategy.has_center else None
+        state = {"center": center, "bytes_moved": self.bytes_moved}
         return state | {"accrued": self.gradients} if self.strategy.sends_gradients else state
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
-        if state["centre"] is not None:
-            self.memory.centre.copy_(state["centre"])
+        if state["center"] is not None:
+            self.memory.center.copy_(state["center"])
         self.bytes_moved = state["bytes_moved"]
         if self.strategy.sends_gradients:
             self.gradients.copy_(state["accrued"])

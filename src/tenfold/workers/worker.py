@@ -17,7 +17,7 @@ from tenfold.common.catalog import MODELS
 from tenfold.data import DatasetPart, Part, batches
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.machine.liveness import WorkerProgress, memory_use, peak_memory
-from tenfold.mixing.builders import rate_scale, warmup_epochs
+from tenfold.mixing.builders import lr_scale, warmup_epochs
 from tenfold.runs import Emit, Metric, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
 from tenfold.training import choose_loss, choose_metrics
 from tenfold.training.evaluation import EvaluatedShare, evaluate_share, make_training_accuracy
@@ -71,16 +71,16 @@ class Worker:
             self.loss,
             part=task.splits.train,
             warn=self._warn,
-            capturing=can_capture(task.division),
+            capturing=can_capture(task.parallel),
             steps_per_epoch=task.steps_per_epoch,
-            rate_scale=rate_scale(task.experiment),
+            lr_scale=lr_scale(task.experiment),
             labels_per_sample=task.splits.labels_per_sample,
             warmup=warmup_epochs(task.experiment),
             vector=channels.transport.buffer,
         )
         self.replica.accuracy = make_training_accuracy(training, task.splits.classes)
         samples = [float(len(shard)) for shard in task.shards]
-        self.trainer = make_trainer(task.division, self.replica, channels, samples)
+        self.trainer = make_trainer(task.parallel, self.replica, channels, samples)
         self.time = Timekeeper(stopwatch, emit, self.number)
         self._may_draw = _may_draw(task, network, self.loss)
         """Whether steps and evaluations may draw random numbers."""
@@ -94,14 +94,14 @@ class Worker:
         self._sizes: list[int] = []
 
     def train(self) -> None:
-        """Train to the end, or until the supervisor says stop."""
+        """Train to the end, or until the coordinator says stop."""
         training = self.task.experiment.training
         stopped = False
         with self.progress.allow_more_time():
             with random_turn(self._may_draw):
                 self._warn(self.replica.prepare(self._sizes_to_come()))
             if self.number == 0:
-                self._warn(self.replica.rates.problem(self.task.steps_per_epoch))
+                self._warn(self.replica.lr_schedule.problem(self.task.steps_per_epoch))
         if not self._has_just_joined:
             self.channels.repeat(self.channels.transport.barrier)
         self.time.begin()
@@ -110,9 +110,16 @@ class Worker:
                 self.channels.reach_join_point(self.epoch * self.task.steps_per_epoch, self._state, epoch_begins=True)
             self._has_just_joined = False
             loss, samples, last = self._train_epoch()
-            right, judged = self.replica.accuracy.take() if self.replica.accuracy is not None else (0.0, 0)
+            num_correct, num_labeled = self.replica.accuracy.take() if self.replica.accuracy is not None else (0.0, 0)
             stopped = self._evaluate(
-                partial(EpochTrained, step=last, loss=loss, samples=samples, right=right, judged=judged)
+                partial(
+                    EpochTrained,
+                    step=last,
+                    loss=loss,
+                    samples=samples,
+                    num_correct=num_correct,
+                    num_labeled=num_labeled,
+                )
             )
             for name, size in memory_use(self.replica.flat.vector.device).items():
                 self._emit_metric(name, size, last)
@@ -268,7 +275,7 @@ class Worker:
 
         decision = self.channels.repeat(evaluate)
         if decision.loss is not None:
-            self.replica.rates.observe(decision.loss, decision.metric)
+            self.replica.lr_schedule.observe(decision.loss, decision.metric)
         self.time.lap("evaluate")
         return decision.stop
 

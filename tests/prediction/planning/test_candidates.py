@@ -21,7 +21,7 @@ def test_workers_and_threads_fill_the_cores() -> None:
 def test_the_experiments_own_setting_is_among_them() -> None:
     own = Experiment(strategy="ring", sync_every=7, batch_size=48)
     assert any(
-        one.experiment.division.strategy == "ring" and one.experiment.division.pace == 7
+        one.experiment.parallel.strategy == "ring" and one.experiment.parallel.pace == 7
         and one.experiment.training.batch_size == 48
         for one in candidates_here(own)
     )  # fmt: skip

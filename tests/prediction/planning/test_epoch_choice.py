@@ -50,8 +50,8 @@ def test_a_run_that_reaches_the_target_stops_there() -> None:
 
 
 def test_schedules_that_missed_are_not_among_them_even_if_the_curve_is_sure_of_them() -> None:
-    assert [one.epochs for one in listed(0.02, 0.02, 0.02)] == [1]
-    assert [one.epochs for one in listed(0.02, 0.02, 0.02, more_than=3)] == [4]
+    assert [entry.epochs for entry in listed(0.02, 0.02, 0.02)] == [1]
+    assert [entry.epochs for entry in listed(0.02, 0.02, 0.02, more_than=3)] == [4]
 
 
 def test_a_target_too_far_away_has_no_schedule() -> None:

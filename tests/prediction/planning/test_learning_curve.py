@@ -34,7 +34,7 @@ def test_settings_share_what_they_know_about_the_slope() -> None:
 
 def test_a_run_of_few_large_steps_catches_up_when_it_is_longer() -> None:
     def seen(batch: int, samples: list[int]) -> list[Point]:
-        return [Point(one, 3.0 * effective_samples(one, batch) ** -0.7, 0.01, batch) for one in samples]
+        return [Point(sample, 3.0 * effective_samples(sample, batch) ** -0.7, 0.01, batch) for sample in samples]
 
     small, large = fit_curves({8: seen(8, [8000, 16000, 32000, 64000]), 128: seen(128, [8000, 16000])}).values()
     assert large.gap(8000) == pytest.approx(2 * small.gap(8000), rel=0.05)

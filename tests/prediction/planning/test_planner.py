@@ -36,7 +36,7 @@ def _by_formula(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def probe(experiment: Experiment, data: Splits, samples: int, _predict: Any) -> Probe:
         assert data.test is None
-        workers, batch = experiment.division.workers, experiment.training.samples_per_step
+        workers, batch = experiment.parallel.workers, experiment.training.samples_per_step
         if batch == 128:
             raise TrainingError("the loss became nan before step 3 (worker 0); try a learning rate below 1")
         trained.append((workers, batch, samples))
@@ -64,7 +64,7 @@ def usual() -> planner.Search:
 def test_the_setting_that_needs_the_fewest_seconds_is_chosen() -> None:
     best = planner.best_of(usual(), 0.9)
     assert best.candidate.workers == 4
-    assert best.experiment.division.average == "gradients"
+    assert best.experiment.parallel.average == "gradients"
     samples = (2.0 / 0.1) ** (1 / 0.9) * (best.candidate.batch + 500)
     assert best.epochs is not None
     assert best.epochs == math.ceil(samples / 6000)
@@ -132,13 +132,17 @@ def test_longer_schedules_are_tried_as_long_as_they_reach_the_target_sooner(monk
 
 def test_only_a_few_settings_have_trial_runs_and_none_more_than_it_has_seeds() -> None:
     find(0.9)
-    long = [one for one in trained if one[2] > 6000]
-    assert len({one[:2] for one in long}) < len({one[:2] for one in trained})
-    assert max(trained.count(one) for one in trained) <= evidence.MOST_SEEDS
+    long = [message for message in trained if message[2] > 6000]
+    assert len({one[:2] for one in long}) < len({message[:2] for message in trained})
+    assert max(trained.count(message) for message in trained) <= evidence.MOST_SEEDS
 
 
 def test_a_setting_that_diverges_is_named_and_does_not_stop_the_search() -> None:
-    dropped = [one.dropped for one in usual().assessments if one.candidate.experiment.training.batch_size == 128]
+    dropped = [
+        assessment.dropped
+        for assessment in usual().assessments
+        if assessment.candidate.experiment.training.batch_size == 128
+    ]
     assert any(text.startswith("diverged: the loss became nan") for text in dropped)
 
 
@@ -147,7 +151,7 @@ def test_settings_that_learn_the_same_diverge_together() -> None:
     same = [Candidate(base.experiment.replace(batch_size=128, threads=threads)) for threads in (1, 2)]
     lines: list[str] = []
     found = planner.search([base, *same], splits(), 0.9, cluster=CLUSTER, report=lines.append)
-    assert [one.has_diverged for one in found.assessments if one.candidate in same] == [True, True]
+    assert [assessment.has_diverged for assessment in found.assessments if assessment.candidate in same] == [True, True]
     assert sum("batch 128" in line for line in lines) == 1
 
 

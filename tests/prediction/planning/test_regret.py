@@ -46,7 +46,7 @@ class World:
         self.few_steps = drawn.uniform(30, 300)
 
     def gap(self, experiment: Experiment, samples: int, seed: int) -> float:
-        workers = experiment.division.workers
+        workers = experiment.parallel.workers
         batch = workers * experiment.training.samples_per_step
         own = random.Random(f"{self.number} {batch}")
         height = 0.25 * math.log((batch + 500) / 600) + own.gauss(0, 0.06)
@@ -65,7 +65,7 @@ class World:
         self.now += 0.3 + training
         epochs, seed = samples // len(data.train), experiment.training.seed
         values = self.values(experiment, samples, seed)
-        steps = samples // (experiment.division.workers * experiment.training.samples_per_step)
+        steps = samples // (experiment.parallel.workers * experiment.training.samples_per_step)
         return Probe(samples, steps, "accuracy", values, training, {}, seed=seed, epochs=epochs)
 
     def values(self, experiment: Experiment, samples: int, seed: int) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from torch.nn import functional
 from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
-from tenfold.training import OPTIMIZERS, Replica, base_rate
+from tenfold.training import OPTIMIZERS, Replica, base_lr
 from tenfold.training.optimizers import make_optimizer, try_options
 
 
@@ -35,23 +35,23 @@ def test_every_optimizer_trains_with_its_usual_rate(name):
 def test_every_optimizer_has_a_usual_rate_and_a_given_one_wins():
     assert set(OPTIMIZER_TRAITS) <= set(OPTIMIZERS)
     for name, traits in OPTIMIZER_TRAITS.items():
-        assert base_rate(Training(optimizer=name)) == traits.lr
-        assert base_rate(Training(optimizer=name, lr=0.7)) == 0.7
+        assert base_lr(Training(optimizer=name)) == traits.lr
+        assert base_lr(Training(optimizer=name, lr=0.7)) == 0.7
         assert made(optimizer=name, lr=0.7).param_groups[0]["lr"] == 0.7
 
 
 def test_the_usual_rate_of_muon_follows_the_batch_size():
-    rates = [base_rate(Training(optimizer="muon", batch_size=size)) for size in (16, 64, 256)]
+    rates = [base_lr(Training(optimizer="muon", batch_size=size)) for size in (16, 64, 256)]
     assert rates == [0.0075, 0.015, 0.03]
-    assert base_rate(Training(optimizer="sgd", batch_size=16)) == 0.05
+    assert base_lr(Training(optimizer="sgd", batch_size=16)) == 0.05
 
 
 def test_the_usual_rate_of_muon_follows_the_labels_of_a_step_up_to_64_of_a_sample():
     training = Training(optimizer="muon", batch_size=16)
-    rates = [base_rate(training, labels_per_sample=labels) for labels in (0.5, 1, 4, 64, 784)]
+    rates = [base_lr(training, labels_per_sample=labels) for labels in (0.5, 1, 4, 64, 784)]
     assert rates == [0.0075, 0.0075, 0.015, 0.06, 0.06]
-    assert base_rate(Training(optimizer="muon", lr=0.02), labels_per_sample=35) == 0.02
-    assert base_rate(Training(optimizer="sgd"), labels_per_sample=35) == 0.05
+    assert base_lr(Training(optimizer="muon", lr=0.02), labels_per_sample=35) == 0.02
+    assert base_lr(Training(optimizer="sgd"), labels_per_sample=35) == 0.05
 
 
 def test_the_documented_rates_are_the_real_ones():
@@ -76,7 +76,7 @@ def test_fields_and_options_reach_torch():
 def test_ways_of_computing_that_exclude_each_other_are_not_forced_together(option):
     group = made(optimizer="sgd", optimizer_options={option: True}).param_groups[0]
     assert group[option]
-    assert not group["fused"]
+    assert not group["stacked"]
 
 
 @looped(

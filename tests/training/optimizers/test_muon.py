@@ -10,9 +10,9 @@ from tenfold.data import Tensors
 from tenfold.experiment import Training
 from tenfold.training import Replica
 from tenfold.training.muon import COEFFICIENTS, Muon, as_matrices, factors, find_matrices, gram
-from tenfold.training.replica import plan_rates
+from tenfold.training.replica import plan_lr_schedule
 from tenfold.training.stacked_optimizers import make_rule
-from tenfold.training.stacked_replicas import Fused
+from tenfold.training.stacked_replicas import StackedReplicas
 
 STEPS = 3
 
@@ -166,8 +166,8 @@ def test_wrong_rules_and_rates_of_embeddings_are_named():
 def test_embeddings_vectors_and_on_request_the_output_are_no_matrices():
     network = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3), nn.Linear(3, 1))
     names = {parameter: name for name, parameter in network.named_parameters()}
-    assert [names[one] for one in find_matrices(network)] == ["1.weight", "3.weight"]
-    assert [names[one] for one in find_matrices(network, output="partner")] == ["1.weight"]
+    assert [names[find_matrice] for find_matrice in find_matrices(network)] == ["1.weight", "3.weight"]
+    assert [names[find_matrice] for find_matrice in find_matrices(network, output="partner")] == ["1.weight"]
     tied = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9, bias=False))
     tied[1].weight = tied[0].weight
     assert not find_matrices(tied)
@@ -240,7 +240,7 @@ def test_a_schedule_scales_both_rates():
 
 def test_only_the_rate_of_matrices_grows_with_the_workers():
     training = Training(optimizer="muon", lr=0.02)
-    one = Replica(lenet(), training, nn.functional.cross_entropy, steps_per_epoch=9, rate_scale=4.0)
+    one = Replica(lenet(), training, nn.functional.cross_entropy, steps_per_epoch=9, lr_scale=4.0)
     one.advance()
     assert [group["lr"] for group in one.optimizer.param_groups] == pytest.approx([0.08, 0.05])
     assert make_rule(training, lenet(), 0.08).lr_ratio * 0.08 == pytest.approx(0.05)
@@ -259,13 +259,13 @@ def test_stacked_replicas_step_as_each_would_alone(method, options):
     frozen = next(iter(network.parameters()))
     frozen.requires_grad_(False)
     alone = [Replica(copy.deepcopy(network), training, loss, steps_per_epoch=9) for _ in range(3)]
-    rates = plan_rates(training, steps_per_epoch=9)
-    fused = Fused(network, 3, training, loss, part, rates=rates, method=method)
+    lr_schedule = plan_lr_schedule(training, steps_per_epoch=9)
+    stacked = StackedReplicas(network, 3, training, loss, part, lr_schedule=lr_schedule, method=method)
     for step in batches:
-        fused.step(step)
+        stacked.step(step)
         for one, batch in zip(alone, step, strict=True):
             one.step(part.x[batch], part.y[batch])
-    for row, one in zip(fused.stack.matrix, alone, strict=True):
+    for row, one in zip(stacked.stack.matrix, alone, strict=True):
         assert torch.allclose(row, one.flat.vector, atol=2e-4)
 
 
@@ -296,13 +296,13 @@ def test_stacked_embeddings_step_as_each_would_alone(options, frozen):
 
     training = Training(optimizer="muon", batch_size=4, optimizer_options=options, weight_decay=0.1)
     alone = [Replica(copy.deepcopy(network), training, loss, steps_per_epoch=9, labels_per_sample=5) for _ in range(2)]
-    rates = plan_rates(training, steps_per_epoch=9, labels_per_sample=5)
-    fused = Fused(network, 2, training, loss, part, rates=rates, method="loop")
+    lr_schedule = plan_lr_schedule(training, steps_per_epoch=9, labels_per_sample=5)
+    stacked = StackedReplicas(network, 2, training, loss, part, lr_schedule=lr_schedule, method="loop")
     for step in torch.randint(12, (5, 2, 4), generator=torch.Generator().manual_seed(1)):
-        fused.step(step)
+        stacked.step(step)
         for one, batch in zip(alone, step, strict=True):
             one.step(part.x[batch], part.y[batch])
-    for row, one in zip(fused.stack.matrix, alone, strict=True):
+    for row, one in zip(stacked.stack.matrix, alone, strict=True):
         assert torch.allclose(row, one.flat.vector, atol=2e-4)
 
 

@@ -8,9 +8,9 @@ from torch.optim import lr_scheduler
 import tenfold
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.training import base_rate
+from tenfold.training import base_lr
 from tenfold.training.optimizers import make_optimizer
-from tenfold.training.replica import plan_rates
+from tenfold.training.replica import plan_lr_schedule
 from tenfold.training.schedules import check_own_schedule
 from tenfold.training.stacked_optimizers import make_rule
 
@@ -41,8 +41,8 @@ def test_classes_and_functions_make_optimizers(optimizer, kind, rate):
     training = Training(optimizer=optimizer)
     made = make_optimizer(training, nn.Linear(3, 2))
     assert isinstance(made, kind)
-    assert base_rate(training) == made.param_groups[0]["lr"] == rate
-    assert base_rate(Training(optimizer=optimizer, lr=0.7)) == 0.7
+    assert base_lr(training) == made.param_groups[0]["lr"] == rate
+    assert base_lr(Training(optimizer=optimizer, lr=0.7)) == 0.7
 
 
 def test_options_and_fields_reach_the_class():
@@ -109,7 +109,7 @@ def test_replicas_side_by_side_refuse_it():
 )
 def test_torchs_schedulers_give_the_rates_they_give_in_torch(schedule, options):
     training = Training(lr=0.1, epochs=3, schedule=schedule, schedule_options=options)
-    ours = [plan_rates(training, steps_per_epoch=4).at(step) for step in range(12)]
+    ours = [plan_lr_schedule(training, steps_per_epoch=4).at(step) for step in range(12)]
     made = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     kind = lr_scheduler.ExponentialLR if isinstance(schedule, str) else schedule
     scheduler, theirs = kind(made, **options), []
@@ -126,9 +126,11 @@ def test_a_scheduler_may_ask_for_the_steps_and_starts_after_the_warm_up():
         assert (steps, steps_per_epoch) == (8, 4)
         return lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=0.0, total_iters=steps)
 
-    rates = plan_rates(Training(lr=1.0, epochs=3, warmup=1.0, schedule=made), steps_per_epoch=4, rate_scale=2.0)
-    assert [rates.at(step) for step in range(4)] == pytest.approx([0.4, 0.8, 1.2, 1.6])
-    assert [rates.at(step) for step in range(4, 12)] == pytest.approx([2 - step / 4 for step in range(8)])
+    lr_schedule = plan_lr_schedule(
+        Training(lr=1.0, epochs=3, warmup=1.0, schedule=made), steps_per_epoch=4, lr_scale=2.0
+    )
+    assert [lr_schedule.at(step) for step in range(4)] == pytest.approx([0.4, 0.8, 1.2, 1.6])
+    assert [lr_schedule.at(step) for step in range(4, 12)] == pytest.approx([2 - step / 4 for step in range(8)])
 
 
 class Halving(lr_scheduler.ReduceLROnPlateau):
@@ -148,7 +150,7 @@ class Halving(lr_scheduler.ReduceLROnPlateau):
 )
 def test_a_scheduler_that_wants_a_metric_is_told_it_after_each_epoch(kind, options, metric, rates):
     training = Training(lr=2.0, epochs=5, schedule=kind, schedule_options=options)
-    planned, resumed = (plan_rates(training, steps_per_epoch=3, rate_scale=0.5) for _ in range(2))
+    planned, resumed = (plan_lr_schedule(training, steps_per_epoch=3, lr_scale=0.5) for _ in range(2))
     assert planned.wants_metric
     found = []
     for epoch, loss in enumerate((2.0, 0.7, 0.8, 0.9, 0.9)):
@@ -161,7 +163,7 @@ def test_a_scheduler_that_wants_a_metric_is_told_it_after_each_epoch(kind, optio
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("fields", [{"workers": 1}, {"workers": 2}, {"workers": 2, "engine": "fused"}])
+@pytest.mark.parametrize("fields", [{"workers": 1}, {"workers": 2}, {"workers": 2, "engine": "one-device"}])
 def test_the_rate_of_a_run_falls_where_its_loss_does_not(fields, tmp_path):
     x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
     seen = []
@@ -183,8 +185,10 @@ def test_the_rate_of_a_run_falls_where_its_loss_does_not(fields, tmp_path):
 
 
 def test_a_function_of_the_progress_is_a_schedule():
-    rates = plan_rates(Training(lr=1.0, epochs=1, schedule=lambda progress: 1 - progress / 2), steps_per_epoch=4)
-    assert [rates.at(step) for step in range(5)] == [1.0, 0.875, 0.75, 0.625, 0.5]
+    lr_schedule = plan_lr_schedule(
+        Training(lr=1.0, epochs=1, schedule=lambda progress: 1 - progress / 2), steps_per_epoch=4
+    )
+    assert [lr_schedule.at(step) for step in range(5)] == [1.0, 0.875, 0.75, 0.625, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +206,7 @@ def test_a_function_of_the_progress_is_a_schedule():
 )
 def test_what_is_no_schedule_is_explained(fields, message):
     with pytest.raises(ExperimentError) as caught:
-        plan_rates(Training(**fields), steps_per_epoch=4).at(0)
+        plan_lr_schedule(Training(**fields), steps_per_epoch=4).at(0)
     assert message in str(caught.value)
 
 
@@ -210,7 +214,7 @@ def test_a_function_of_the_epoch_is_refused_for_new_runs_only():
     training = Training(lr=1.0, epochs=1, schedule=lambda epoch: 1 - epoch)
     with pytest.raises(ExperimentError, match="is a function of `epoch`, but a schedule is called with the progress"):
         check_own_schedule(training)
-    assert plan_rates(training, steps_per_epoch=4).at(1) == 0.75
+    assert plan_lr_schedule(training, steps_per_epoch=4).at(1) == 0.75
     check_own_schedule(Training())
 
 
@@ -218,6 +222,6 @@ def test_a_function_of_the_epoch_is_refused_for_new_runs_only():
 def test_a_scheduler_that_was_meant_to_be_stepped_once_an_epoch_is_warned_about(size, warned):
     options = {"step_size": size, "gamma": 0.7}
     training = Training(epochs=14, schedule=lr_scheduler.StepLR, schedule_options=options)
-    problem = plan_rates(training, steps_per_epoch=30).problem(30)
+    problem = plan_lr_schedule(training, steps_per_epoch=30).problem(30)
     assert ("stepped after every training step, not every epoch, and an epoch has 30 steps" in problem) is warned
-    assert plan_rates(Training(schedule="cosine"), steps_per_epoch=30).problem(30) == ""
+    assert plan_lr_schedule(Training(schedule="cosine"), steps_per_epoch=30).problem(30) == ""

@@ -29,7 +29,11 @@ def test_a_child_trains_as_its_parent_did(tmp_path: Path) -> None:
             threads = {torch.get_num_threads()}
             alone = tenfold.train(**SMALL, runs=tmp_path)
             tenfold.train(
-                **SMALL, workers=2, engine="fused", runs=tmp_path, listen=lambda _: threads.add(torch.get_num_threads())
+                **SMALL,
+                workers=2,
+                engine="one-device",
+                runs=tmp_path,
+                listen=lambda _: threads.add(torch.get_num_threads()),
             )
             together = tenfold.train(**SMALL, workers=2, runs=tmp_path)
             same = measured["accuracy"] == before.metrics["accuracy"] and together.metrics == before.metrics

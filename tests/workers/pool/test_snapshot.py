@@ -29,7 +29,7 @@ def test_the_task_arrives_as_it_was() -> None:
     snapshot = TaskSnapshot(task)
     opened = sent(snapshot).open()
     assert opened.experiment.training == task.experiment.training
-    assert opened.experiment.division == task.experiment.division
+    assert opened.experiment.parallel == task.experiment.parallel
     assert opened.steps_per_epoch == task.steps_per_epoch
     assert [shard.tolist() for shard in opened.shards] == [shard.tolist() for shard in task.shards]
     for name in ("train", "validation", "test"):

@@ -9,33 +9,33 @@ import torch
 from engine_models import LAWFUL, SMALL
 from threaded import Threads, make_task, state_of
 
-from tenfold.experiment import Division
+from tenfold.experiment import Parallel
 from tenfold.mixing import STRATEGIES
 
-CENTRED = [name for name in STRATEGIES if STRATEGIES[name].has_centre]
+CENTRED = [name for name in STRATEGIES if STRATEGIES[name].has_center]
 ASYNCHRONOUS = [name for name in STRATEGIES if STRATEGIES[name].asynchronous]
 FEW: dict[str, Any] = {"limit": 60, "batch_size": 6, "epochs": 2}
 STILL: dict[str, Any] = SMALL | {"limit": 40, "batch_size": 20, "epochs": 2, "lr": 1e-30, "momentum": 0.0}
 """Steps too small to change a weight: only mixing moves the replicas. One step an epoch."""
 
 
-def centre_of(threads: Threads) -> torch.Tensor:
+def center_of(threads: Threads) -> torch.Tensor:
     memory = threads.channels[0].exchange_memory
     assert memory is not None
-    return memory.centre
+    return memory.center
 
 
 @pytest.mark.parametrize("strategy", CENTRED)
-def test_the_result_is_the_centre(strategy: str) -> None:
+def test_the_result_is_the_center(strategy: str) -> None:
     threads = Threads(make_task(**SMALL | FEW, strategy=strategy, workers=3)).train()
     parameters = threads.workers[0].replica.flat.parameters
     for worker in threads.workers:
-        assert torch.equal(worker.replica.flat.vector[:parameters], centre_of(threads)[0, :parameters])
+        assert torch.equal(worker.replica.flat.vector[:parameters], center_of(threads)[0, :parameters])
 
 
 @pytest.mark.parametrize("strategy", ASYNCHRONOUS)
 def test_batch_statistics_of_the_result_are_those_of_all(strategy: str) -> None:
-    """Law 6 holds where there is a centre, too: it has weights, but has seen no batch."""
+    """Law 6 holds where there is a center, too: it has weights, but has seen no batch."""
     threads = Threads(make_task(**LAWFUL | FEW | {"epochs": 1}, strategy=strategy, workers=3), watch=True).train()
     last = [states[-1] for states in threads.after]
     samples = [len(shard) for shard in threads.task.shards]
@@ -72,12 +72,12 @@ def test_a_late_partner_is_not_forgotten_when_an_epoch_is_evaluated() -> None:
 
 
 def test_elastic_exchanges_keep_the_sum() -> None:
-    """x_i - d and centre + d: what replicas lose the centre gains."""
+    """x_i - d and center + d: what replicas lose the center gains."""
     task = make_task(**STILL, strategy="easgd", strategy_options={"tau": 1, "alpha": 0.25}, workers=2)
     threads = Threads(task, watch=True)
-    centre = centre_of(threads)
+    center = center_of(threads)
     parameters = threads.workers[0].replica.flat.parameters
-    centre[0, :parameters] = 0.0
+    center[0, :parameters] = 0.0
     for worker in threads.workers:
         worker.replica.flat.vector[:parameters] = 1.0 + worker.number
     threads.train()
@@ -102,10 +102,10 @@ def test_what_is_pushed_is_where_the_replica_is() -> None:
     from tenfold.workers.channels import single_worker_channels
     from tenfold.workers.trainers import make_trainer
 
-    division = Division(strategy="downpour")
-    links = single_worker_channels(16, torch.device("meta"), make_strategy(division))
+    parallel = Parallel(strategy="downpour")
+    links = single_worker_channels(16, torch.device("meta"), make_strategy(parallel))
     replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=links.transport.buffer, parameters=16))
-    trainer = make_trainer(division, replica, links, [1.0])
+    trainer = make_trainer(parallel, replica, links, [1.0])
     trainer.average_weights_if_due(1)
     assert trainer.bytes_moved > 0
     assert trainer.state()["accrued"].device.type == "meta"

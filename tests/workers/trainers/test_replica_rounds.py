@@ -10,7 +10,7 @@ from threaded import State, Threads, make_task
 from torch import Tensor, nn
 
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Division, Experiment
+from tenfold.experiment import Experiment, Parallel
 from tenfold.mixing import STRATEGIES
 from tenfold.workers.rounds import ReplicaRounds
 from tenfold.workers.task import make_network
@@ -133,11 +133,11 @@ def test_after_a_compressed_round_all_replicas_are_alike(compression: str, avera
     threads = Threads(task, watch=True).train()
     _, after = threads.rounds()[-1]
     assert all(spread(after, name) == 0 for name in after[0])
-    assert 0 < threads.supervisor.result["bytes_moved"] < uncompressed_bytes(average)
+    assert 0 < threads.coordinator.result["bytes_moved"] < uncompressed_bytes(average)
 
 
 def uncompressed_bytes(average: str) -> int:
-    return int(Threads(make_task(**SMALL | FEW, average=average, workers=3)).train().supervisor.result["bytes_moved"])
+    return int(Threads(make_task(**SMALL | FEW, average=average, workers=3)).train().coordinator.result["bytes_moved"])
 
 
 @pytest.mark.parametrize("fields", [{"outer": "bmuf"}, {"compression": "topk"}])
@@ -146,7 +146,7 @@ def test_what_was_saved_goes_to_the_device_of_the_replica(fields: dict[str, Any]
     links: Any = SimpleNamespace(weights=SimpleNamespace(size=2, rank=0))
     here, there = (
         ReplicaRounds(
-            Division(workers=2, **fields),
+            Parallel(workers=2, **fields),
             SimpleNamespace(
                 flat=SimpleNamespace(vector=torch.ones(4, device=device), parameters=4, parameter_shapes=[(4,)])
             ),  # type: ignore[arg-type]
@@ -167,7 +167,7 @@ def test_a_reference_is_kept_only_where_weights_are_compressed() -> None:
         flat=SimpleNamespace(vector=torch.ones(16), parameters=16, parameter_shapes=[(16,)]), learning=[torch.ones(3)]
     )
     kept, gradients, plain = (
-        ReplicaRounds(Division(workers=2, **fields), replica, links, [1.0, 1.0])
+        ReplicaRounds(Parallel(workers=2, **fields), replica, links, [1.0, 1.0])
         for fields in ({"compression": "int8"}, {"compression": "int8", "average": "gradients"}, {})
     )
     assert kept.reference is not None
@@ -177,9 +177,9 @@ def test_a_reference_is_kept_only_where_weights_are_compressed() -> None:
 
 def test_plain_gradients_are_counted_as_they_are() -> None:
     threads = Threads(make_task(**SMALL | FEW, average="gradients", workers=2)).train()
-    numbers = sum(parameter.numel() for parameter in threads.workers[0].replica.learning)
+    numbers = sum(parameter.numel() for parameter in threads.workers[0].replica.trainable_parameters)
     rounds = threads.task.steps_per_epoch
-    assert threads.supervisor.result["bytes_moved"] == 4 * numbers * rounds
+    assert threads.coordinator.result["bytes_moved"] == 4 * numbers * rounds
 
 
 def test_the_learning_rate_follows_the_run_and_not_the_shard() -> None:
@@ -299,7 +299,7 @@ class TestOptimizerState:
         return [
             [
                 tensor
-                for parameter in worker.replica.learning
+                for parameter in worker.replica.trainable_parameters
                 for tensor in worker.replica.optimizer.state.get(parameter, {}).values()
                 if isinstance(tensor, Tensor) and tensor.ndim
             ]
@@ -349,10 +349,10 @@ def test_the_loss_of_an_epoch_counts_every_sample_once() -> None:
 def test_patience_gives_the_best_epoch_to_all() -> None:
     fields = SMALL | {"epochs": 60, "limit": 60, "lr": 0.1, "patience": 2}
     threads = Threads(make_task(**fields, workers=3, strategy="ring")).train()
-    result = threads.supervisor.result
+    result = threads.coordinator.result
     assert result["stopped_early"]
     assert result["epochs"] == result["best_epoch"] + 2
-    assert threads.supervisor.best_loss == pytest.approx(result["metrics"]["loss"], rel=1e-5)
+    assert threads.coordinator.best_loss == pytest.approx(result["metrics"]["loss"], rel=1e-5)
     first, *others = [worker.replica.flat.vector for worker in threads.workers]
     assert all(torch.equal(first, other) for other in others)
 

@@ -15,9 +15,9 @@ from tenfold.training.muon import Muon, as_matrices
 from tenfold.workers import rounds as shared_orthogonalization
 from tenfold.workers.rounds import (
     assign_matrices,
-    division_pays,
     large_stacks,
     largest_share,
+    parallel_pays,
     stacks_worth_sharing,
 )
 
@@ -93,13 +93,13 @@ def test_every_matrix_has_one_owner(stacks: list[tuple[int, int, int]], workers:
 
 def test_it_pays_for_wide_networks_only() -> None:
     wide, lenet5 = [(8, 64, 784), (8, 64, 512)], [(2, 60, 400), (1, 84, 120)]
-    assert division_pays(wide, 2)
-    assert division_pays(wide, 16)
-    assert not division_pays(wide, 1)
-    assert not division_pays(lenet5, 2)
-    assert not division_pays(lenet5, 16)
-    assert not division_pays([], 2)
-    assert not division_pays([(2, 64, 9216)], 16), "two workers would write a lot into fourteen others"
+    assert parallel_pays(wide, 2)
+    assert parallel_pays(wide, 16)
+    assert not parallel_pays(wide, 1)
+    assert not parallel_pays(lenet5, 2)
+    assert not parallel_pays(lenet5, 16)
+    assert not parallel_pays([], 2)
+    assert not parallel_pays([(2, 64, 9216)], 16), "two workers would write a lot into fourteen others"
 
 
 @pytest.mark.parametrize("workers", [2, 3])

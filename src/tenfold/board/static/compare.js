@@ -41,7 +41,7 @@ follow(() => ({ runs: data.figures.map((one) => `${one.id}@${one.position}`).joi
     }
     if (own.position) figure.position = own.position;
     // The length of an epoch is not known before the run has started.
-    if (own.again || (own.curves && !figure.epochLength)) Object.assign(figure, await ask(`/data/run/${id}`), { label: figure.label, colour: figure.colour, lanes: null });
+    if (own.again || (own.curves && !figure.epochLength)) Object.assign(figure, await ask(`/data/run/${id}`), { label: figure.label, color: figure.color, lanes: null });
     else if (own.curves) extend(figure, own.curves);
   }
   if (!zoomed) panels.curves?.set(data.figures);

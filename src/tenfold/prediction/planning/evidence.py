@@ -80,7 +80,7 @@ def measure_noise(task: Task, weights: dict[str, Tensor]) -> float:
 
 
 def _learned(replica: Replica) -> Tensor:
-    return torch.cat([parameter.detach().flatten().clone() for parameter in replica.learning])
+    return torch.cat([parameter.detach().flatten().clone() for parameter in replica.trainable_parameters])
 
 
 @dataclass(frozen=True)
@@ -243,18 +243,18 @@ def find_setting(assessments: Iterable[Assessment], wanted: Candidate) -> Assess
     def setting(one: Candidate) -> tuple[Any, ...]:
         return one.device, one.workers, one.batch, one.mixing
 
-    equal = [one for one in assessments if setting(one.candidate) == setting(wanted)]
+    equal = [assessment for assessment in assessments if setting(assessment.candidate) == setting(wanted)]
     same = [one for one in equal if wanted.threads is None or one.candidate.threads == wanted.threads]
     return max(same, key=lambda one: one.candidate.threads or 0, default=None)
 
 
 def describe_candidate(candidate: Candidate) -> str:
     """Return a candidate in words."""
-    division, batch = candidate.experiment.division, candidate.experiment.training.samples_per_step
+    parallel, batch = candidate.experiment.parallel, candidate.experiment.training.samples_per_step
     where = f" on {candidate.device}" if candidate.device != "cpu" else ""
     if candidate.workers == 1:
         return f"1 worker{where}, batch {batch}"
-    rounds = "gradients averaged" if division.average == "gradients" else f"{division.strategy} every {division.pace}"
+    rounds = "gradients averaged" if parallel.average == "gradients" else f"{parallel.strategy} every {parallel.pace}"
     return f"{candidate.workers} workers{where}, batch {batch}, {rounds}"
 
 
@@ -472,7 +472,9 @@ class Evidence:
 
     def still_in_search(self) -> list[Assessment]:
         """Return the settings still in the search about which something is known."""
-        return [one for one in self.assessments if one.curve is not None and not one.dropped]
+        return [
+            assessment for assessment in self.assessments if assessment.curve is not None and not assessment.dropped
+        ]
 
     def _goal(self, factor: float) -> Goal:
         validation = self.splits.validation

@@ -50,11 +50,11 @@ def effective_samples(samples: float, batch: float) -> float:
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """The line of one setting: log gap = height - slope (log effective samples - centre)."""
+    """The line of one setting: log gap = height - slope (log effective samples - center)."""
 
     height: float
     slope: float
-    centre: float
+    center: float
     height_error: float
     slope_error: float
     shortest: float
@@ -64,26 +64,26 @@ class LearningCurve:
 
     def gap(self, samples: float) -> float:
         """Return the gap that a run over `samples` samples is expected to have."""
-        return math.exp(self.height - self.slope * self._from_centre(samples))
+        return math.exp(self.height - self.slope * self._from_center(samples))
 
     def error(self, samples: float) -> float:
         """Return the standard error of the logarithm of the expected gap: how uncertain the curve is there."""
-        by_slope = self._from_centre(samples) * self.slope_error
+        by_slope = self._from_center(samples) * self.slope_error
         return math.sqrt(self.height_error**2 + by_slope**2 + self._beyond(samples) ** 2)
 
     def own_error(self, samples: float) -> float:
         """Return the part of the error that other settings do not share, which all have the same slope."""
         return math.hypot(self.height_error, self._beyond(samples) / 2)
 
-    def _from_centre(self, samples: float) -> float:
-        return math.log(effective_samples(samples, self.batch)) - self.centre
+    def _from_center(self, samples: float) -> float:
+        return math.log(effective_samples(samples, self.batch)) - self.center
 
     def _beyond(self, samples: float) -> float:
         return max(0.0, math.log2(samples / self.longest), math.log2(self.shortest / samples)) * BEND
 
     def samples_to(self, gap: float) -> float:
         """Return the samples after which a run is expected to have this gap."""
-        needed = math.exp(min(300.0, self.centre + (self.height - math.log(gap)) / self.slope))
+        needed = math.exp(min(300.0, self.center + (self.height - math.log(gap)) / self.slope))
         return (
             needed + math.sqrt(needed**2 + 4 * needed * FEW_STEPS * self.batch)
         ) / 2  # `effective_samples`, solved for the samples
@@ -111,18 +111,18 @@ def fit_curves(points: Mapping[Key, Sequence[Point]]) -> dict[Key, LearningCurve
     together and of what was assumed before, each weighted by how well it is known.
     """
     weighted = {key: [(*_logs(one), _weight(one, some)) for one in some] for key, some in points.items() if some}
-    centres = {key: _means(some) for key, some in weighted.items()}
+    centers = {key: _means(some) for key, some in weighted.items()}
     precision, pull = 1 / SLOPE_DEVIATION**2, SLOPE / SLOPE_DEVIATION**2
     for key, some in weighted.items():
-        x_mean, y_mean = centres[key]
+        x_mean, y_mean = centers[key]
         precision += sum(w * (x - x_mean) ** 2 for x, _, w in some)
         pull -= sum(w * (x - x_mean) * (y - y_mean) for x, y, w in some)
     slope = max(0.05, pull / precision)
     return {
         key: LearningCurve(
-            height=centres[key][1],
+            height=centers[key][1],
             slope=slope,
-            centre=centres[key][0],
+            center=centers[key][0],
             height_error=math.sqrt(1 / sum(w for *_, w in some)),
             slope_error=math.sqrt(1 / precision),
             shortest=min(one.samples for one in points[key]),
@@ -138,7 +138,7 @@ def _logs(point: Point) -> tuple[float, float]:
 
 
 def _weight(point: Point, others: Sequence[Point]) -> float:
-    longest = max(one.samples for one in others)
+    longest = max(other.samples for other in others)
     return 1 / (point.error**2 + (BEND * math.log2(longest / point.samples)) ** 2)
 
 
@@ -250,7 +250,7 @@ def choose_best(listed: list[Schedule]) -> Schedule | None:
 
 def choose_next(listed: list[Schedule]) -> Schedule | None:
     """Return the schedule to train next: the shortest that has a fair chance."""
-    return next((one for one in listed if one.probability >= FAIR), None)
+    return next((entry for entry in listed if entry.probability >= FAIR), None)
 
 
 def _room(curve: LearningCurve, goal: Goal, epochs: int, optimism: float) -> float:

@@ -147,7 +147,7 @@ def train_probe(
     task = Task(short, some.to(device), _threads(short))
     check_memory(task)
     events: list[Event] = []
-    asynchronous = make_strategy(short.division).asynchronous
+    asynchronous = make_strategy(short.parallel).asynchronous
     engine: Engine = Serial() if task.workers == 1 else _Replicas(predict(task) if asynchronous else None)
     with tempfile.TemporaryDirectory(prefix="tenfold-plan-") as folder:
         outcome = engine.run(replace(task, checkpoints=Path(folder)), Stopwatch(), events.append)
@@ -157,7 +157,7 @@ def train_probe(
         samples=len(some.train) * epochs,
         steps=outcome.result["steps"],
         metric=metric,
-        values=tuple(one.value for one in measured),
+        values=tuple(measurement.value for measurement in measured),
         seconds=outcome.result["seconds"],
         weights=outcome.weights,
         first_seconds=measured[0].seconds if epochs > 1 else None,
@@ -173,7 +173,9 @@ def train_probe(
 
 def _by_epoch(events: Iterable[Event], metric: str) -> list[Metric]:
     """Return what a metric was on the validation part after each epoch."""
-    measured = [one for one in events if isinstance(one, Metric) and (one.part, one.name) == ("validation", metric)]
+    measured = [
+        event for event in events if isinstance(event, Metric) and (event.part, event.name) == ("validation", metric)
+    ]
     return list({one.epoch: one for one in sorted(measured, key=lambda one: one.epoch)}.values())
 
 
@@ -192,7 +194,7 @@ def _threads(experiment: Experiment) -> int:
     """Return the threads of each replica; a single one beside busy programs, where threads wait for each other."""
     if cores.load_is_high():
         return 1
-    return cores.share(cores.budget(), experiment.division.workers, experiment.machine.threads, oversubscribe=True)
+    return cores.share(cores.budget(), experiment.parallel.workers, experiment.machine.threads, oversubscribe=True)
 
 
 def _some(splits: Splits, samples: int) -> Part:

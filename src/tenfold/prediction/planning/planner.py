@@ -78,7 +78,7 @@ def best_of(found: Search, target: float) -> Assessment:
     best = min(found.assessments, key=lambda one: one.rank)
     if best.expected is not None:
         return best
-    tried = [one for one in found.assessments if one.probes]
+    tried = [assessment for assessment in found.assessments if assessment.probes]
     if not tried:
         raise ExperimentError(f"no setting could be trained: {found.assessments[0].dropped or 'there is none'}")
     top = max(tried, key=lambda one: one.probes[-1].samples)
@@ -136,7 +136,7 @@ class TrialSearch:
         given: Candidate | None = None,
         report: ReportProgress,
     ) -> None:
-        self.assessments = [Assessment(one) for one in candidates]
+        self.assessments = [Assessment(candidate) for candidate in candidates]
         self.splits = replace(splits, test=None, groups=None)
         self.prices, self.gap, self.deadline, self.report = prices, gap, deadline, report
         self.given = find_setting(self.assessments, given) if given is not None else None
@@ -154,12 +154,16 @@ class TrialSearch:
         """Return the candidates worth a probe: not dominated, and fastest according to the noise of gradients."""
         for one in self.assessments:
             one.epoch_seconds = self.evidence.epoch_seconds(one)
-        timed = [(one.candidate, one.epoch_seconds) for one in self.assessments if one.epoch_seconds is not None]
+        timed = [
+            (assessment.candidate, assessment.epoch_seconds)
+            for assessment in self.assessments
+            if assessment.epoch_seconds is not None
+        ]
         kept = drop_dominated(timed)
         for one in self.assessments:
             if one.epoch_seconds is not None and one.candidate not in kept and one is not self.given:
                 one.dropped = HARDLY_FASTER
-        left = [one for one in self.assessments if not one.dropped]
+        left = [assessment for assessment in self.assessments if not assessment.dropped]
         reference = min(left, key=lambda one: (one.candidate.batch, one.epoch_seconds or 0.0))
         first = self._train(reference, self._samples(reference.candidate, 0))
         if first is not None:
@@ -273,9 +277,9 @@ class TrialSearch:
 
     def _conclude(self) -> None:
         """Note the settings that fell behind: those that were never trained for as long as they need."""
-        for one in self.assessments:
-            if one.probes and not one.dropped and not one.tried:
-                one.dropped = FELL_BEHIND
+        for assessment in self.assessments:
+            if assessment.probes and not assessment.dropped and not assessment.tried:
+                assessment.dropped = FELL_BEHIND
 
     def _train(self, one: Assessment, samples: int, seed: int | None = None) -> Probe | None:
         """Train a setting over `samples` samples; None if it diverges."""
@@ -302,8 +306,8 @@ class TrialSearch:
             return self.evidence.seconds(one)(one.curve.samples_to(self.gap) / len(self.splits.train))
 
         listed = sorted((one for one in some if one.curve is not None), key=seconds)
-        kept = list(dict.fromkeys(one.candidate.curve_key for one in listed))[:room]
-        return [one for one in listed if one.candidate.curve_key in kept]
+        kept = list(dict.fromkeys(entry.candidate.curve_key for entry in listed))[:room]
+        return [entry for entry in listed if entry.candidate.curve_key in kept]
 
     def _samples(self, candidate: Candidate, rung: int) -> int:
         whole = len(self.splits.train)

@@ -17,13 +17,13 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.machine import cores
-from tenfold.mixing.builders import rate_scale
+from tenfold.mixing.builders import lr_scale
 from tenfold.prediction.calibration import complete_profile, measure_until
 from tenfold.prediction.planning.learning_probe import Probe
 from tenfold.prediction.probes import ReportProgress, counts_up_to
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.task_prediction import predict_from_profile, profile_now
-from tenfold.training.optimizers import OPTIMIZERS, base_rate
+from tenfold.training.optimizers import OPTIMIZERS, base_lr
 from tenfold.workers.task import Task
 
 ROUNDS = (4, 16, 64)
@@ -44,7 +44,7 @@ class Candidate:
     @property
     def workers(self) -> int:
         """Its replicas."""
-        return self.experiment.division.workers
+        return self.experiment.parallel.workers
 
     @property
     def threads(self) -> int | None:
@@ -64,18 +64,18 @@ class Candidate:
     @property
     def looseness(self) -> float:
         """How loosely replicas are coupled: 0 for averaged gradients, otherwise the steps between exact means."""
-        division = self.experiment.division
-        if self.workers == 1 or division.average == "gradients":
+        parallel = self.experiment.parallel
+        if self.workers == 1 or parallel.average == "gradients":
             return 0
-        inexact = division.strategy != "allreduce"
-        return (math.inf if division.pace == "epoch" else division.pace) * (1 + inexact)
+        inexact = parallel.strategy != "allreduce"
+        return (math.inf if parallel.pace == "epoch" else parallel.pace) * (1 + inexact)
 
     @property
     def mixing(self) -> tuple[Any, ...]:
         """How its replicas are averaged; empty for a single one."""
-        division = self.experiment.division
-        pace = division.pace if division.average == "weights" else 1
-        return (division.strategy, division.average, pace) if self.workers > 1 else ()
+        parallel = self.experiment.parallel
+        pace = parallel.pace if parallel.average == "weights" else 1
+        return (parallel.strategy, parallel.average, pace) if self.workers > 1 else ()
 
     @cached_property
     def curve_key(self) -> str:
@@ -86,7 +86,7 @@ class Candidate:
         """
         training = self.experiment.training
         has_usual_rate = isinstance(training.optimizer, str) and training.optimizer in OPTIMIZERS
-        rate = rate_scale(self.experiment) * (base_rate(training) if has_usual_rate else 1.0)
+        rate = lr_scale(self.experiment) * (base_lr(training) if has_usual_rate else 1.0)
         mixing = (self.workers, *self.mixing) if self.looseness else ()
         return f"{self.device} {self.batch} {rate:.4g} {mixing}"
 
@@ -112,7 +112,7 @@ def candidates_on(cluster: Cluster, base: Experiment, *, most_workers: int | Non
     """Return the settings that a cluster has room for."""
     room = min(cluster.workers, most_workers or cluster.workers)
     base = base.replace(engine="virtual", cluster=cluster, link=None, device="cpu")
-    return [one for workers in counts_up_to(room) for one in _settings(base.replace(workers=workers), BATCHES)]
+    return [setting for workers in counts_up_to(room) for setting in _settings(base.replace(workers=workers), BATCHES)]
 
 
 def drop_dominated(priced: Iterable[tuple[Candidate, float]]) -> list[Candidate]:
@@ -150,20 +150,20 @@ def _settings(base: Experiment, factors: Iterable[float]) -> Iterator[Candidate]
 
 def _mixings(base: Experiment) -> list[dict[str, Any]]:
     """Return the strategies and rounds to try; the experiment's own are among them."""
-    division = base.division
-    own = {name: getattr(division, name) for name in ("strategy", "sync_every", "average")}
+    parallel = base.parallel
+    own = {name: getattr(parallel, name) for name in ("strategy", "sync_every", "average")}
     at_every_step: dict[str, Any] = {"strategy": "allreduce", "sync_every": None, "average": "auto"}
-    if division.workers == 1:
+    if parallel.workers == 1:
         return [at_every_step | {"strategy_options": {}}]
     found = [own, at_every_step]
-    names = ("allreduce", "butterfly") if division.workers > 2 else ("allreduce",)
+    names = ("allreduce", "butterfly") if parallel.workers > 2 else ("allreduce",)
     for name in names:
         found += [{"strategy": name, "sync_every": every, "average": "weights"} for every in ROUNDS]
-    options = division.strategy_options
+    options = parallel.strategy_options
     unique: dict[str, dict[str, Any]] = {}
     for one in found:
-        mine = one | {"strategy_options": options if one["strategy"] == division.strategy else {}}
-        unique.setdefault(resolve_defaults(base.replace(**mine)).division.model_dump_json(), mine)
+        mine = one | {"strategy_options": options if one["strategy"] == parallel.strategy else {}}
+        unique.setdefault(resolve_defaults(base.replace(**mine)).parallel.model_dump_json(), mine)
     return list(unique.values())
 
 
@@ -322,7 +322,7 @@ class Prices:
 
     def _complete(self, candidates: Sequence[Candidate]) -> Profile:
         """Return a profile with the steps of all candidates; what it lacks is measured now."""
-        on_cpu = [one for one in candidates if one.device == "cpu"]
+        on_cpu = [candidate for candidate in candidates if candidate.device == "cpu"]
         if not on_cpu or (self._cluster is not HERE and self._cluster.has_given_times):
             return Profile(made="", machine={})
         # one of the usual batch size; of those, one whose workers divide the most of a step
@@ -341,5 +341,5 @@ def _warm(probes: Sequence[Probe]) -> Sequence[Probe]:
 
 def _measured_overheads(probes: Sequence[Probe]) -> tuple[float, float, float]:
     """Return the seconds of a startup, an evaluation and a checkpoint."""
-    start, evaluation, save = zip(*((one.start, one.evaluation, one.save) for one in probes), strict=True)
+    start, evaluation, save = zip(*((probe.start, probe.evaluation, probe.save) for probe in probes), strict=True)
     return statistics.median(start), statistics.median(evaluation), statistics.median(save)

@@ -134,7 +134,7 @@ FACTS: dict[str, Any] = {
     "parameters": int | None,
     "crossval": FoldPlace,
     "launch": dict[str, Any],
-    "own_files": dict[str, str],
+    "user_files": dict[str, str],
 }
 
 

@@ -1,0 +1,199 @@
+"""CSV that spreadsheets open as data: text that they would take for a formula is marked as text."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tenfold.common.files import json_text
+from tenfold.common.imports import optional_module
+from tenfold.reports.tables.run_tables import name_of
+from tenfold.runs import Run
+
+FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+"""The first characters of text that a spreadsheet would take for a formula; an apostrophe before it makes it text."""
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """Return a table with a header as CSV; by default with all columns of its rows."""
+    text = io.StringIO()
+    names = column_names(rows) if columns is None else columns
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writerow({name: as_cell(name) for name in names})
+    writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def column_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return every column that a row has, in the order in which they come up."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def as_cell(value: Any) -> Any:
+    """Return a value as a cell holds it: numbers as they are, text never as a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_SIGNS) else value
+
+
+def predictions_to_csv(
+    predicted: Any, classes: Sequence[str] = (), *, samples: Sequence[str] | None = None, probabilities: bool = False
+) -> str:
+    """Return an array of predictions as CSV, one row a sample: its number, and its class, numbers or probabilities.
+
+    Samples and classes go by their names where these are known.
+    """
+    width = predicted[0].size if len(predicted) else 0
+    flat = predicted.reshape(len(predicted), -1)
+    word = "probability" if probabilities else "class" if predicted.dtype.kind in "iu" else "prediction"
+    ends = classes if probabilities and len(classes) == width else range(width)
+    names = [word] if width == 1 else [f"{word}_{end}" for end in ends]
+    named = bool(classes) and word == "class"
+    rows = [
+        {"sample": sample} | dict(zip(names, [classes[one] for one in row] if named else row, strict=True))
+        for sample, row in zip(samples or range(len(flat)), flat.tolist(), strict=True)
+    ]
+    return write_csv(rows, ("sample", *names))
+
+
+Rows = list[dict[str, Any]]
+COLUMNS = ("run", "title", "part", "metric", "epoch", "step", "seconds", "clock", "value")
+METRICS = "metrics"
+
+
+def to_csv(runs: Sequence[Run], table: str = METRICS) -> str:
+    """Return a table of all runs as CSV with a header."""
+    return write_csv(_rows(runs, table), COLUMNS if table == METRICS else None)
+
+
+def to_json(runs: Sequence[Run], table: str | None = None) -> str:
+    """Return a table as a JSON list of objects, or everything known of the runs but their spans.
+
+    In the latter, a run's `measurements` are columns of equal length, as `pandas.DataFrame` takes them. NaN and
+    infinity become null.
+    """
+    if table is not None:
+        return json_text(_rows(runs, table), ensure_ascii=False, indent=1)
+    listed = [
+        {**run.summary(), "ended": run.ended, "facts": run.facts, "history": run.history, "measurements": _columns(run)}
+        for run in runs
+    ]
+    return json_text(listed, ensure_ascii=False, separators=(",", ":"))
+
+
+def to_parquet(runs: Sequence[Run], table: str = METRICS) -> bytes:
+    """Return a table as a Parquet file, which pandas, Polars, DuckDB and R read."""
+    arrow = optional_module("pyarrow", "a Parquet file", "parquet")
+    parquet = optional_module("pyarrow.parquet", "a Parquet file", "parquet")
+    rows = _rows(runs, table)
+    columns = {name: _of_one_type([row.get(name) for row in rows]) for name in column_names(rows)}
+    file = io.BytesIO()
+    parquet.write_table(arrow.table(columns), file)
+    return file.getvalue()
+
+
+def measurement_rows(run: Run) -> Rows:
+    """Return one flat row for each measurement, in order; epochs count from 1, seconds are training time so far.
+
+    `clock` says whether these were measured or predicted.
+    """
+    return [
+        {
+            "run": run.id,
+            "title": run.title,
+            "part": metric.part,
+            "metric": metric.name,
+            "epoch": metric.epoch + 1,
+            "step": metric.step,
+            "seconds": round(metric.seconds, 6),
+            "clock": run.clock,
+            "value": metric.value,
+        }
+        for metric in run.measurements()
+    ]
+
+
+def _metric_rows(run: Run) -> Rows:
+    """Return the measurements of a run; of a cross-validation, the final scores of its folds."""
+    return measurement_rows(run) or [
+        {
+            "run": fold["run"],
+            "title": f"{run.title}, {name_of(fold)}",
+            "part": part,
+            "metric": name,
+            "epoch": None,
+            "step": None,
+            "seconds": fold["seconds"],
+            "clock": run.clock,
+            "value": value,
+        }
+        for fold in run.result.get("folds") or []
+        for part, metrics in fold["metrics"].items()
+        for name, value in metrics.items()
+    ]
+
+
+def _epoch_rows(run: Run) -> Rows:
+    """Return one row for each epoch: step, training time so far, training loss, and what was measured."""
+    return [{"run": run.id, "title": run.title} | row | {"clock": run.clock} for row in run.history]
+
+
+def _span_rows(run: Run) -> Rows:
+    """Return one row for each span of a worker's time; `at` is when it began."""
+    return [
+        {
+            "run": run.id,
+            "worker": span.worker,
+            "kind": span.kind,
+            "epoch": span.epoch + 1,
+            "at": span.at,
+            "seconds": span.seconds,
+            "count": span.count,
+            "clock": run.clock,
+        }
+        for span in run.spans()
+    ]
+
+
+def _result_row(run: Run) -> Rows:
+    """Return one row: how the run ended, its result and its settings; what is nested is named a.b, lists are JSON."""
+    flat: dict[str, Any] = {"run": run.id}
+    summary = run.summary()
+    for key in ("title", "kind", "status", "error", "created", "tags", "note"):
+        flat |= _flattened(key, summary[key])
+    for key, value in run.result.items():
+        flat |= _flattened(key, value)
+    return [flat | _flattened("clock", run.clock) | _flattened("experiment", summary["experiment"])]
+
+
+TABLES: dict[str, Callable[[Run], Rows]] = {
+    METRICS: _metric_rows,
+    "epochs": _epoch_rows,
+    "spans": _span_rows,
+    "result": _result_row,
+}
+"""The tables that can be exported, by name."""
+
+
+def _rows(runs: Sequence[Run], table: str) -> Rows:
+    return [row for run in runs for row in TABLES[table](run)]
+
+
+def _columns(run: Run) -> dict[str, list[Any]]:
+    rows = measurement_rows(run)
+    return {name: [row[name] for row in rows] for name in COLUMNS[2:]}
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """Return values of one type, as a Parquet column has: numbers, booleans, or else text."""
+    present = [value for value in values if value is not None]
+    if all(isinstance(value, bool) for value in present):
+        return values
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in present):
+        whole = all(isinstance(value, int) for value in present)
+        return values if whole else [None if value is None else float(value) for value in values]
+    return [None if value is None else str(value) for value in values]
+
+
+def _flattened(key: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {name: cell for inner, one in value.items() for name, cell in _flattened(f"{key}.{inner}", one).items()}
+    return {key: json_text(value, ensure_ascii=False) if isinstance(value, list | tuple) else value}

@@ -1,0 +1,241 @@
+"""The page of several runs, one row for each setting."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tenfold.reports import summary
+from tenfold.reports.formatting import (
+    count,
+    date_time,
+    duration,
+    field_value,
+    metric_value,
+    name_some,
+    one_line,
+    plural,
+    ratio,
+)
+from tenfold.reports.pages.page import mean_figure, page_figures
+from tenfold.reports.pages.sections import Headline, describe_run, page_title
+from tenfold.reports.plots import SCALING, run_plots, scaling_plots
+from tenfold.reports.plots.charts import Chart, LaneChart, PlotStyles
+from tenfold.reports.plots.run_plots import first_steps, timeline_plot, total_seconds
+from tenfold.reports.plots.scaling_plots import target_plot
+from tenfold.reports.results.comparison import Comparison, ResultTable
+from tenfold.reports.rows import (
+    Row,
+    choose_rows,
+    direction,
+    is_clearly_faster,
+    mean_seconds,
+    notable_rows,
+    pareto_front,
+    quality,
+    rows_metric,
+)
+from tenfold.reports.tables.columns import OPTIONAL, SHARES
+from tenfold.runs import Run
+
+MOST_CURVES = 8
+MOST_WITH_TRAINING = 3
+"""With more settings than this, the noisy training curves are not drawn, as they would hide the evaluated ones."""
+MOST_NAMED = 12
+EVALUATED = "Lines with markers: evaluated after each epoch."
+
+
+def comparison_content(comparison: Comparison, each: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Return what the page of several runs shows; `each` is drawn instead of the mean of each setting."""
+    return {
+        **comparison_tables(comparison),
+        "title": _title(comparison),
+        "runs": [describe_run(run, label, part) for run, label, part in _labeled_runs(comparison)],
+        "facts": _common_facts(comparison.runs),
+        "folds": None,
+        "folds_so_far": None,
+        "prediction": _prediction_reasons(comparison.rows),
+        **_plots(comparison, each),
+    }
+
+
+def comparison_tables(comparison: Comparison) -> dict[str, Any]:
+    """Return the parts of the page that change while runs are running: headline and tables."""
+    return {
+        "headline": _headline(comparison),
+        "table": settings_table(comparison, PlotStyles(comparison.rows)),
+        "crosstables": comparison.crosstables(),
+        "notes": comparison.explanations((SHARES,)) + _speedup_note(comparison.rows) + comparison.choice(),
+    }
+
+
+def settings_table(results: ResultTable, styles: PlotStyles) -> dict[str, Any]:
+    """Return the table of settings, each with the color of its curves and whether its numbers are doubtful."""
+    names, cells = results.cells()
+    colors = [styles.style(row).color or "var(--ink)" for row in results.rows]
+    texts = [column.words for column in results.columns()]
+    doubtful = [bool(row.doubts) for row in results.rows]
+    return {
+        "columns": list(zip(names, texts, strict=True)),
+        "rows": list(zip(colors, cells, doubtful, strict=True)),
+        "optional": OPTIONAL,
+    }
+
+
+def _title(comparison: Comparison) -> str:
+    titles = {page_title(run.experiment) for run in comparison.runs}
+    compared = f"{plural(len(comparison.rows), 'setting')} compared"
+    return f"{titles.pop()}: {compared}" if len(titles) == 1 else compared
+
+
+def _common_facts(runs: Sequence[Run]) -> list[str]:
+    """Return the model and data if they are the same for all runs, and when these began."""
+    facts = [{describe(run) for run in runs} for describe in (summary.describe_model, summary.describe_data)]
+    began = list(dict.fromkeys(date_time(one) for one in sorted(run.created for run in runs)))
+    return [*(fact.pop() for fact in facts if len(fact) == 1), " to ".join(dict.fromkeys((began[0], began[-1])))]
+
+
+def _headline(comparison: Comparison) -> Headline:
+    """Return the most important numbers, each with the setting that reached it."""
+    rows, runs = comparison.rows, comparison.runs
+    numbers = _target_numbers(rows)
+    timed = [row for row in rows if row.seconds.values]
+    same_task = len({field_value(row.experiment.data.name) for row in rows}) == 1
+    if timed and same_task:
+        fastest = min(timed, key=mean_seconds)
+        name = f"shortest training, {fastest.clock}"
+        numbers.append((name, duration(mean_seconds(fastest)), _with_ties(fastest, timed)))
+    if (top := _highest_speedup(rows)) is not None:
+        numbers.append((f"highest speedup, {top.clock}", ratio(top.speedup), top.label))
+    if others := [row for row in rows if row.factor_against_cpu is not None]:
+        top = max(others, key=lambda row: row.factor_against_cpu or 0.0)
+        name = f"highest factor against cpu, {top.clock}"
+        numbers.append((name, ratio(top.factor_against_cpu), top.label))
+    metric = rows_metric(rows)
+    scored = [row for row in rows if metric in row.metrics and row.metrics[metric].values]
+    if scored and same_task and (better := direction(scored, metric)):
+        top = max(scored, key=lambda row: quality(row, metric))
+        name = f"{'highest' if better.startswith('higher') else 'lowest'} {top.part} {one_line(metric)}"
+        numbers.append((name, metric_value(metric, top.metrics[metric].mean), top.label))
+    if (chosen := comparison.selected) is not None and metric in chosen.test_metrics:
+        value = metric_value(metric, chosen.test_metrics[metric].mean)
+        numbers.append((f"test {one_line(metric)}", value, f"selected: {chosen.label}"))
+    finished = sum(run.status == "finished" for run in runs)
+    ended = "all finished" if finished == len(runs) else f"{finished} finished"
+    return [*numbers, ("settings", count(len(rows)), f"{plural(len(runs), 'run')}, {ended}")]
+
+
+def _target_numbers(rows: Sequence[Row]) -> Headline:
+    """Return which setting reached the target soonest, and the highest speedup at equal quality."""
+    reached = [row for row in rows if row.seconds_to_target.mean is not None]
+    if not reached:
+        return []
+    soonest = min(reached, key=lambda row: row.seconds_to_target.mean or 0.0)
+    name = f"soonest to the target {soonest.experiment.training.target:g}, {soonest.clock}"
+    numbers = [(name, duration(soonest.seconds_to_target.mean), soonest.label)]
+    faster = [row for row in reached if row.workers > 1 and (row.target_speedup or 0.0) > 1 and not row.doubts]
+    if faster:
+        top = max(faster, key=lambda row: row.target_speedup or 0.0)
+        numbers.append((f"speedup to the target, {top.clock}", ratio(top.target_speedup), top.label))
+    return numbers
+
+
+def _with_ties(fastest: Row, timed: Sequence[Row]) -> str:
+    """Return the label of the fastest row, and how many others are as fast within the noise."""
+    ties = [row for row in timed if row is not fastest and row.clock == fastest.clock]
+    ties = [row for row in ties if not is_clearly_faster(fastest, row)]
+    return f"{fastest.label}; {len(ties)} more within the noise" if ties else fastest.label
+
+
+def _highest_speedup(rows: Sequence[Row]) -> Row | None:
+    """Return the row with the highest speedup above 1 that is not doubtful, if there is one."""
+    faster = [row for row in rows if row.workers > 1 and (row.speedup or 0.0) > 1 and not row.doubts]
+    return max(faster, key=lambda row: row.speedup or 0.0, default=None)
+
+
+def _speedup_note(rows: Sequence[Row]) -> list[str]:
+    compared = [row for row in rows if row.workers > 1 and row.speedup is not None]
+    slower = compared and all((row.speedup or 0.0) <= 1 for row in compared)
+    return ["no setting with several workers is faster than one worker"] if slower else []
+
+
+def comparison_charts(comparison: Comparison) -> dict[str, Any]:
+    """Return the plots of finished runs and the captions that depend on them: scaling, devices, speed and quality."""
+    rows, styles = comparison.rows, PlotStyles(comparison.rows)
+    groups = run_plots.device_groups(rows)
+    side_by_side = run_plots.choose_groups(groups)
+    metric = rows_metric(rows)
+    charts: dict[str, Chart | None] = {
+        "target": target_plot(rows, styles),
+        **{name: SCALING[name](rows, styles) for name in SCALING},
+        **run_plots.device_plots(side_by_side, styles),
+        "tradeoff": scaling_plots.tradeoff_plot(rows, styles),
+    }
+    return {
+        "charts": charts,
+        "bars": [{"label": row.label, "times": row.times} for row in rows if row.times],
+        "scaling": [name for name in SCALING if charts[name]],
+        "devices_left_out": _left_out(list(groups), list(side_by_side)),
+        "best": [(row.label, *_time_and_metric(row, metric)) for row in pareto_front(rows)],
+    }
+
+
+def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """Return the plots of several runs and the captions that depend on them."""
+    rows, styles = comparison.rows, PlotStyles(comparison.rows)
+    shown = choose_rows(rows, MOST_CURVES)
+    drawn = each or [mean_figure(row, styles.style(row)) for row in shown]
+    summed_up = comparison_charts(comparison)
+    timelines = _timelines(rows)
+    charts = summed_up.pop("charts") | {f"timeline-{at}": chart for at, (_, chart) in enumerate(timelines)}
+    return {
+        "figures": page_figures(drawn, comparison.runs, charts, bars=summed_up.pop("bars")),
+        **summed_up,
+        "learning": _about_curves(rows, shown, means=each is None) if any(one["curves"] for one in drawn) else "",
+        "quality": False,
+        "lanes": False,
+        "timelines": [about for about, _ in timelines],
+    }
+
+
+def _about_curves(rows: Sequence[Row], shown: Sequence[Row], *, means: bool) -> str:
+    training = "Thin lines: training batches. " if len(shown) <= MOST_WITH_TRAINING else ""
+    if not means:
+        return EVALUATED
+    left_out = _left_out([row.label for row in rows], [row.label for row in shown])
+    return f"{training}Lines with markers: evaluated after each epoch, mean over the repeats. {left_out}".rstrip()
+
+
+def _prediction_reasons(rows: Sequence[Row]) -> list[str]:
+    """Return what explains the predictions of these settings."""
+    return summary.merge_reasons(
+        [(row.label, [str(why) for run in row.runs for why in run.result.get("reasons") or []]) for row in rows]
+    )
+
+
+def _labeled_runs(comparison: Comparison) -> list[tuple[Run, str, str]]:
+    """Return every run with the label of its setting and the part that its metrics are about, sorted by number."""
+    found = [(run, row.label, row.part) for row in comparison.rows for run in row.runs]
+    return sorted(found, key=lambda pair: pair[0].id)
+
+
+def _time_and_metric(row: Row, metric: str) -> tuple[str, str]:
+    value = row.metrics[metric].mean if metric in row.metrics else None
+    return f"{duration(row.seconds.mean)} {row.clock}", f"{one_line(metric)} {metric_value(metric, value)}"
+
+
+def _left_out(names: Sequence[str], shown: Sequence[str]) -> str:
+    """Return a sentence that says which settings are not drawn, and why."""
+    labels = [name for name in names if name not in shown]
+    if not labels:
+        return ""
+    return (
+        f"{len(shown)} of {len(names)} settings are drawn. Not drawn, as they are neither among the fastest nor among "
+        f"the best: {name_some(labels, MOST_NAMED)}."
+    )
+
+
+def _timelines(rows: Sequence[Row]) -> list[tuple[str, LaneChart]]:
+    """Return the first steps of the most notable settings on one time scale, each with a caption."""
+    found = [(why, row, total_seconds(first_steps(row.runs[0].spans()))) for why, row in notable_rows(rows) if row.runs]
+    until = max((seconds for _, _, seconds in found), default=0.0)
+    charts = [(timeline_plot(row.runs[0], until), row, why) for why, row, _ in found]
+    return [(f"{row.label} (run {row.runs[0].id}): {why}", chart) for chart, row, why in charts if chart]

@@ -1,0 +1,254 @@
+"""The scripts and styles of pages: a server sends them one by one, a report carries them inside as one script."""
+
+import base64
+import re
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import cache
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from tenfold.common.files import check_output, write_atomically
+from tenfold.errors import StoreError
+from tenfold.reports import clocks, summary
+from tenfold.reports.curves import Columns, Curves, Lanes
+from tenfold.reports.formatting import date_time
+from tenfold.reports.plots.charts import KIND_COLORS, SERIES, Chart, Style, chart_data
+from tenfold.reports.rows import Row
+from tenfold.runs import Run, Started
+from tenfold.runs.store import Follower
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+STATIC = "static"
+LIBRARY = "uplot.min.js"
+"""uPlot 1.6.32 by Leon Sorokin, MIT licence, https://github.com/leeoniya/uPlot."""
+DRAWING, STILL = "page.js", "still.js"
+"""The scripts of pages with and without interactive plots."""
+IMPORT = re.compile(r'^import (?:\{[^}]*\} from )?"\./(?P<name>[\w.-]+)";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let)\b)", re.MULTILINE)
+TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+def static_files(package: str) -> dict[str, tuple[str, bytes]]:
+    """Return the scripts and styles of a package that a server sends, by name, each with its type."""
+    return {
+        path.name: (TYPES[PurePosixPath(path.name).suffix], path.read_bytes())
+        for path in (files(package) / STATIC).iterdir()
+        if PurePosixPath(path.name).suffix in TYPES
+    }
+
+
+@cache
+def bundled_script(entry: str) -> str:
+    """Return a module and all modules that it imports as one script, in which names are shared."""
+    ordered: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in ordered:
+            return
+        for found in IMPORT.finditer(_text(name)):
+            visit(found["name"])
+        ordered.append(name)
+
+    visit(entry)
+    modules = (EXPORT.sub("", IMPORT.sub("", _text(name))) for name in ordered)
+    library = [_text(LIBRARY)] if entry == DRAWING else []
+    return "\n".join([*library, *modules]).replace("</script", "<\\/script")
+
+
+@cache
+def bundled_style() -> str:
+    """Return the styles of plots."""
+    return _text("uplot.min.css") + "\n" + _text("plots.css")
+
+
+def _text(name: str) -> str:
+    return (files("tenfold.reports.pages") / STATIC / name).read_text(encoding="utf-8")
+
+
+ALONE = Style(SERIES[0])
+"""How a single run is drawn."""
+
+
+def page_figures(
+    figures: Sequence[dict[str, Any]],
+    runs: Iterable[clocks.HasClock],
+    charts: Mapping[str, Chart | None] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return everything that the scripts of a page draw: the runs' figures, charts by name, colors and names."""
+    return {
+        "figures": list(figures),
+        "clock": clocks.clock_names(runs),
+        "plots": chart_data(charts or {}),
+        "kinds": [
+            {"kind": kind, "name": name, "color": KIND_COLORS[kind]} for kind, name in summary.KIND_NAMES.items()
+        ],
+        **more,
+    }
+
+
+def run_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str, Any]:
+    """Return the figure of a run as it is in the store now."""
+    with closing(Follower(run.store)) as follower:
+        events, _ = follower.events(run.id)
+    curves, lanes = Curves(), Lanes()
+    curves.add(events)
+    lanes.add(events)
+    return {
+        **describe_figure(run, label, style),
+        "curves": curves.between(),
+        "lanes": lanes.between(),
+        "times": run.times or lanes.times(),
+    }
+
+
+def describe_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str, Any]:
+    """Return what a figure says of a run apart from its measurements: name, color, length of an epoch, target."""
+    started = next((event for event in run.lifecycle() if isinstance(event, Started)), None)
+    training = run.experiment.training
+    return {
+        "id": run.id,
+        "label": label,
+        "status": run.status,
+        "clock": run.clock,
+        "color": style.color or None,
+        "dash": style.dash,
+        "epochLength": started.steps_per_epoch if started else 0,
+        "samples": started.train_samples if started else 0,
+        "epochs": training.epochs,
+        "target": training.target,
+        "marks": _lost_workers(run),
+    }
+
+
+def mean_figure(row: Row, style: Style) -> dict[str, Any]:
+    """Return the figure of a setting: the means over its repeats at the steps that all of them have measured."""
+    each = [run_figure(run, row.label, style) for run in row.runs]
+    return {**each[0], "curves": mean_curves([one["curves"] for one in each]), "lanes": None, "repeats": len(each)}
+
+
+def mean_curves(repeats: Sequence[Sequence[Columns]]) -> list[Columns]:
+    """Return the means of repeated curves at the steps that all of them have."""
+    if len(repeats) == 1:
+        return list(repeats[0])
+    found: dict[tuple[str, str, int], dict[int, list[tuple[float, float]]]] = {}
+    for curves in repeats:
+        for curve in curves:
+            steps = found.setdefault((curve["name"], curve["part"], curve["worker"]), {})
+            for step, seconds, value in zip(curve["step"], curve["seconds"], curve["value"], strict=True):
+                steps.setdefault(step, []).append((seconds, value))
+    means = []
+    for (name, part, worker), steps in found.items():
+        whole = {step: points for step, points in sorted(steps.items()) if len(points) == len(repeats)}
+        columns = [list(zip(*points, strict=True)) for points in whole.values()]
+        means.append(
+            {
+                "name": name,
+                "part": part,
+                "worker": worker,
+                "step": list(whole),
+                "seconds": [sum(seconds) / len(repeats) for seconds, _ in columns],
+                "value": [sum(values) / len(repeats) for _, values in columns],
+            }
+        )
+    return means
+
+
+def _lost_workers(run: Run) -> list[dict[str, float]]:
+    """Return where a run lost workers: after the last epoch that was not repeated."""
+    ends = {row["epoch"]: row for row in run.history} if run.result.get("lost") else {}
+    found = [ends.get(loss["epoch"] - 1) for loss in run.result.get("lost") or []]
+    return [{key: row[key] for key in ("epoch", "step", "seconds")} for row in found if row is not None]
+
+
+RUN_PARTS = ("facts", "above", "headline", "folds", "prediction", "cores", "epochs", "events")
+"""The blocks of a run's page that are rendered again while it is running."""
+COMPARISON_PARTS = ("above", "headline", "settings")
+"""The same of the page of several runs."""
+COMPARISON_CHARTS = ("charts",)
+"""The blocks of that page which are rendered again as runs end."""
+
+
+def render_template(template: str, content: dict[str, Any]) -> str:
+    """Return the template filled with this content as HTML."""
+    inside = {} if content.get("board") else _inside(content)
+    return _environment().get_template(template).render(_common() | inside | content)
+
+
+def render_parts(template: str, content: dict[str, Any], names: Collection[str]) -> dict[str, str]:
+    """Return some blocks of a page as HTML, by name."""
+    pages, values = _environment(), _common() | content
+    found: dict[str, str] = {}
+    for one in (pages.get_template("page.html"), pages.get_template(template)):
+        context = one.new_context(values)
+        found |= {name: "".join(render(context)) for name, render in one.blocks.items() if name in names}
+    return found
+
+
+def _inside(content: dict[str, Any]) -> dict[str, str]:
+    """Return the script and the styles that a page carries inside."""
+    if not content.get("figures"):
+        return {"script": bundled_script(STILL), "style": ""}
+    return {"script": bundled_script(DRAWING), "style": bundled_style()}
+
+
+def _common() -> dict[str, Any]:
+    nothing: dict[str, Any] = {
+        "eyebrow": "",
+        "subject": "",
+        "status": "",
+        "headline": [],
+        "doubts": [],
+        "downloads": [],
+        "figures": None,
+        "board": None,
+        "several": False,
+        "versus": None,
+    }
+    return {"written": date_time(time.time()), **nothing}
+
+
+def page_style() -> str:
+    """Return the styles of all pages."""
+    return _environment().get_template("report.css").render()
+
+
+@cache
+def _environment() -> "Environment":
+    """Return what reads the templates; all of them know the macros of macros.html."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("tenfold.reports.pages", "templates")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    macros = vars(made.get_template("macros.html").module)
+    made.globals |= {name: macro for name, macro in macros.items() if not name.startswith("_")}
+    return made
+
+
+def save_page(page: str, path: str | Path) -> Path:
+    """Write a page to a file, and return its path."""
+    path = Path(path)
+    check_output(path, "a report")
+    try:
+        write_atomically(path, page.encode(), named_by_user=True)
+    except OSError as error:
+        raise StoreError(f"the report cannot be written to {path}: {error.strerror or error}") from None
+    return path
+
+
+def download_link(name: str, label: str, content: str, about: str = "") -> dict[str, str]:
+    """Return a link to a file that the page contains."""
+    kind = {"csv": "text/csv"}.get(name.rpartition(".")[2], "application/json")
+    encoded = base64.b64encode(content.encode()).decode()
+    address = f"data:{kind};charset=utf-8;base64,{encoded}"
+    return {"name": name, "label": label, "about": about or f"All numbers as {label}", "address": address}

@@ -1,0 +1,301 @@
+"""The page of one run: real, virtual, or a cross-validation."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tenfold.common.files import check_output
+from tenfold.errors import ExperimentError, StoreError
+from tenfold.reports import clocks, summary
+from tenfold.reports.curves import find_knee, rows_with_rounds, scaling_families
+from tenfold.reports.exports import to_csv, to_json
+from tenfold.reports.formatting import count, date_time, duration, interval, metric_value, one_line, plural, ratio
+from tenfold.reports.pages import sections
+from tenfold.reports.pages.comparison_page import comparison_content, settings_table
+from tenfold.reports.pages.page import download_link, page_figures, render_template, run_figure, save_page
+from tenfold.reports.pages.sections import fold_charts, fold_figures, folds_section, folds_so_far, machine_section
+from tenfold.reports.plots.charts import PlotStyles
+from tenfold.reports.plots.run_plots import twin_timeline_plot
+from tenfold.reports.plots.scaling_plots import forecast_speedup_plot, has_bands, probe_plot, share_plots
+from tenfold.reports.related_runs import (
+    Baseline,
+    choose_other,
+    compare_runs,
+    find_baseline,
+    find_twin,
+    offered_runs,
+    similar_runs,
+)
+from tenfold.reports.results.comparison import Comparison
+from tenfold.reports.results.forecast_result import Forecast, Twin, signed_percent
+from tenfold.reports.results.plan_result import Plan
+from tenfold.reports.rows import DOUBTS, Row, mean_seconds
+from tenfold.reports.summary import model_quality
+from tenfold.reports.tables.columns import SHARES
+from tenfold.reports.tables.run_tables import TextTable, failed_folds
+from tenfold.runs import Run
+from tenfold.runs.store import CROSSVAL
+
+
+def run_content(run: Run, figure: dict[str, Any] | None = None, *, whole: bool = True) -> dict[str, Any]:
+    """Return what the page of one run shows; `figure` holds its measurements where they have been read already.
+
+    Not `whole`: without the parts that do not change while it is running.
+    """
+    folded = run.kind == CROSSVAL
+    figure = run_figure(run) if figure is None else figure
+    drawn = fold_figures(run) if folded else [figure]
+    bars = [{"label": "", "times": figure["times"]}] if figure["times"] else []
+    quality = model_quality(run)
+    baseline = find_baseline(run)
+    about = sections.describe_run(run)
+    title = sections.run_title(run)
+    real = find_twin(run)
+    charts = {**fold_charts(run), "twin": twin_timeline_plot(real, run) if real else None}
+    return {
+        "title": f"Cross-validation of {title}" if folded else title,
+        "subject": sections.page_title(run.experiment.replace(name="")),
+        "eyebrow": f"run {run.id}",
+        "status": run.status,
+        "facts": [*about["what"], about["began"]],
+        "runs": [about],
+        "headline": sections.run_headline(run, baseline),
+        "doubts": [f"The speedup is doubtful: {DOUBTS[doubt]}." for doubt in (baseline.doubts if baseline else ())],
+        "changed": sections.changed_settings(run),
+        "folds": folds_section(run),
+        "folds_so_far": folds_so_far(run),
+        "prediction": summary.prediction_notes(run),
+        "figures": page_figures(drawn, [run], charts, bars=bars, quality=quality),
+        "learning": about_curves(run) if any(one["curves"] for one in drawn) else "",
+        "quality": quality is not None,
+        "lanes": bool(figure["lanes"]["at"]),
+        "twin": real.id if real is not None and charts["twin"] is not None else None,
+        "timelines": [],
+        "cores": machine_section(run),
+        "console": run.console,
+        "versus": comparison_with_other(run, baseline) if whole else None,
+    }
+
+
+def comparison_with_other(run: Run, baseline: Baseline | None) -> dict[str, Any] | None:
+    """Return a run next to its baseline or the run before it, and the other runs it can be compared with."""
+    similar = similar_runs(run)
+    found = choose_other(run, baseline, similar)
+    if found is None:
+        return None
+    return compare_runs(run, *found) | {"offered": offered_runs(similar, found[0].id)}
+
+
+def about_curves(run: Run) -> str:
+    """Return what explains the learning curves of a run."""
+    if run.kind == CROSSVAL:
+        return "Each fold on its validation part after each epoch, and the mean over the folds."
+    lost = "".join(f" Vertical line: {loss}." for loss in summary.describe_lost_workers(run))
+    counted = any("train_accuracy" in row for row in run.history)
+    means = " (accuracy: the mean of each epoch)" if counted else ""
+    return f"Thin lines: training batches{means}. Lines with markers: evaluated after each epoch.{lost}"
+
+
+def render_plan(plan: Plan) -> str:
+    """Return the page as HTML."""
+    probes = probe_plot(plan.search.assessments, plan.search.metric, plan.target)
+    content = {
+        "title": f"Plan for {sections.page_title(plan.best)}",
+        "eyebrow": "plan",
+        "facts": [plural(len(plan.rows), "setting"), "nothing recorded", "predicted"],
+        "truth": clocks.page_statement(plan.rows),
+        "headline": _plan_headline(plan),
+        "findings": plan.findings(),
+        "table": TextTable(*plan.cells()),
+        "notes": plan.explanations(),
+        "probes": probes is not None,
+        "figures": page_figures([], plan.rows, {"probes": probes}),
+        "downloads": [
+            download_link("tenfold-plan.csv", "CSV", plan.to_csv()),
+            download_link("tenfold-plan.json", "JSON", plan.to_json()),
+        ],
+    }
+    return render_template("plan.html", content)
+
+
+def _plan_headline(plan: Plan) -> sections.Headline:
+    seconds, metric = plan.predicted_seconds, plan.search.metric
+    reached = f"{interval(*plan.interval, seconds)} of training, predicted"
+    numbers = [(f"to {one_line(metric)} {metric_value(metric, plan.target)}", duration(seconds), reached)]
+    numbers.append(("planning took", duration(plan.cost_seconds), "measured"))
+    repaid = plan.repayment
+    if repaid is not None and repaid.runs is not None:
+        saved = f"{duration(repaid.seconds_saved)} saved per run"
+        numbers.append(("earned back after", plural(repaid.runs, "run"), saved))
+    return numbers
+
+
+def render_forecast(forecast: Forecast) -> str:
+    """Return the page as HTML."""
+    if not forecast.rows:
+        raise ExperimentError("there is no prediction to report; give at least one setting")
+    styles = PlotStyles(forecast.rows)
+    links = ", ".join(dict.fromkeys(summary.describe_hardware(one.experiment) for one in forecast.forecasts))
+    calibrated = "calibrated" if all(row.calibrated for row in forecast.rows) else "uncalibrated"
+    speedup = forecast_speedup_plot(forecast.rows, styles, links)
+    shares = {f"shares-{at}": chart for at, chart in enumerate(share_plots(forecast.rows))}
+    files = (("csv", forecast.to_csv()), ("json", forecast.to_json()))
+    first = forecast.forecasts[0].experiment
+    content = {
+        "title": f"Predicted speedup of {sections.page_title(first)}",
+        "eyebrow": "forecast",
+        "facts": [plural(len(forecast.rows), "setting"), links, "no training", calibrated],
+        "truth": clocks.page_statement(forecast.rows),
+        "headline": _forecast_headline(forecast),
+        "table": settings_table(forecast, styles),
+        "notes": forecast.explanations((SHARES,)),
+        "speedup": speedup is not None,
+        "bands": has_bands(forecast.rows),
+        "knees": _knee_table(forecast),
+        "shares": list(shares),
+        "figures": page_figures([], forecast.rows, {"speedup": speedup, **shares}),
+        "reasons": forecast.reasons(),
+        "fields": sections.common_fields(forecast.forecasts),
+        "downloads": [download_link(f"tenfold-forecast.{ending}", ending.upper(), text) for ending, text in files],
+    }
+    return render_template("forecast.html", content)
+
+
+def _forecast_headline(forecast: Forecast) -> sections.Headline:
+    rows = rows_with_rounds(forecast.rows)
+    which = "" if len(rows) == len(forecast.rows) else " with rounds"
+    fastest = min(rows, key=mean_seconds)
+    seconds = mean_seconds(fastest)
+    around = f"{interval(*fastest.interval, seconds)}, " if fastest.interval else ""
+    numbers = [(f"shortest training{which}, predicted", duration(seconds), f"{around}{fastest.label}")]
+    if faster := [row for row in rows if row.workers > 1 and (row.speedup or 0.0) > 1]:
+        top = max(faster, key=lambda row: row.speedup or 0.0)
+        numbers.append((f"highest speedup{which}, predicted", ratio(top.speedup), top.label))
+    knees = [(name, first) for name, group in scaling_families(rows) if (first := find_knee(group).first)]
+    if knees:
+        name, last = max(knees, key=lambda one: one[1].workers)
+        where = f"the latest of {len(knees)}, {name}" if len(knees) > 1 else name
+        numbers.append(("workers where the speedup levels off", count(last.workers), where))
+    return numbers
+
+
+def _knee_table(forecast: Forecast) -> TextTable:
+    """Return where the speedup of each group of settings levels off, and why."""
+    families = [(name, rows_with_rounds(group)) for name, group in scaling_families(forecast.rows) if len(group) > 1]
+    rows = [[name or "all", *_knee_cells(group)] for name, group in families]
+    return TextTable(["setting", "highest speedup", "levels off at", "why"], rows)
+
+
+def _knee_cells(group: list[Row]) -> list[str]:
+    knee, top = find_knee(group), max(group, key=lambda row: row.speedup or 0.0)
+    highest = f"{ratio(top.speedup)} with {plural(top.workers, 'worker')}"
+    if knee.first is None:
+        return [highest, f"beyond {plural(group[-1].workers, 'worker')}", "computing takes most of the time"]
+    reasons = []
+    if knee.idle is not None:
+        communicating, waiting = (knee.idle.shares.get(kind, 0.0) for kind in ("communicate", "wait"))
+        reasons.append(
+            f"from {count(knee.idle.workers)}: communication {communicating:.0%}, waiting {waiting:.0%} of the time"
+        )
+    if knee.peak is not None:
+        reasons.append(f"beyond {count(knee.peak.workers)}: more workers do not help")
+    return [highest, plural(knee.first.workers, "worker"), "; ".join(reasons)]
+
+
+def render_twin(twin: Twin) -> str:
+    """Return the page as HTML."""
+    real, virtual = both = [twin.real, twin.virtual]
+    lanes = twin_timeline_plot(real, virtual)
+    name = f"tenfold-twin-{real.id}-{virtual.id}"
+    content = {
+        "title": f"{sections.page_title(real.experiment)}: real and virtual run",
+        "eyebrow": f"twin, runs {real.id} and {virtual.id}",
+        "facts": [
+            summary.describe_model(real),
+            summary.describe_data(real),
+            summary.describe_workers(real),
+            date_time(real.created),
+        ],
+        "truth": clocks.page_statement(both),
+        "headline": [
+            ("largest difference between the weights", *twin.weights().split(", ")),
+            ("training time", duration(real.seconds), "measured"),
+            ("training time", duration(virtual.seconds), clocks.describe_clock(virtual)),
+            ("error of the prediction", signed_percent(twin.error), "of the measured training time"),
+        ],
+        "table": twin.table(),
+        "notes": twin.notes(),
+        "timelines": lanes is not None,
+        "figures": page_figures([], both, {"twin": lanes}),
+        "prediction": summary.prediction_notes(virtual),
+        "changed": sections.changed_settings(real),
+        "downloads": [
+            download_link(f"{name}.json", "JSON", twin.to_json()),
+            download_link(f"{name}-trace.json", "Trace", json.dumps(twin.trace()), "Both timelines, for Perfetto"),
+        ],
+    }
+    return render_template("twin.html", content)
+
+
+def report(runs: Run | Sequence[Run] | Comparison, path: str | Path = "report.html") -> Path:
+    """Write an HTML report on a run, or on several side by side, and return its path.
+
+    It is one self-contained file with plots, tables and data to download. `runs` is a run, a list of runs such as
+    `list_runs` returns, or the result of `compare`. A file of this name is replaced.
+    """
+    if isinstance(runs, Comparison):
+        given: list[Any] = runs.runs
+    else:
+        given = list(runs) if isinstance(runs, list | tuple) else [runs]
+    for one in given:
+        if not isinstance(one, Run):
+            what = f"a {type(one).__name__}"
+            raise ExperimentError(f"report takes runs, not {what}; tenfold.open_run(number) returns one")
+    check_output(Path(path), "a report", ".html", ".htm")
+    return write_report(runs if isinstance(runs, Comparison) else given, path)
+
+
+def write_report(runs: Sequence[Run] | Comparison, path: str | Path) -> Path:
+    """Write the report of one or several runs to an HTML file, and return its path."""
+    return save_page(render_report(runs), path)
+
+
+def render_report(runs: Sequence[Run] | Comparison) -> str:
+    """Return the report of one or several runs as HTML."""
+    comparison = runs if isinstance(runs, Comparison) else Comparison(runs)
+    if not comparison.runs:
+        raise StoreError("there is no run to report; `tenfold runs` lists the recorded ones")
+    content = run_content(comparison.runs[0]) if len(comparison.runs) == 1 else comparison_content(comparison)
+    return render_template("runs.html", common_content(comparison) | content | {"downloads": _downloads(comparison)})
+
+
+def common_content(comparison: Comparison) -> dict[str, Any]:
+    """Return what the pages of one run and of several have in common."""
+    runs = comparison.runs
+    many = len(runs) > 1
+    each = ", each in its own run" if many and clocks.clock_names(runs) == clocks.MEASURED else ""
+    return {
+        "several": many,
+        "folded": any(run.kind == CROSSVAL for run in runs),
+        "clock": clocks.clock_names(runs),
+        "truth": clocks.page_statement(runs) + each,
+        "failures": comparison.failures() + ([] if many else failed_folds(runs[0])),
+        "warnings": sections.warning_list(runs),
+        "fields": sections.common_fields(runs),
+        "machines": sections.machine_facts(runs),
+    }
+
+
+def _downloads(comparison: Comparison) -> list[dict[str, str]]:
+    """Return the files that a report carries inside."""
+    runs = comparison.runs
+    many = len(runs) > 1
+    numbers = "-".join(str(run.id) for run in runs[:4]) + ("-and-more" if len(runs) > 4 else "")
+    name = f"tenfold-run{'s' if many else ''}-{numbers}"
+    downloads = [
+        download_link(f"{name}.csv", "CSV", to_csv(runs)),
+        download_link(f"{name}.json", "JSON", to_json(runs)),
+    ]
+    table = download_link(f"{name}-table.csv", "Table", comparison.to_csv(), "The table of settings as CSV")
+    return [table, *downloads] if many else downloads

@@ -1,0 +1,394 @@
+"""Colors that are legible on white and near-black, and distinguishable with any color vision.
+
+Each has a contrast of at least 3:1 on both backgrounds of the report, and any two are at least 20 apart in CIELAB, also
+as seen without red, green or blue cones (Machado, Oliveira & Fernandes 2009). Runs also get a marker each.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from tenfold.common.files import check_output
+from tenfold.common.imports import optional_module
+from tenfold.errors import StoreError
+from tenfold.reports.differences import MIXING_FIELDS, describe_settings
+from tenfold.reports.formatting import joined, plural
+from tenfold.reports.rows import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+BLUE, ORANGE, GREEN, MAGENTA = "#2d69d2", "#e17800", "#4ba55a", "#b42d87"
+LAVENDER, OLIVE, RED, PINK = "#a587d2", "#5a694b", "#c31e0f", "#d27896"
+
+SERIES = (BLUE, ORANGE, GREEN, MAGENTA, LAVENDER, OLIVE, RED, PINK)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+
+KIND_COLORS = {
+    "data": GREEN,
+    "copy": MAGENTA,
+    "compute": BLUE,
+    "wait": RED,
+    "communicate": ORANGE,
+    "evaluate": LAVENDER,
+    "save": PINK,
+    "start": OLIVE,
+}
+
+
+def series(at: int) -> tuple[str, str]:
+    """Return the color and the marker of the run at this position; they repeat after a while."""
+    return SERIES[at % len(SERIES)], MARKERS[(at + at // len(SERIES)) % len(MARKERS)]
+
+
+Spans = Mapping[str, Sequence[int]]
+"""Columns of the same length: row, kind, and begin and length in microseconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartLine:
+    """A line, or points where `joined` is false."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    notes: Sequence[str] = ()
+    """What is shown of each point under the pointer."""
+    color: str = ""
+    """Empty for the page's text color."""
+    dash: Sequence[float] = ()
+    """Lengths of dashes and gaps in pixels; none for a solid line."""
+    joined: bool = True
+    reference: bool = False
+    """Whether it is something to compare with, such as the ideal speedup; it is drawn faintly and without points."""
+    markers: Sequence[str] = ()
+    """The marker of each point, such as "o" or "s"; none for discs."""
+    fill: str = "full"
+    """How much of a marker is filled: full, none, left or bottom."""
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    """Both ends of each point's deviation or interval."""
+    spread: Literal["bars", "band"] = "bars"
+    """How deviations are drawn; a band is faint until the pointer is near its line if there are many."""
+    rings: Sequence[int] = ()
+    """The places of points that are emphasized."""
+    numbers: Sequence[str] = ()
+    """A short text beside each point."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineChart:
+    """Lines or points over numbers, with zoom, values under the pointer, and a legend that hides and shows lines."""
+
+    kind: ClassVar[str] = "lines"
+    title: str
+    """What the vertical axis shows, with its unit."""
+    x_label: str
+    lines: Sequence[ChartLine]
+    unit: str = ""
+    """What follows a value, such as "%"."""
+    x_log: Literal[0, 2, 10] = 0
+    """The base of a logarithmic axis; 0 for a linear one."""
+    y_log: Literal[0, 2, 10] = 0
+    x_ticks: Sequence[float] = ()
+    """Where the horizontal axis has numbers; chosen by its length if empty."""
+    x_names: Sequence[str] = ()
+    """What is written at these places instead of their numbers."""
+    y_range: tuple[float | None, float | None] = (None, None)
+    """The ends of the vertical axis; those that are None follow from the values."""
+    target: float | None = None
+    """Where a dotted line goes across."""
+    keys: Sequence[tuple[str, str]] = ()
+    """Markers that the legend explains, each with its meaning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A bar with its text."""
+
+    label: str
+    value: float | None
+    text: str
+    color: str
+    """Empty for the page's text color."""
+    note: str = ""
+    """What is shown under the pointer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarChart:
+    """Horizontal bars from zero, in groups of the same name."""
+
+    kind: ClassVar[str] = "bars"
+    title: str
+    groups: Sequence[tuple[str, Sequence[Bar]]]
+    longest: float | None = None
+    """The value of a bar across the plot; None for the highest value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarPart:
+    """A bar of one series in a table of bars; its ends are shares of the width."""
+
+    series: int
+    begin: float
+    end: float
+    text: str = ""
+    """What is written beside it."""
+    note: str = ""
+    """What is shown under the pointer."""
+    striped: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarTable:
+    """Rows of bars: one column for each measure, in it one bar for each series, which the legend hides and shows."""
+
+    kind: ClassVar[str] = "bar-table"
+    title: str
+    measures: Sequence[str]
+    """The headings of the columns."""
+    zeros: Sequence[float]
+    """Where zero is in each column, as a share of its width."""
+    series: Sequence[tuple[str, str]]
+    """Names and colors."""
+    rows: Sequence[tuple[str, Sequence[Sequence[BarPart]]]]
+    """The name of each row, and the bars of each of its columns."""
+    stripes: str = ""
+    """What striped bars mean, if there are any."""
+    one_line: bool = False
+    """Whether the bars of a cell are drawn on one line, not one below the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """Repeated measurements of one thing, with their mean and its interval."""
+
+    name: str
+    color: str
+    values: Sequence[float]
+    notes: Sequence[str]
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    about: str = ""
+    """What is shown of the mean under the pointer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StripChart:
+    """A strip of points for each row, on one axis."""
+
+    kind: ClassVar[str] = "strips"
+    title: str
+    unit: str
+    strips: Sequence[Strip]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneChart:
+    """What happened when, one lane for each row."""
+
+    kind: ClassVar[str] = "lanes"
+    title: str
+    clock: str
+    rows: Sequence[str]
+    kinds: Sequence[tuple[str, str]]
+    """Names and colors of what can happen."""
+    spans: Spans
+    texts: Sequence[str] = ()
+    """What is written into each span, where there is room."""
+    until: float | None = None
+    """The seconds that the axis shows; None for all."""
+    together: int = 1
+    """The number of rows in a group, drawn close to each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareChart:
+    """What the time is spent on, one bar for each name: shares of one by kind."""
+
+    kind: ClassVar[str] = "shares"
+    title: str
+    clock: str
+    bars: Sequence[tuple[str, Mapping[str, float]]]
+
+
+Chart = LineChart | BarChart | BarTable | StripChart | LaneChart | ShareChart
+
+
+def chart_data(charts: Mapping[str, Chart | None]) -> dict[str, dict[str, Any]]:
+    """Return charts by name as a page carries them; those that are None are left out."""
+    return {name: {"kind": one.kind, **asdict(one)} for name, one in charts.items() if one is not None}
+
+
+Fill = Literal["full", "none", "left", "bottom"]
+DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1, 1.2), (5, 1.2, 1, 1.2), (8, 2), (3, 1, 1, 1, 1, 1))
+"""Lengths of dashes and gaps as multiples of a line's width; none for a solid line."""
+LINE_WIDTH = 1.6
+FILLS: tuple[Fill, ...] = ("full", "none", "left", "bottom")
+
+
+@dataclass(frozen=True)
+class Style:
+    """Color, line and marker."""
+
+    color: str
+    """Empty for the text color."""
+    dashes: tuple[float, ...] = ()
+    """One of DASHES."""
+    fill: Fill = "full"
+    marker: str = "o"
+
+    @property
+    def dash(self) -> list[float]:
+        """The dashes as lengths in pixels."""
+        return [LINE_WIDTH * length for length in self.dashes]
+
+
+class PlotStyles:
+    """What colors, lines and markers mean on a page.
+
+    The color stands for the strategy (or whatever else differs first), the fill of a marker for the other fields and
+    the clock, the marker for the number of workers. A single worker does not average, so it has the page's text color
+    instead of a strategy's. Settings of one color have different lines.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        names = [name for name in (rows[0].settings if rows else ()) if name != "workers"]
+        self._first = next((name for name in ("strategy", *names) if name in names), "workers")
+        self._rest = [name for name in names if name != self._first]
+        self._clocks = len({row.clock for row in rows}) > 1
+        mixing = [row for row in rows if not self._is_neutral(row)]
+        self.colors = _places(self._describe(row, [self._first]) for row in mixing)
+        self.others = _places(self._other_fields(row) for row in mixing)
+        self.workers = _places(plural(row.workers, "worker") for row in rows)
+        self._lines: dict[str, dict[str, int]] = {}
+        for row in rows:
+            lines = self._lines.setdefault(self._color(row), {})
+            lines.setdefault(row.label, len(lines))
+
+    def style(self, row: Row) -> Style:
+        """Return the style of a setting."""
+        other = self.others.get(self._other_fields(row), 0)
+        worker = self.workers[plural(row.workers, "worker")]
+        marker = MARKERS[(worker if len(self.workers) > 1 else other) % len(MARKERS)]
+        color = self._color(row)
+        line = self._lines[color][row.label]
+        fill = FILLS[(other if color else line) % len(FILLS)]
+        return Style(color, DASHES[line % len(DASHES)], fill, marker)
+
+    def legend_name(self, row: Row) -> str:
+        """Return what the color and fill of a setting's points mean."""
+        if not self._is_neutral(row):
+            return joined(self._describe(row, [self._first]), self._other_fields(row)) or row.label
+        others = self._describe(row, [name for name in self._rest if name not in MIXING_FIELDS])
+        return joined(plural(1, "worker"), others, row.clock if self._clocks else "")
+
+    def marker_keys(self) -> list[tuple[str, str]]:
+        """Return each marker with its meaning, where markers mean something that colors do not."""
+        if len(self.workers) == 1 or self._first == "workers":
+            return []
+        return [(MARKERS[at % len(MARKERS)], name) for name, at in self.workers.items()]
+
+    def field_colors(self, name: str, values: Sequence[str]) -> dict[str, str]:
+        """Return a color for each value of a field: its own, or one that has no other meaning on the page."""
+        own = self.colors if name == self._first else {}
+        places = {value: own.get(value, len(self.colors) + at) for at, value in enumerate(values)}
+        return {value: SERIES[place % len(SERIES)] for value, place in places.items()}
+
+    def _color(self, row: Row) -> str:
+        if self._is_neutral(row):
+            return ""
+        return SERIES[self.colors[self._describe(row, [self._first])] % len(SERIES)]
+
+    def _is_neutral(self, row: Row) -> bool:
+        return row.workers == 1 and self._first in MIXING_FIELDS
+
+    def _other_fields(self, row: Row) -> str:
+        """Return what the color does not stand for: the other fields, and the clock where there are two."""
+        return joined(self._describe(row, self._rest), row.clock if self._clocks else "")
+
+    def _describe(self, row: Row, names: Sequence[str]) -> str:
+        return describe_settings({name: row.settings[name] for name in names if name in row.settings})
+
+
+def _places(keys: Iterable[str]) -> dict[str, int]:
+    return {key: at for at, key in enumerate(dict.fromkeys(keys))}
+
+
+WIDTH = 9.6
+"""Of a figure, in inches."""
+LEGEND_LETTERS = 166
+"""How many letters of size 8 fit side by side; the sample of a line takes as much as six."""
+LINE_HEIGHT = 0.19
+INK = "#010203"
+"""The color of text and axes."""
+
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tenfold",
+    "text.parse_math": False,
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": INK,
+    "grid.alpha": 0.12,
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+def check_picture(path: Path) -> None:
+    """Raise a StoreError if a picture cannot be written to a file of this name."""
+    agg = optional_module("matplotlib.backends.backend_agg", "a saved plot", "plots")
+    if path.suffix[1:].lower() not in agg.FigureCanvasAgg.get_supported_filetypes():
+        raise StoreError(f"{path} is not the name of a picture; it should end with .svg, .png or .pdf")
+    check_output(path, "a plot", in_place=True)
+
+
+def save_figure(path: Path, size: tuple[float, float], paint: Callable[["Figure"], None]) -> None:
+    """Write a figure of this size in inches, drawn by `paint`, to a file of the kind that its name says."""
+    check_picture(path)
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        paint(figure)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=160)
+        except OSError as error:
+            raise StoreError(f"the plot cannot be written to {path}: {error.strerror or error}") from None
+
+
+def legend_below(figure: "Figure", entries: Mapping[str, Any]) -> None:
+    """Put a legend below the plot, in as many columns as fit, and make the figure taller by its height."""
+    columns = min(max(1, LEGEND_LETTERS // (max(map(len, entries)) + 6)), 4, len(entries))
+    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * -(-len(entries) // columns))
+    # Matplotlib hides names that start with an underscore.
+    shown = [f" {name}" if name.startswith("_") else name for name in entries]
+    handles = list(entries.values())
+    figure.legend(
+        handles, shown, loc="outside lower left", ncols=columns, columnspacing=1.0, handlelength=1.7, handletextpad=0.6
+    )

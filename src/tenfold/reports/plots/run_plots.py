@@ -1,0 +1,265 @@
+"""Plots of the same settings on several devices: training time, and how good the model is."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tenfold.common.part_names import PARTS
+from tenfold.errors import StoreError
+from tenfold.reports import clocks, summary
+from tenfold.reports.formatting import duration, joined, metric_scale, metric_value, one_line, ratio
+from tenfold.reports.plots.charts import (
+    BLUE,
+    GREEN,
+    KIND_COLORS,
+    ORANGE,
+    RED,
+    Bar,
+    BarChart,
+    LaneChart,
+    PlotStyles,
+    Spans,
+    Strip,
+    StripChart,
+)
+from tenfold.reports.rows import CPU, Row, Spread, choose_rows, mean_seconds, rows_metric
+from tenfold.reports.tables.columns import common_part
+from tenfold.reports.tables.run_tables import PART_NAMES, RecordedFold, name_of
+from tenfold.runs import Run, Span
+
+MOST_GROUPS = 12
+Groups = Mapping[str, Sequence[Row]]
+
+
+def device_groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the settings that were timed on several devices, by their common fields; the CPU comes first."""
+    found: dict[str, list[Row]] = {}
+    mixed = len({row.clock for row in rows}) > 1
+    for row in rows:
+        if "device" in row.settings and row.seconds.mean:
+            name = joined(row.describe_without("device"), row.clock if mixed else "")
+            found.setdefault(name or one_line(row.experiment.title), []).append(row)
+    return {
+        name: sorted(group, key=lambda row: _device(row) != CPU)
+        for name, group in found.items()
+        if len({_device(row) for row in group}) > 1
+    }
+
+
+def choose_groups(found: Groups) -> Groups:
+    """Return as many groups as fit into a plot: those whose fastest rows are the fastest or the most accurate."""
+    fastest = {name: min(group, key=mean_seconds) for name, group in found.items()}
+    kept = {id(row) for row in choose_rows(list(fastest.values()), MOST_GROUPS)}
+    return {name: group for name, group in found.items() if id(fastest[name]) in kept}
+
+
+def device_plots(found: Groups, styles: PlotStyles) -> dict[str, BarChart]:
+    """Return training times and metrics as bars, by name: one group for each setting, one color for each device."""
+    rows = [row for group in found.values() for row in group]
+    if not rows:
+        return {}
+    metric = rows_metric(rows)
+    part = common_part(rows)
+    colors = styles.field_colors("device", list(dict.fromkeys(map(_device, rows))))
+
+    def time_bar(row: Row) -> Bar:
+        return _bar(row, row.seconds.mean, _time_text(row), colors)
+
+    def score_bar(row: Row) -> Bar:
+        score = row.metrics.get(metric, Spread())
+        return _bar(row, score.mean, score.written(partial(metric_value, metric)), colors)
+
+    return {
+        "device-times": BarChart(
+            title=f"training time ({clocks.clock_names(rows)})",
+            groups=[(name, list(map(time_bar, group))) for name, group in found.items()],
+        ),
+        "device-scores": BarChart(
+            title=f"{part} {one_line(metric)}".strip(),
+            groups=[(_how_run(name, group[0]), list(map(score_bar, group))) for name, group in found.items()],
+            longest=1.0 if metric.endswith("accuracy") else None,
+        ),
+    }
+
+
+def _bar(row: Row, value: float | None, text: str, colors: Mapping[str, str]) -> Bar:
+    device = _device(row)
+    return Bar(label=device, value=value, text=text, color=colors[device], note=f"{row.label}: {text}")
+
+
+def _time_text(row: Row) -> str:
+    gained = f"{ratio(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
+    return joined(row.seconds.written(duration), gained)
+
+
+def _how_run(name: str, row: Row) -> str:
+    """Return the name of a group with "real" or "simulated" in place of the clock, as scores are never predicted."""
+    return name.removesuffix(row.clock) + clocks.HOW_RUN[row.clock] if name.endswith(row.clock) else name
+
+
+def _device(row: Row) -> str:
+    return one_line(row.experiment.machine.device)
+
+
+COLORS = {"train": GREEN, "validation": BLUE, "test": ORANGE}
+MICRO = 1e6
+
+
+def fold_scores_plot(run: Run, metric: str) -> StripChart | None:
+    """Return one metric of all folds: a strip of points for each part, with the mean and its 95% interval."""
+    factor, unit = metric_scale(metric)
+    strips = [strip for part in PARTS if (strip := _strip(run, part, metric, factor)) is not None]
+    if not strips:
+        return None
+    return StripChart(title=one_line(metric), unit=unit, strips=strips)
+
+
+def fold_runs(run: Run) -> list[Run]:
+    """Return the recorded runs of a cross-validation's folds."""
+    found = []
+    for fold in run.result.get("folds") or []:
+        try:
+            other = run.other(fold["run"]) if fold["run"] is not None else None
+        except StoreError:
+            other = None
+        if other is not None and other.facts.get("crossval", {}).get("parent") == run.id:
+            found.append(other)
+    return found
+
+
+def fold_timeline(run: Run) -> LaneChart | None:
+    """Return which core worked on which fold and when, one lane for each core; None where no cores are known."""
+    folds: list[RecordedFold] = run.result["folds"]
+    cores = sorted({core for fold in folds for core in fold["cores"]})
+    begin = min(fold["began"] for fold in folds)
+    if not cores or max(fold["ended"] for fold in folds) <= begin:
+        return None
+    boxes = [(fold, core) for fold in folds for core in fold["cores"]]
+    kinds = [("fold", BLUE)]
+    if any(fold["status"] == "failed" for fold in folds):
+        kinds.append(("failed fold", RED))
+    return LaneChart(
+        title="folds on cores over time",
+        clock=run.clock,
+        rows=[f"core {core}" for core in cores],
+        kinds=kinds,
+        spans={
+            "worker": [cores.index(core) for _, core in boxes],
+            "kind": [int(fold["status"] == "failed") for fold, _ in boxes],
+            "at": [round((fold["began"] - begin) * MICRO) for fold, _ in boxes],
+            "length": [round((fold["ended"] - fold["began"]) * MICRO) for fold, _ in boxes],
+        },
+        texts=[name_of(fold) for fold, _ in boxes],
+    )
+
+
+def _strip(run: Run, part: str, metric: str, factor: float) -> Strip | None:
+    scored = [fold for fold in run.result["folds"] if metric in fold["metrics"].get(part, {})]
+    if not scored:
+        return None
+    spread: dict[str, Any] = run.result.get("spread", {}).get(part, {}).get(metric, {})
+    ends = {end: spread[end] * factor for end in ("mean", "low", "high") if spread.get(end) is not None}
+    values = [fold["metrics"][part][metric] for fold in scored]
+    return Strip(
+        name=PART_NAMES.get(part, part),
+        color=COLORS[part],
+        values=[value * factor for value in values],
+        notes=[f"{name_of(fold)}: {metric_value(metric, value)}" for fold, value in zip(scored, values, strict=True)],
+        about=_about_mean(spread, metric),
+        **ends,
+    )
+
+
+def _about_mean(spread: dict[str, Any], metric: str) -> str:
+    if spread.get("mean") is None:
+        return ""
+    text = f"mean {metric_value(metric, spread['mean'])}"
+    if spread.get("low") is None:
+        return text
+    return f"{text}, 95% interval {metric_value(metric, spread['low'])} to {metric_value(metric, spread['high'])}"
+
+
+MOST_STEPS = 25
+MOST_LANES = 24
+COLUMNS = ("worker", "kind", "at", "length")
+KIND_LABELS = [(name, KIND_COLORS[kind]) for kind, name in summary.KIND_NAMES.items()]
+
+
+def timeline_plot(run: Run, until: float | None = None) -> LaneChart | None:
+    """Return the first steps of a run, one lane for each worker; None where no step was recorded.
+
+    The time axis ends with the steps, or after `until` seconds, so that several timelines have the same scale.
+    """
+    spans = _columns(first_steps(run.spans()))
+    if not spans["worker"]:
+        return None
+    workers = sorted(set(spans["worker"]))
+    kept = workers[:MOST_LANES]
+    cut = f", the first {len(kept)} workers" if len(kept) < len(workers) else ""
+    return LaneChart(
+        title=f"the first steps of run {run.id}{cut}",
+        clock=run.clock,
+        rows=[f"worker {worker}" for worker in kept],
+        kinds=KIND_LABELS,
+        spans=_in_rows(spans, {worker: row for row, worker in enumerate(kept)}),
+        until=until,
+    )
+
+
+def twin_timeline_plot(real: Run, virtual: Run) -> LaneChart | None:
+    """Return what each worker was predicted to do in the first steps above what it did, both from the same start."""
+    both = [_columns(first_steps(run.spans())) for run in (virtual, real)]
+    workers = sorted(set(both[0]["worker"]) & set(both[1]["worker"]))[:MOST_LANES]
+    if not workers:
+        return None
+    rows = [{worker: 2 * at + below for at, worker in enumerate(workers)} for below in (0, 1)]
+    parts = [_in_rows(spans, places) for spans, places in zip(both, rows, strict=True)]
+    names = (clocks.PREDICTED, clocks.MEASURED)
+    return LaneChart(
+        title="the first steps, predicted and measured",
+        clock=" and ".join(names),
+        rows=[f"worker {worker}, {name}" for worker in workers for name in names],
+        kinds=KIND_LABELS,
+        spans={name: [*parts[0][name], *parts[1][name]] for name in COLUMNS},
+        together=2,
+    )
+
+
+def total_seconds(spans: Sequence[Span]) -> float:
+    """Return the seconds from the start of the first span to the end of the last; 0 without spans."""
+    ends = max((span.at + span.seconds for span in spans), default=0.0)
+    return ends - min((span.at for span in spans), default=0.0)
+
+
+def first_steps(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans of the first steps of each worker, and of what happened between these steps."""
+    single = [span for span in spans if span.count == 1]
+    counted: Counter[tuple[int, str]] = Counter()
+    first = []
+    for span in single:
+        if span.kind in summary.TRAINING_KINDS:
+            counted[span.worker, span.kind] += 1
+            if max(counted[span.worker, kind] for kind in summary.TRAINING_KINDS) <= MOST_STEPS:
+                first.append(span)
+    begin, end = min((span.at for span in first), default=0.0), max((span.at for span in first), default=0.0)
+    others = (span for span in single if span.kind not in summary.TRAINING_KINDS and begin <= span.at < end)
+    return [*first, *others]
+
+
+def _columns(spans: Sequence[Span]) -> Spans:
+    """Return spans as columns, with times from the beginning of the first one."""
+    begin = min((span.at for span in spans), default=0.0)
+    known = [span for span in spans if span.kind in summary.KINDS]
+    return {
+        "worker": [span.worker for span in known],
+        "kind": [summary.KINDS.index(span.kind) for span in known],
+        "at": [round((span.at - begin) * MICRO) for span in known],
+        "length": [round(span.seconds * MICRO) for span in known],
+    }
+
+
+def _in_rows(spans: Spans, rows: Mapping[int, int]) -> dict[str, list[int]]:
+    """Return the spans of these workers, with the row of each instead of its worker."""
+    kept = [row for row in zip(*(spans[name] for name in COLUMNS), strict=True) if row[0] in rows]
+    return {name: [rows[row[0]] if name == "worker" else row[at] for row in kept] for at, name in enumerate(COLUMNS)}

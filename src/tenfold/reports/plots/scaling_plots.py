@@ -1,0 +1,452 @@
+"""Plots of several settings: speedup and efficiency over the workers, and quality against training time."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenfold.common.metric_table import main_metric
+from tenfold.prediction.planning.evidence import Assessment, describe_candidate
+from tenfold.reports import clocks
+from tenfold.reports.curves import find_knee, scaling_families
+from tenfold.reports.formatting import (
+    duration,
+    grouped,
+    interval,
+    joined,
+    metric_scale,
+    metric_value,
+    one_line,
+    plural,
+    ratio,
+)
+from tenfold.reports.plots.charts import (
+    INK,
+    LINE_WIDTH,
+    WIDTH,
+    ChartLine,
+    LineChart,
+    PlotStyles,
+    ShareChart,
+    Style,
+    legend_below,
+    save_figure,
+    series,
+)
+from tenfold.reports.rows import Row, choose_rows, direction, mean_seconds, pareto_front, rows_metric
+from tenfold.reports.tables.columns import common_part, reached_by, time_unit
+from tenfold.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+MOST_LINES = 12
+Curve = tuple[str, Style, list[Row]]
+Measured = tuple[float | None, float | None]
+"""A value and its deviation."""
+
+
+def scaling_curves(rows: Sequence[Row], styles: PlotStyles) -> list[Curve]:
+    """Return the rows that have a speedup, grouped into curves that differ only in the workers, each with its name.
+
+    If there are too many curves, those with the highest speedups are kept.
+    """
+    mixed = len({row.clock for row in rows}) > 1
+
+    def name(row: Row) -> str:
+        others = row.describe_without("workers")
+        return joined(others, row.clock if mixed or not others else "")
+
+    compared = [row for row in rows if row.speedup is not None and row.workers > 1]
+    families = grouped((name(row), row) for row in sorted(compared, key=lambda row: row.workers))
+    highest = sorted(families, key=lambda name: -max(row.speedup or 0.0 for row in families[name]))[:MOST_LINES]
+    return [(name, styles.style(group[0]), group) for name, group in families.items() if name in highest]
+
+
+def speedup_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
+    """Return the speedup over the number of workers, with the ideal line; None where there is no speedup."""
+    cores = sorted({(row.workers, row.speedup / row.efficiency) for row in rows if row.speedup and row.efficiency})
+
+    def ideal(widest: int) -> list[ChartLine]:
+        lines = [reference_line("ideal: number of workers", [1, widest], [1, widest])]
+        if any(times < workers for workers, times in cores):
+            x, y = zip(*cores, strict=True)
+            lines.append(reference_line("ideal: number of cores", x, y, dash=(2, 3)))
+        return lines
+
+    def times(row: Row) -> Measured:
+        return row.speedup, row.speedup_deviation
+
+    def top(highest: float, widest: int) -> float:
+        return max(highest, min(widest, 2 * highest)) * 1.06
+
+    label = f"speedup T1/Tn ({clocks.clock_names(rows)})"
+    return _over_workers(scaling_curves(rows, styles), label, 1.0, "", times, ideal, top)
+
+
+def efficiency_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
+    """Return the efficiency over the number of workers: 100% where every core contributes as much as the first."""
+
+    def percent(row: Row) -> Measured:
+        if row.efficiency is None or row.speedup is None:
+            return None, None
+        factor = 100 * row.efficiency / row.speedup
+        return row.speedup * factor, row.speedup_deviation * factor if row.speedup_deviation is not None else None
+
+    def ideal(widest: int) -> list[ChartLine]:
+        return [reference_line("ideal", [1, widest], [100, 100])]
+
+    label = f"efficiency (%, {clocks.clock_names(rows)})"
+    curves = scaling_curves(rows, styles)
+    return _over_workers(curves, label, 100.0, "%", percent, ideal, lambda highest, _: highest * 1.12)
+
+
+def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
+    """Return the main metric against the training time, one point for each setting; the best ones are numbered."""
+    metric = rows_metric(rows)
+    timed = [
+        row for row in rows if row.seconds.mean is not None and metric in row.metrics and row.metrics[metric].values
+    ]
+    if len(timed) < 2:
+        return None
+    factor, unit = time_unit(max(map(mean_seconds, timed)))
+    scale, percent = metric_scale(metric)
+    about = percent or direction(timed, metric)
+    best = {id(row): str(number) for number, row in enumerate(pareto_front(timed), 1)}
+    names = [styles.legend_name(row) for row in timed]
+    ordered = sorted(zip(names, timed, strict=True), key=lambda pair: (names.index(pair[0]), mean_seconds(pair[1])))
+    return LineChart(
+        title=_scored(timed, one_line(metric) + (f" ({about})" if about else "")),
+        x_label=f"training time ({unit}, {clocks.clock_names(timed)})",
+        unit=percent,
+        lines=[
+            _points(name, [row for _, row in group], styles, metric, (factor, scale), best)
+            for name, group in groupby(ordered, key=lambda pair: pair[0])
+        ],
+        keys=[(marker, name) for marker, name in styles.marker_keys() if name not in names],
+    )
+
+
+def _scored(rows: Sequence[Row], metric: str) -> str:
+    """Return a metric with the part that it is about, where this is not the test part."""
+    part = common_part(rows)
+    return metric if part in ("test", "") else f"{part} {metric}"
+
+
+def reference_line(label: str, x: Sequence[float], y: Sequence[float], dash: Sequence[float] = ()) -> ChartLine:
+    """Return a line to compare others with."""
+    return ChartLine(label=label, x=list(x), y=list(y), dash=dash, reference=True)
+
+
+def _points(
+    name: str,
+    rows: Sequence[Row],
+    styles: PlotStyles,
+    metric: str,
+    scales: tuple[float, float],
+    best: dict[int, str],
+) -> ChartLine:
+    """Return the settings of one color and fill as points, with their deviations in the metric."""
+    factor, scale = scales
+    style = styles.style(rows[0])
+    scores = [row.metrics[metric] for row in rows]
+    spreads = [((score.mean or 0.0) * scale, (score.deviation or 0.0) * scale) for score in scores]
+    deviating = any(apart for _, apart in spreads)
+    return ChartLine(
+        label=name,
+        x=[mean_seconds(row) * factor for row in rows],
+        y=[value for value, _ in spreads],
+        notes=[_tradeoff_note(row, metric) for row in rows],
+        color=style.color,
+        joined=False,
+        markers=[styles.style(row).marker for row in rows],
+        fill=style.fill,
+        low=[value - apart for value, apart in spreads] if deviating else (),
+        high=[value + apart for value, apart in spreads] if deviating else (),
+        numbers=[best.get(id(row), "") for row in rows],
+    )
+
+
+def _tradeoff_note(row: Row, metric: str) -> str:
+    """Return the setting with its time and metric, and the deviations of both."""
+    score = row.metrics[metric].written(partial(metric_value, metric))
+    return f"{row.label}\n{row.seconds.written(duration)} {row.clock}, {one_line(metric)} {score}"
+
+
+def _over_workers(
+    found: Sequence[Curve],
+    title: str,
+    alone: float,
+    unit: str,
+    value: Callable[[Row], Measured],
+    ideal: Callable[[int], list[ChartLine]],
+    top: Callable[[float, int], float],
+) -> LineChart | None:
+    if not found:
+        return None
+    widest = max(row.workers for _, _, group in found for row in group)
+    highest = max((value(row)[0] or 0.0) + (value(row)[1] or 0.0) for _, _, group in found for row in group)
+
+    def line(label: str, style: Style, group: Sequence[Row]) -> ChartLine:
+        values = [(1, alone, 0.0), *((row.workers, value(row)[0] or 0.0, value(row)[1] or 0.0) for row in group)]
+        notes = ["1 worker: the baseline", *(_scaling_note(label, row, *value(row), unit) for row in group)]
+        deviating = any(apart for _, _, apart in values)
+        return ChartLine(
+            label=label,
+            x=[workers for workers, _, _ in values],
+            y=[height for _, height, _ in values],
+            notes=notes,
+            color=style.color,
+            dash=style.dash,
+            fill=style.fill,
+            low=[height - apart for _, height, apart in values] if deviating else (),
+            high=[height + apart for _, height, apart in values] if deviating else (),
+        )
+
+    return LineChart(
+        title=title,
+        x_label="workers",
+        unit=unit,
+        lines=[*ideal(widest), *(line(*one) for one in found)],
+        x_ticks=sorted({1, *(row.workers for _, _, group in found for row in group)}),
+        y_range=(0, top(max(highest, alone), widest)),
+    )
+
+
+def _scaling_note(label: str, row: Row, value: float | None, deviation: float | None, unit: str) -> str:
+    text = f"{value or 0.0:.0f}{unit}" if unit else ratio(value)
+    if deviation is not None:
+        text += f" ± {f'{deviation:.0f}{unit}' if unit else ratio(deviation)}"
+    seconds = f"{duration(row.seconds.mean)} {row.clock}"
+    return f"{label}\n{plural(row.workers, 'worker')}: {text}, {seconds}"
+
+
+MOST_TARGET_LINES = 8
+ZOOM = 6
+"""Accuracies are drawn if their error is at most this many times the error at the target."""
+SIZE = (WIDTH, 3.4)
+Points = list[tuple[float, float]]
+
+
+def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
+    """Return the metric of the target against the training time, one line a run; None where no setting has a target."""
+    found = _aimed(rows)
+    if not found:
+        return None
+    metric = _metric(found[0][0].runs[0])
+    scale, percent = metric_scale(metric)
+    factor, unit = time_unit(max(seconds for _, lines in found for points in lines for seconds, _ in points))
+    targets = _targets(row for row, _ in found)
+
+    def line(row: Row, points: Points) -> ChartLine:
+        style = styles.style(row)
+        return ChartLine(
+            label=f"{row.label}: {reached_by(row, duration(row.seconds_to_target.mean))}",
+            x=[seconds * factor for seconds, _ in points],
+            y=[value * scale for _, value in points],
+            notes=[f"{row.label}\n{duration(seconds)}: {metric_value(metric, value)}" for seconds, value in points],
+            color=style.color,
+            dash=style.dash,
+            markers=[style.marker] * len(points),
+            fill=style.fill,
+        )
+
+    return LineChart(
+        x_label=f"training time ({unit}, {clocks.clock_names(row for row, _ in found)})",
+        title=one_line(metric) + (f" ({percent})" if percent else ""),
+        unit=percent,
+        lines=[line(row, points) for row, lines in found for points in lines],
+        y_range=(_bottom(found) if percent else None, None),
+        target=targets[0] * scale if len(targets) == 1 else None,
+    )
+
+
+def save_target_plot(rows: Sequence[Row], path: Path) -> bool:
+    """Write the same plot to a file, SVG, PNG or PDF by its name; return whether there was something to draw."""
+    chart = target_plot(rows, PlotStyles(rows))
+    if chart is None:
+        return False
+
+    def paint(figure: "Figure") -> None:
+        axes = figure.subplots()
+        entries: dict[str, Any] = {}
+        runs = Counter(line.label for line in chart.lines)
+        for line in chart.lines:
+            strokes: dict[str, Any] = {"color": line.color or INK, "linewidth": 1.4, "fillstyle": line.fill}
+            strokes |= {"marker": line.markers[0], "markersize": 4, "alpha": 1.0 if runs[line.label] == 1 else 0.7}
+            strokes["linestyle"] = (0, [length / LINE_WIDTH for length in line.dash]) if line.dash else "-"
+            (drawn,) = axes.plot(line.x, line.y, **strokes)
+            entries.setdefault(line.label, drawn)
+        for target in (100 * target if chart.unit else target for target in _targets(rows)):
+            rule = axes.axhline(target, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
+            entries[f"target {target:g}{chart.unit}"] = rule
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=chart.y_range[0])
+        axes.set_xlabel(chart.x_label)
+        axes.set_ylabel(chart.title)
+        legend_below(figure, entries)
+
+    save_figure(path, SIZE, paint)
+    return True
+
+
+def _targets(rows: Iterable[Row]) -> list[float]:
+    """Return the targets of these settings, each once."""
+    return sorted({row.experiment.training.target for row in rows if row.experiment.training.target is not None})
+
+
+def _aimed(rows: Sequence[Row]) -> list[tuple[Row, list[Points]]]:
+    """Return the settings that have a target, each with the evaluations of its runs."""
+    aimed = [row for row in rows if row.experiment.training.target is not None]
+    lines_of = {row.label: [points for run in row.runs if (points := _evaluated(run))] for row in aimed}
+    return [(row, lines_of[row.label]) for row in choose_rows(aimed, MOST_TARGET_LINES) if lines_of[row.label]]
+
+
+def _bottom(found: Sequence[tuple[Row, list[Points]]]) -> float | None:
+    """Return where the axis of an accuracy begins, if lower values would leave no room for those near the target."""
+    lowest = _targets(row for row, _ in found)[0]
+    least = min(value for _, lines in found for points in lines for _, value in points)
+    bottom = 1 - ZOOM * (1 - lowest)
+    return 100 * bottom if least < bottom else None
+
+
+def _metric(run: Run) -> str:
+    """Return the metric that the target is about: the experiment's first, or the accuracy of classes, or the loss."""
+    evaluated = {measurement.name for measurement in run.measurements() if measurement.part != "train"}
+    named = [getattr(one, "name", one) for one in run.experiment.training.metrics[:1]]
+    return next((str(name) for name in named if name in evaluated), None) or main_metric(evaluated) or "loss"
+
+
+def _evaluated(run: Run) -> Points:
+    """Return the evaluations of a run's evaluation part, by training time."""
+    metric = _metric(run)
+    evaluations = [
+        measurement
+        for measurement in run.measurements()
+        if measurement.part != "train" and measurement.name == metric and not measurement.worker
+    ]
+    return sorted((evaluation.seconds, evaluation.value) for evaluation in evaluations)
+
+
+MOST_SHARES = 6
+"""How many groups of settings are drawn, those with the highest speedups."""
+MOST_BANDS = 3
+"""With more curves than this, only the band of the curve below the pointer is drawn: all would hide each other."""
+
+
+def forecast_speedup_plot(rows: Sequence[Row], styles: PlotStyles, hardware: str) -> LineChart | None:
+    """Return the speedup over the workers on logarithmic axes, with intervals; rings show where it levels off."""
+    curves = scaling_curves(rows, styles)
+    if not curves:
+        return None
+    families = dict(scaling_families(rows))
+    widest = max(row.workers for row in rows)
+
+    def line(label: str, style: Style, group: Sequence[Row]) -> ChartLine:
+        first = find_knee(families[label]).first if label in families else None
+        workers = [1, *(row.workers for row in group)]
+        bounds = [(1.0, 1.0), *(speedup_bounds(row) for row in group)]
+        return ChartLine(
+            label=label,
+            x=workers,
+            y=[1.0, *(row.speedup or 1.0 for row in group)],
+            notes=["1 worker: the baseline", *(_note(label, row) for row in group)],
+            color=style.color,
+            dash=style.dash,
+            fill=style.fill,
+            low=[low for low, _ in bounds],
+            high=[high for _, high in bounds],
+            spread="band",
+            rings=[workers.index(first.workers)] if first is not None and first.workers in workers else (),
+        )
+
+    return LineChart(
+        title=f"speedup T1/Tn ({clocks.clock_names(rows)}, {hardware})",
+        x_label="workers",
+        lines=[
+            reference_line("ideal: number of workers", [1, widest], [1, widest]),
+            *(line(*curve) for curve in curves),
+        ],
+        x_log=2,
+        y_log=2,
+        x_ticks=sorted({1, *(row.workers for row in rows)}),
+    )
+
+
+def has_bands(rows: Sequence[Row]) -> bool:
+    """Return whether the intervals of all curves are drawn as bands."""
+    return len(scaling_families(rows)) <= MOST_BANDS
+
+
+def share_plots(rows: Sequence[Row]) -> list[ShareChart]:
+    """Return, for each group of settings, what the time is spent on over the workers."""
+    found = [(name, group) for name, group in scaling_families(rows) if len(group) > 1]
+    highest = sorted(found, key=lambda family: -max(row.speedup or 0.0 for row in family[1]))[:MOST_SHARES]
+    return [
+        ShareChart(
+            title=name or "all settings",
+            clock=clocks.clock_names(group),
+            bars=[
+                (plural(row.workers, "worker"), {kind: share for kind, share in row.shares.items() if share})
+                for row in group
+            ],
+        )
+        for name, group in found
+        if (name, group) in highest
+    ]
+
+
+def speedup_bounds(row: Row) -> tuple[float, float]:
+    """Return the speedup at both ends of the interval, for the predicted T1."""
+    low, high = row.interval or (row.seconds.mean or 1.0,) * 2
+    single = (row.speedup or 1.0) * (row.seconds.mean or 1.0)
+    return single / high, single / low
+
+
+def _note(label: str, row: Row) -> str:
+    low, high = speedup_bounds(row)
+    seconds = row.seconds.mean or 0.0
+    around = f" {interval(*row.interval, seconds)}" if row.interval else ""
+    bounds = f" [{ratio(low)}-{ratio(high)}]" if row.interval else ""
+    times = f"{duration(seconds)}{around} {row.clock}"
+    return f"{label}\n{plural(row.workers, 'worker')}: {ratio(row.speedup)}{bounds}, {times}"
+
+
+MOST_LEARNING_CURVES = 8
+
+
+def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) -> LineChart | None:
+    """Return the metric after short runs over the samples they saw, one line a setting, with the target as a line."""
+    learning = {assessment.candidate.curve_key: assessment for assessment in reversed(assessments) if assessment.probes}
+    shown = list(reversed(learning.values()))[:MOST_LEARNING_CURVES]
+    if not shown:
+        return None
+    scale, unit = metric_scale(metric)
+
+    def line(at: int, one: Assessment) -> ChartLine:
+        color, marker = series(at)
+        name = describe_candidate(one.candidate)
+        return ChartLine(
+            label=f"{name}, left the search" if one.dropped else name,
+            x=[probe.samples for probe in one.probes],
+            y=[probe.value * scale for probe in one.probes],
+            notes=[
+                f"{name}\n{plural(probe.samples, 'sample')}: {metric_value(metric, probe.value)}"
+                for probe in one.probes
+            ],
+            color=color,
+            dash=(2, 3) if one.dropped else (),
+            markers=[marker] * len(one.probes),
+        )
+
+    return LineChart(
+        x_label="training samples seen by all replicas",
+        title=f"validation {one_line(metric)}" + (f" ({unit})" if unit else ""),
+        unit=unit,
+        lines=[line(*each) for each in enumerate(shown)],
+        x_log=10,
+        target=target * scale,
+    )

@@ -1,0 +1,382 @@
+"""How single ranks spend their time, epoch by epoch."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tenfold.common.metric_table import loss_last
+from tenfold.experiment import Experiment
+from tenfold.reports import clocks
+from tenfold.reports.clocks import training_time
+from tenfold.reports.display import Display
+from tenfold.reports.formatting import count, duration, metric_value, one_line, plural
+from tenfold.runs import (
+    Ended,
+    EpochEnded,
+    Event,
+    FoldChanged,
+    FoldsStarted,
+    Lifecycle,
+    Metric,
+    Run,
+    Span,
+    Started,
+    Warned,
+    WorkerDropped,
+    WorkerJoined,
+)
+from tenfold.runs.console import print_to_runs
+
+
+class RankTimes:
+    """Adds up the spans of some ranks in each epoch."""
+
+    def __init__(self, ranks: set[int] | None = None) -> None:
+        """Watch these ranks; by default, all."""
+        self._ranks = ranks
+        self._sums: dict[int, dict[str, float]] = {}
+
+    def add(self, span: Span) -> None:
+        """Add a span."""
+        if self._ranks is None or span.worker in self._ranks:
+            sums = self._sums.setdefault(span.worker, {})
+            sums[span.kind] = sums.get(span.kind, 0.0) + span.seconds
+
+    def lines(self) -> list[str]:
+        """Return a line for each rank with the times since the last call."""
+        lines = [
+            f"[rank {rank}] " + "  ".join(f"{kind} {duration(seconds)}" for kind, seconds in self._sums[rank].items())
+            for rank in sorted(self._sums)
+        ]
+        self._sums = {}
+        return lines
+
+
+class RunProgress(Display):
+    """A listener that shows a run's progress while its `with` block lasts.
+
+    Every epoch leaves a line with the training time so far; on a terminal, a bar below shows the progress of the
+    current epoch. Events only store values: rich draws in a separate thread. It writes to standard error unless it is
+    given a console. Every time is marked as measured or, for a virtual cluster, predicted. `ranks` adds lines that show
+    what these ranks spent their time on.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        quiet: bool = False,
+        console: Console | None = None,
+        ranks: RankTimes | None = None,
+    ) -> None:
+        self.epochs = experiment.training.epochs
+        super().__init__(quiet=quiet, console=console)
+        self._ranks = ranks
+        self._virtual = experiment.machine.engine == "virtual"
+        self._clock = clocks.PREDICTED if self._virtual else clocks.MEASURED
+        self._steps_per_epoch = 0
+        self._samples = 0
+        self._latest: Metric | None = None
+        self._score = ""
+        self._epoch: dict[str, Metric] = {}
+        self._first: Metric | None = None  # the time left is estimated from here on, which excludes startup
+        self._before: tuple[float, int] | None = (0.0, 0)  # training time and step at the end of the last epoch
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_epoch()
+        super().__exit__(kind, error, trace)
+
+    def listen(self, event: Event) -> None:
+        """Update what is shown by an event."""
+        if self.quiet:
+            return
+        if type(event) is Span:
+            if self._ranks is not None:
+                self._ranks.add(event)
+            return
+        if isinstance(event, WorkerDropped):
+            self._end_epoch()
+            self._say(f"lost: {one_line(event.text)}", style="yellow")
+            return
+        if isinstance(event, WorkerJoined):
+            self._say(f"joined: {one_line(event.text)}")
+            return
+        if event.worker:
+            if isinstance(event, Warned):
+                self._warn(event, f"[rank {event.worker}] ")
+            return
+        if type(event) is Metric:
+            if event.part == "train" and event.name == "loss":
+                self._turn_to(event.epoch)
+                if self._virtual:  # the time left is that of the simulation itself
+                    event = replace(event, at=time.monotonic())
+                self._before = self._before or (event.seconds, event.step)
+                self._first = self._first or event
+                self._latest = event
+            elif event.part != "train" or event.name == "epoch_loss":
+                self._turn_to(event.epoch)
+                self._epoch[f"{event.part} {one_line(event.name)}"] = event
+        elif isinstance(event, Lifecycle):
+            self._entered(event)
+
+    def _turn_to(self, epoch: int) -> None:
+        if self._epoch and next(iter(self._epoch.values())).epoch != epoch:
+            self._end_epoch()
+
+    def _entered(self, stage: Lifecycle) -> None:
+        if isinstance(stage, Started):
+            self._steps_per_epoch, self._samples = stage.steps_per_epoch, stage.train_samples
+            if stage.resumed:
+                self._before = None
+                self._say(f"resumed at epoch {stage.epoch + 1} of {self.epochs}")
+        elif isinstance(stage, Warned):
+            self._warn(stage)
+        elif isinstance(stage, EpochEnded | Ended):
+            self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        """Write the line of an epoch, if anything was measured at its end."""
+        if not self._epoch:
+            return
+        last = next(reversed(self._epoch.values()))
+        shown = {name: metric for name, metric in self._epoch.items() if _is_shown(name, self._epoch)}
+        texts = {name: f"{name.removeprefix('train epoch_')} {metric_value(name, shown[name].value)}" for name in shown}
+        evaluated = [name for name in texts if not name.startswith("train ")]
+        seconds = f"{duration(last.seconds)} {self._clock}"
+        self._say("  ".join([self._epoch_of(last), *texts.values(), *self._speed(last), seconds]))
+        for line in self._ranks.lines() if self._ranks else []:
+            self._say(f"{line} {self._clock}", style="dim")
+        self._score = texts[evaluated[0] if evaluated else list(texts)[-1]]
+        self._before = (last.seconds, last.step)
+        self._epoch = {}
+
+    def _epoch_of(self, metric: Metric) -> str:
+        return f"epoch {metric.epoch + 1}/{self.epochs}"
+
+    def _speed(self, metric: Metric) -> list[str]:
+        """Return the samples per second since the end of the last epoch, if known."""
+        seconds, step = self._before or (metric.seconds, metric.step)
+        if not self._steps_per_epoch or not self._samples or metric.seconds <= seconds or metric.step <= step:
+            return []
+        per_second = self._samples * (metric.step - step) / self._steps_per_epoch / (metric.seconds - seconds)
+        return [f"{count(per_second)} samples/s{f' {self._clock}' if self._virtual else ''}"]
+
+    def _time_left(self, metric: Metric) -> list[str]:
+        """Return the estimated time left, including evaluation."""
+        first = self._first
+        if not self._steps_per_epoch or first is None or metric.step <= first.step:
+            return []
+        steps_left = max(0, self.epochs * self._steps_per_epoch - metric.step)
+        return [f"{_clock((metric.at - first.at) / (metric.step - first.step) * steps_left)} left"]
+
+    def drawing(self) -> Table:
+        """Draw the progress of the run."""
+        latest, steps = self._latest, self._steps_per_epoch
+        line = Table.grid(padding=(0, 2, 0, 0))
+        if latest is None:
+            line.add_row(Text(f"starting, {plural(self.epochs, 'epoch')}", style="dim"))
+            return line
+        done = min(1.0, (latest.step - latest.epoch * steps) / steps) if steps else 0.0
+        wide = self.console.width >= 100
+        how_far = ProgressBar(total=1, completed=done, width=24) if wide else Text(f"{done:3.0%}")
+        score = [self._score] if self._score else []
+        facts = [f"loss {metric_value('loss', latest.value)}", *score, *self._time_left(latest), *self._speed(latest)]
+        line.add_row(Text(self._epoch_of(latest)), how_far, Text("  ".join(facts)))
+        for column in line.columns:
+            column.no_wrap = True
+        return line
+
+
+def _is_shown(name: str, epoch: dict[str, Metric]) -> bool:
+    """Return whether to show a metric: the evaluated loss only where there is no other on the same part."""
+    part, _, what = name.partition(" ")
+    return part == "train" or what != "loss" or not any(other.startswith(part) and other != name for other in epoch)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+BAR = 24
+
+
+@dataclass
+class _Fold:
+    name: str
+    status: str = "waiting"
+    steps_per_epoch: int = 0
+    step: int = 0
+    loss: float | None = None
+    measured: dict[str, float] = field(default_factory=dict)
+
+
+class FoldProgress(Display):
+    """A listener that shows a cross-validation's progress while its `with` block lasts.
+
+    Every fold that is done leaves a line; on a terminal, bars below show the progress of those in training. It writes
+    to standard error unless it is given a console.
+    """
+
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+        super().__init__(quiet=quiet, console=console)
+        self.epochs = 1
+        self._folds: list[_Fold] = []
+
+    def listen(self, event: Event) -> None:
+        """Update what is shown by an event."""
+        if isinstance(event, Metric) and event.fold_index < len(self._folds):
+            self._measured(self._folds[event.fold_index], event)
+        elif isinstance(event, FoldsStarted):
+            self._begin(event)
+        elif isinstance(event, FoldChanged):
+            self._entered(self._folds[event.fold_index], event)
+        elif isinstance(event, Warned):
+            self._warn(event)
+
+    def _begin(self, event: FoldsStarted) -> None:
+        self.epochs = event.epochs
+        self._folds = [_Fold(name) for name in event.names]
+        self._say(f"{event.stage}: {plural(len(self._folds), 'fold')}, {event.mode.replace('-', ' ')}", style="dim")
+
+    def _entered(self, fold: _Fold, event: FoldChanged) -> None:
+        fold.status = event.status
+        fold.steps_per_epoch = event.steps_per_epoch or fold.steps_per_epoch
+        if fold.status == "failed":
+            self._say(f"{fold.name}  failed: {one_line(event.error)}", style="red")
+        elif fold.status == "finished":
+            scores = _scores(event.metrics)
+            seconds = f"{duration(event.seconds)} {clocks.MEASURED}"
+            self._say("  ".join([fold.name, *(f"validation {score}" for score in scores), seconds]))
+
+    def _measured(self, fold: _Fold, metric: Metric) -> None:
+        fold.step = max(fold.step, metric.step)
+        if metric.part == "validation":
+            fold.measured[metric.name] = metric.value
+        elif metric.name == "loss":
+            fold.loss = metric.value
+
+    def drawing(self) -> Table:
+        """Draw the progress of the folds."""
+        drawn = Table.grid(padding=(0, 2, 0, 0))
+        for fold in self._folds:
+            if fold.status in ("started", "resumed"):
+                steps = fold.steps_per_epoch * self.epochs
+                bar = ProgressBar(total=1, completed=min(1.0, fold.step / steps) if steps else 0.0, width=BAR)
+                epoch = min(fold.step // (fold.steps_per_epoch or 1) + 1, self.epochs)
+                loss = [f"loss {metric_value('loss', fold.loss)}"] if fold.loss is not None else []
+                facts = [f"epoch {epoch}/{self.epochs}", *loss, *_scores(fold.measured)]
+                drawn.add_row(Text(fold.name), bar, Text("  ".join(facts)))
+        done = sum(fold.status in ("finished", "failed") for fold in self._folds)
+        summary = f"{done} of {plural(len(self._folds), 'fold')} done" if self._folds else "starting"
+        drawn.add_row(Text(summary, style="dim"), Text(), Text())
+        for column in drawn.columns:
+            column.no_wrap = True
+        return drawn
+
+
+def _scores(metrics: Mapping[str, float]) -> list[str]:
+    """Return the metrics as text; the loss only where there is no other."""
+    names = [name for name in metrics if name != "loss"] or list(metrics)
+    return [f"{one_line(name)} {metric_value(name, metrics[name])}" for name in names]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One run of a comparison, as it begins and as it is done."""
+
+    place: int
+    """Its position among all runs, from 1."""
+    count: int
+    label: str
+    """Its settings in words."""
+    experiment: Experiment
+    run: Run | None = None
+    recorded: bool = False
+    """Whether a recorded run was reused."""
+    error: str = ""
+    waits: bool = False
+    """Whether another comparison is running it, whose result is waited for."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether it has only begun."""
+        return self.run is None and not self.error and not self.waits
+
+
+class GridProgress(Display):
+    """Shows the progress of a comparison while its `with` block lasts.
+
+    Pass its `watch` and `listen` on to a comparison. On a terminal it draws which run is running, how far that is and
+    how long it will take; elsewhere only the lines of finished runs are written.
+    """
+
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+        super().__init__(quiet=quiet, console=console)
+        self._label = ""
+        self._running: Display | None = None
+
+    def start_run(self, label: str, experiment: Experiment) -> None:
+        """Show this run as the running one."""
+        self._label = label
+        if experiment.parallel.folds is None:
+            self._running = _RunBar(experiment, console=self.console)
+        else:
+            self._running = _FoldBars(console=self.console)
+
+    def watch(self, turn: Turn) -> None:
+        """Show which run is running, and write a line for each that is done."""
+        line = f"{turn.place:>{len(str(turn.count))}}/{turn.count}  {turn.label}"
+        if turn.begins:
+            self.start_run(line, turn.experiment)
+        elif turn.waits:
+            self._say(f"{line}: waiting for another comparison that is running it", style="dim")
+        elif turn.run is None:
+            self.end_run(f"{line}: failed: {turn.error}", failed=True)
+        else:
+            name, value = next(iter(loss_last(turn.run.metrics).items()), ("loss", None))
+            recorded = "already recorded, " if turn.recorded else ""
+            self.end_run(f"{line}: {recorded}{training_time(turn.run)}, {name} {metric_value(name, value)}")
+
+    def end_run(self, line: str, *, failed: bool = False) -> None:
+        """Write the line of a run that is done."""
+        self._running = None
+        self._say(line, style="red" if failed else "")
+
+    def listen(self, event: Event) -> None:
+        """Update the bar of the running run by one of its events."""
+        if isinstance(event, Warned):
+            self._warn(event)
+        elif self._running is not None:
+            self._running.listen(event)
+
+    def drawing(self) -> Table:
+        """Draw the progress of the running run."""
+        drawn = Table.grid()
+        if self._running is not None:
+            drawn.add_row(Text(self._label, style="dim", no_wrap=True, overflow="ellipsis"))
+            drawn.add_row(self._running.drawing())
+        return drawn
+
+
+class _WithoutLines(Display):
+    """A display whose lines go only to the console of the run."""
+
+    def _say(self, line: str, style: str = "") -> None:  # noqa: ARG002
+        print_to_runs(f"{line}\n")
+
+
+class _RunBar(_WithoutLines, RunProgress):
+    """The bar of a run."""
+
+
+class _FoldBars(_WithoutLines, FoldProgress):
+    """The bars of a cross-validation."""

@@ -1,0 +1,359 @@
+"""A table of settings in every form: terminal, notebook, page, CSV, JSON and Markdown."""
+
+import html
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tenfold.common.files import json_text
+from tenfold.errors import ExperimentError
+from tenfold.reports import clocks
+from tenfold.reports.exports import write_csv
+from tenfold.reports.formatting import CROSSVAL_TIME, NOTHING, grouped, plural
+from tenfold.reports.rows import (
+    DOUBTS,
+    RATIOS,
+    Row,
+    Spread,
+    describe_selected,
+    is_time,
+    is_timed,
+    make_rows,
+    require_columns,
+    select_by_validation,
+)
+from tenfold.reports.tables import columns
+from tenfold.reports.tables.columns import Column, chosen_columns, explain_columns, is_meaningless, row_value
+from tenfold.reports.tables.run_tables import TextTable, make_crosstables
+from tenfold.runs import Run
+from tenfold.runs.store import CROSSVAL
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
+
+NUMBERS = (
+    *("workers", "threads", "cores", "seconds", "clock", "calibrated", "accuracy", "loss", "bytes_per_worker"),
+    *("speedup", "speedup_deviation", "efficiency", "improvement", "gain"),
+    *("factor_against_cpu", "factor_against_cpu_deviation"),
+)
+SEVERAL_PARTS = "metrics of cross-validations are on the folds left out of training, others on the part evaluated last"
+FACTOR_PER_SAMPLE = "the factor against cpu is of times per sample, as some runs stopped before others"
+LAYOUTS = ((2, False), (2, True), (1, True))
+"""Ways to print a table, of which the first that fits is used: spaces between columns, and broken headings."""
+
+
+COLUMN_NOTES = {
+    columns.SHARES: "c/w/c %: shares of computing, waiting and communicating",
+    columns.SENT: "sent: bytes that one worker sends during a run",
+}
+"""What single columns are, which a narrow terminal may omit."""
+
+
+class ResultTable(ABC):
+    """Rows of settings that can be shown in every form."""
+
+    rows: list[Row]
+    shown: tuple[str, ...] = ()
+    """The columns that the table shows beside the settings; by default those that say something about the rows."""
+
+    @abstractmethod
+    def report(self, path: str | Path) -> Path:
+        """Write an HTML report with the table and plots, and return its path."""
+
+    @abstractmethod
+    def notes(self) -> list[str]:
+        """Return the lines that explain the table, except for those in COLUMN_NOTES."""
+
+    @abstractmethod
+    def findings(self) -> list[str]:
+        """Return sentences about what the rows show, or about what failed."""
+
+    def columns(self) -> list[Column]:
+        """Return the columns of the table."""
+        return chosen_columns(self.rows, self.shown) if self.shown else columns.comparison_columns(self.rows)
+
+    def crosstables(self) -> list[TextTable]:
+        """Return tables of folds by workers, where both vary."""
+        return make_crosstables(self.rows)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows as flat dictionaries of numbers and text."""
+        return [_record(row, self.shown) for row in self.rows]
+
+    def extra_json(self) -> dict[str, Any]:
+        """Return what the JSON contains in addition to the rows."""
+        return {}
+
+    def to_csv(self) -> str:
+        """Return the rows as CSV."""
+        return write_csv(self.records())
+
+    def to_json(self) -> str:
+        """Return the rows and what explains them as JSON."""
+        return json_text({"rows": self.records(), **self.extra_json()}, indent=2) + "\n"
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown, followed by folds by workers where both vary."""
+        crossed = [f"{crosstable.title}\n\n{crosstable.to_markdown()}" for crosstable in self.crosstables()]
+        return "\n".join([TextTable(*self.cells()).to_markdown(), *crossed])
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return the headings and the rows of the table as text."""
+        shown = self.columns()
+        return [one.name for one in shown], [list(row) for row in zip(*(one.cells for one in shown), strict=True)]
+
+    def time_notes(self) -> list[str]:
+        """Return what the times are: measured or predicted, what they include, and which are unreliable."""
+        clock = clocks.clock_names(self.rows)
+        both = clock not in (clocks.MEASURED, clocks.PREDICTED)
+        text = f"times are {'measured or predicted, see clock' if both else clock}"
+        if not any(is_time(name) and name != "seconds" for name in self.shown):
+            text += ", without startup, evaluation, saving"
+        if any(len(row.runs) > 1 for row in self.rows):
+            text += "; mean ± standard deviation over the repeats"
+        notes = [text]
+        if any(run.kind == CROSSVAL for row in self.rows for run in row.runs):
+            notes.append(CROSSVAL_TIME)
+        if len({row.part for row in self.rows if row.metrics}) > 1:
+            notes.append(SEVERAL_PARTS)
+        if any(row.interval for row in self.rows):
+            notes.append(f"predicted {clocks.INTERVAL}")
+        if any(not row.calibrated for row in self.rows):
+            notes.append(clocks.UNCALIBRATED)
+        found = {doubt for row in self.rows for doubt in row.doubts}
+        return notes + [f"{columns.DOUBT} {text}" for doubt, text in DOUBTS.items() if doubt in found]
+
+    def device_notes(self) -> list[str]:
+        """Return what the factor against the CPU is, or why there is none; empty where the device does not vary."""
+        if any(row.factor_against_cpu is not None for row in self.rows):
+            per_sample = any(row.factor_per_sample for row in self.rows)
+            text = "factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise"
+            return [text, *([FACTOR_PER_SAMPLE] if per_sample else [])]
+        if any("device" in row.settings for row in self.rows):
+            return ["no factor against cpu, as no run on cpu has the same settings: add device cpu"]
+        return []
+
+    def explanations(self, omitted: Sequence[str] = ()) -> list[str]:
+        """Return the lines that explain the table, without those about columns that are omitted or have no numbers."""
+        shown = [
+            column.name for column in self.columns() if set(column.cells) != {NOTHING} and column.name not in omitted
+        ]
+        return self.notes() + [text for name, text in COLUMN_NOTES.items() if name in shown]
+
+    def lines(self, omitted: Sequence[str] = ()) -> list[str]:
+        """Return all lines below the table."""
+        return self.explanations(omitted) + self.findings()
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.text import Text
+
+        shown, omitted, width = self.columns(), [], options.max_width
+        fitting = [layout for layout in LAYOUTS if columns.table_width(shown, *layout) <= width]
+        gap, broken = (fitting or LAYOUTS[-1:])[0]
+        for name in columns.OPTIONAL:
+            if columns.table_width(shown, gap, broken) > width and any(one.name == name for one in shown):
+                shown = [one for one in shown if one.name != name]
+                omitted.append(name)
+        yield _table(shown, gap, broken)
+        yield Text()
+        for one in self.crosstables():
+            yield Text(one.title, style="bold")
+            yield _table(_columns(one), 2, False)
+            yield Text()
+        lines = self.lines(omitted)
+        if omitted:
+            lines.append(f"omitted, as the terminal is narrow: {', '.join(omitted)}; --format csv has all columns")
+        for line in lines:
+            yield Text(line, style="dim")
+
+    def __str__(self) -> str:
+        from tenfold.reports.display import as_plain_text
+
+        return as_plain_text(self, shutil.get_terminal_size((120, 24)).columns)
+
+    def _repr_html_(self) -> str:
+        names, rows = self.cells()
+        lines = ["<tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in names)]
+        lines += ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+        notes = "<br>".join(html.escape(line) for line in self.lines())
+        return "<table>{}</table><p>{}</p>".format("\n".join(lines), notes)
+
+
+def _table(shown: Sequence[Column], gap: int, broken: bool) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for one in shown:
+        table.add_column(Text(one.heading(broken)), justify="left" if one.words else "right", vertical="bottom")
+    for row in zip(*(one.cells for one in shown), strict=True):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _columns(crossed: TextTable) -> list[Column]:
+    cells = zip(*crossed.rows, strict=True)
+    return [Column(name, name, one, words=not name) for name, one in zip(crossed.columns, cells, strict=True)]
+
+
+def _record(row: Row, shown: Sequence[str]) -> dict[str, Any]:
+    numbers: dict[str, Any] = {name: getattr(row, name) for name in NUMBERS}
+    numbers |= {name: spread for name, spread in row.metrics.items() if name not in numbers}
+    if row.selected is not None:  # metrics are on two parts, and their names say on which
+        numbers = {name: value for name, value in numbers.items() if name not in ("accuracy", "loss", *row.metrics)}
+        numbers |= {f"{row.part}_{name}": spread for name, spread in row.metrics.items()}
+        numbers |= {f"test_{name}": row.test_metrics.get(name, Spread()) for name in row.metrics}
+        numbers["selected"] = row.selected
+    numbers |= {name: row_value(row, name) for name in shown if name not in numbers and name not in RATIOS}
+    record: dict[str, Any] = {}
+    for name, value in row.settings.items():
+        taken = name in numbers and name not in ("workers", "threads")
+        record[f"{name}_setting" if taken else name] = None if is_meaningless(row, name) else value
+    for name, value in numbers.items():
+        if isinstance(value, Spread):
+            record |= {name: value.mean, f"{name}_deviation": value.deviation}
+        else:
+            record[name] = value
+    if row.interval is not None:
+        record |= {"seconds_low": row.interval[0], "seconds_high": row.interval[1]}
+    record |= {f"share_{kind}": share for kind, share in row.shares.items()}
+    record |= {"doubts": " ".join(row.doubts)} if row.doubts else {}
+    record |= {"reused_runs": row.reused} if row.reused else {}
+    return record | ({"runs": " ".join(str(run.id) for run in row.runs)} if row.runs else {})
+
+
+__all__ = ["Comparison", "Row", "Spread"]
+
+PER_SAMPLE = "speedup, efficiency and PI are of times per sample, as some runs stopped before others"
+
+
+class Comparison(ResultTable):
+    """Runs side by side, one row for each setting: as a table, as files, and as an HTML report with plots."""
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        failed: dict[str, str] | None = None,
+        left_out: Sequence[str] = (),
+        reused: Collection[int] = (),
+    ) -> None:
+        self.runs = list(runs)
+        self.failed = failed or {}
+        """The settings that could not be run, and why."""
+        self.left_out = list(left_out)
+        """Sentences about settings that are the same as others and were not run."""
+        self.rows = [replace(row, reused=sum(run.id in reused for run in row.runs)) for row in make_rows(self.runs)]
+
+    def with_columns(self, *names: str) -> Self:
+        """Return the same rows with these columns in place of the usual ones, such as "validation_accuracy".
+
+        Metrics are those of the experiment, with train_, validation_ or test_ before them for one part. Times are
+        seconds (training time), seconds_without_averaging, seconds_with_evaluation and seconds_in_all, and those of
+        a kind, such as evaluate_seconds; ratios are speedup, efficiency, PI and gain. Every form of the table has
+        them.
+        """
+        of_experiments = (name for row in self.rows for name in row.experiment.training.metric_names)
+        require_columns(
+            names, ("accuracy", "loss", *of_experiments, *(name for row in self.rows for name in row.metrics))
+        )
+        shown = copy(self)
+        shown.shown = names
+        return shown
+
+    def select(self) -> Self:
+        """Return the same rows with the best one on the validation part selected.
+
+        The rows show their metrics on the validation part, the mean over the repeats; metrics on the test part are
+        shown for the selected row alone.
+        """
+        chosen = copy(self)
+        chosen.rows = select_by_validation(self.rows)
+        return chosen
+
+    @property
+    def selected(self) -> Row | None:
+        """The best setting on the validation part; None unless `select` was called."""
+        return next((row for row in self.rows if row.selected), None)
+
+    @property
+    def doubtful(self) -> list[Run]:
+        """The runs of marked rows; where a speedup is too good, also the baselines with one worker."""
+        baselines = any("speedup" in row.doubts for row in self.rows)
+        return [run for row in self.rows if row.doubts or (baselines and row.workers == 1) for run in row.runs]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run finished, with all its folds."""
+        return not self.failed and not any(run.result.get("failed") for run in self.runs)
+
+    def extra_json(self) -> dict[str, Any]:
+        """Return the settings that failed."""
+        return {"failed": self.failed}
+
+    def notes(self) -> list[str]:
+        """Return the lines that explain the table, except for those in COLUMN_NOTES."""
+        notes = self.time_notes() if not self.shown or any(map(is_timed, self.shown)) else []
+        if self.shown:
+            notes += explain_columns(self.rows, self.shown)
+        if not self.shown or set(RATIOS) & set(self.shown):
+            notes += self._ratio_notes()
+        if not self.shown:
+            notes += self.device_notes()
+        if reused := sum(row.reused for row in self.rows):
+            of = f"{reused} of {plural(len(self.runs), 'run')}"
+            notes.append(f"{of} had been recorded before, on this machine, and not run again (--fresh, fresh=True)")
+        if len({row.clock for row in self.rows}) > 1:
+            notes.append("measured times are compared only with measured ones, predicted with predicted ones")
+        return notes
+
+    def _ratio_notes(self) -> list[str]:
+        """Return what speedup and the like are, or why there are none."""
+        if any(row.speedup is not None and row.workers > 1 for row in self.rows):
+            virtual = any(row.interval is not None for row in self.rows)
+            per = "core, or per node of a virtual cluster" if virtual else "core"
+            text = f"speedup = T1/Tn; efficiency = speedup per {per}; PI = (T1-Tn)/T1; gain = Tslowest/Tn"
+            return [text, *([PER_SAMPLE] if any(row.per_sample for row in self.rows) else [])]
+        if any(row.workers > 1 for row in self.rows):
+            alone = any(row.workers == 1 for row in self.rows)
+            why = "no run with one worker has the same settings and clock" if alone else "no run has one worker"
+            return [f"no speedup, as {why}: add workers 1 to the comparison"]
+        return ["gain = Tslowest/Tn"]
+
+    def findings(self) -> list[str]:
+        """Return what failed, and what was the same as something else."""
+        return self.choice() + [f"failed: {line}" for line in self.failures()] + self.left_out
+
+    def choice(self) -> list[str]:
+        """Return a sentence about the selected setting; none unless `select` was called."""
+        return [describe_selected(self.rows)] if self.selected is not None else []
+
+    def failures(self) -> list[str]:
+        """Return the settings that could not be run, one line for each reason."""
+        reasons = grouped((reason, label) for label, reason in self.failed.items())
+        return [f"{' | '.join(labels)}: {reason}" for reason, labels in reasons.items()]
+
+    def report(self, path: str | Path) -> Path:
+        """Write an HTML report with the table and plots, and return its path."""
+        from tenfold.reports.pages.run_pages import write_report
+
+        return write_report(self, path)
+
+    def plot(self, path: str | Path) -> Path:
+        """Write a plot of the metric against the training time, with the target; return its path.
+
+        The name ends with .svg, .png or .pdf.
+        """
+        from tenfold.reports.plots.scaling_plots import save_target_plot
+
+        if not save_target_plot(self.rows, Path(path)):
+            raise ExperimentError("there is no target to plot; give one, such as target=0.99 or --target 0.99")
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {plural(len(self.rows), 'setting')} in {plural(len(self.runs), 'run')}>"

@@ -1,0 +1,260 @@
+"""Predicted times of an experiment on other hardware, one row for each setting."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from tenfold.cluster.time_prediction import TimePrediction
+from tenfold.common.files import json_text
+from tenfold.experiment import Experiment
+from tenfold.reports import clocks, summary
+from tenfold.reports.curves import explain_knees, scaling_families
+from tenfold.reports.differences import describe_settings, varied_fields
+from tenfold.reports.formatting import NOTHING, duration, interval, plural
+from tenfold.reports.results.comparison import ResultTable
+from tenfold.reports.rows import Row, Spread, load_doubts, with_ratios
+from tenfold.reports.summary import KIND_NAMES
+from tenfold.reports.tables.columns import Column
+from tenfold.reports.tables.run_tables import TextTable
+from tenfold.runs import Run
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+
+ALWAYS = ("workers", "strategy", "sync_every")
+"""Fields that are shown even if they are the same in all rows."""
+HIDDEN = ("PI %", "gain %")
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """An experiment and its prediction."""
+
+    experiment: Experiment
+    prediction: TimePrediction
+
+
+class Forecast(ResultTable):
+    """Predictions side by side, one row for each setting: as a table, as files, and as an HTML report."""
+
+    def __init__(self, rows: Sequence[tuple[Experiment, TimePrediction]]) -> None:
+        self.forecasts = [Predicted(*row) for row in rows]
+        names = [*ALWAYS, *(name for name in varied_fields(self.forecasts) if name not in ALWAYS)]
+        self.rows = with_ratios([_row(forecast, names) for forecast in self.forecasts])
+
+    def columns(self) -> list[Column]:
+        """Return the columns of the table."""
+        return [column for column in super().columns() if column.name not in HIDDEN]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows as flat dictionaries of numbers and text, without metrics, as nothing was trained."""
+        records = super().records()
+        known = {name for record in records for name, value in record.items() if value is not None}
+        return [{name: value for name, value in record.items() if name in known} for record in records]
+
+    def extra_json(self) -> dict[str, Any]:
+        """Return what explains the numbers."""
+        return {"explanation": self.explanation(), "reasons": self.reasons()}
+
+    def notes(self) -> list[str]:
+        """Return the lines that explain the table, except for those in COLUMN_NOTES."""
+        notes = self.time_notes()
+        if any(row.speedup is not None and row.workers > 1 for row in self.rows):
+            notes.append("speedup = T1/Tn; efficiency = speedup per worker")
+        elif any(row.workers > 1 for row in self.rows):
+            notes.append("no speedup, as there is no prediction for one worker: add 1 to the workers")
+        speeds = clocks.speed_notes(forecast.prediction.machine_speed for forecast in self.forecasts)
+        return notes + speeds + self.device_notes()
+
+    def findings(self) -> list[str]:
+        """Return where the speedups level off, and which settings make no difference."""
+        return [*self.explanation(), *self.reasons()]
+
+    def explanation(self) -> list[str]:
+        """Return sentences that say at how many workers each speedup levels off, and why."""
+        return explain_knees([family for family in scaling_families(self.rows) if len(family[1]) > 1])
+
+    def reasons(self) -> list[str]:
+        """Return why settings make no difference, each sentence once, with the settings it holds for."""
+        both = zip(self.rows, self.forecasts, strict=True)
+        return summary.merge_reasons([(row.label, one.prediction.reasons) for row, one in both])
+
+    def report(self, path: str | Path) -> Path:
+        """Write an HTML report with the table and plots, and return its path."""
+        from tenfold.reports.pages.page import save_page
+        from tenfold.reports.pages.run_pages import render_forecast
+
+        return save_page(render_forecast(self), path)
+
+    def __repr__(self) -> str:
+        return f"<Forecast of {plural(len(self.rows), 'setting')}, {clocks.PREDICTED}>"
+
+
+def _row(one: Predicted, names: Sequence[str]) -> Row:
+    experiment, prediction = one.experiment, one.prediction
+    flat = experiment.flat()
+    settings = {name: flat[name] for name in names}
+    if experiment.parallel.average == "gradients":
+        settings["sync_every"] = 1
+    workers = experiment.parallel.workers
+    times = {kind: fmean(map(float, each)) for kind, each in prediction.times.items()}
+    return Row(
+        label=describe_settings(settings),
+        settings=settings,
+        experiment=experiment,
+        workers=workers,
+        cores=workers,
+        seconds=Spread((prediction.seconds,)),
+        clock=clocks.PREDICTED,
+        interval=prediction.interval,
+        calibrated=prediction.calibrated,
+        bytes_per_worker=fmean(map(float, prediction.bytes_per_worker)),
+        times={kind: times[kind] for kind in summary.TRAINING_KINDS if kind in times},
+        doubts=load_doubts(prediction.calibration_load),
+    )
+
+
+SPANS: dict[str, tuple[str, ...]] = {
+    "data and computing": ("data", "copy", "compute"),
+    **{KIND_NAMES[kind]: (kind,) for kind in ("wait", "communicate", "evaluate", "save", "start")},
+}
+"""The rows of the table, and the kinds of time that each adds up."""
+TOTAL, TO_TARGET = "training, total", "training to target"
+
+
+@dataclass(frozen=True)
+class TimePart:
+    """A part of the time, measured and predicted."""
+
+    name: str
+    measured: float | None
+    predicted: float | None
+
+    @property
+    def error(self) -> float | None:
+        """The relative error, (predicted - measured) / measured; negative where the prediction is too short."""
+        if not self.measured or self.predicted is None:
+            return None
+        return (self.predicted - self.measured) / self.measured
+
+
+class Twin:
+    """One experiment run for real and on a virtual cluster: as a table, JSON, a trace and an HTML report."""
+
+    def __init__(self, real: Run, virtual: Run, difference: float) -> None:
+        self.real = real
+        self.virtual = virtual
+        self.difference = difference
+        """The largest difference between the weights; 0.0 means the same bits."""
+
+    @property
+    def parts(self) -> list[TimePart]:
+        """The mean time over the workers by kind, then the training time of the slowest worker."""
+        both, found = (self.real, self.virtual), []
+        for name, kinds in SPANS.items():
+            spans = [[run.times[kind] for kind in kinds if kind in run.times] for run in both]
+            if any(spans):
+                found.append(TimePart(name, *(sum(seconds) if seconds else None for seconds in spans)))
+        reached = [run.seconds_to_target for run in both]
+        if any(seconds is not None for seconds in reached):
+            found.append(TimePart(TO_TARGET, *reached))
+        return [*found, TimePart(TOTAL, self.real.seconds, self.virtual.seconds)]
+
+    @property
+    def error(self) -> float | None:
+        """The relative error of the predicted training time."""
+        return self.parts[-1].error
+
+    @property
+    def same_weights(self) -> bool:
+        """Whether both ended with the same weights, bit for bit."""
+        return self.difference == 0.0
+
+    def table(self) -> TextTable:
+        """Return the parts of the time, measured and predicted, and the signed error in percent."""
+        rows = [
+            [part.name, duration(part.measured), duration(part.predicted), signed_percent(part.error)]
+            for part in self.parts
+        ]
+        if self.virtual.interval and self.virtual.seconds is not None:
+            rows[-1][2] += f" {interval(*self.virtual.interval, self.virtual.seconds)}"
+        return TextTable(["time", "measured", "predicted", "error"], rows, totals=1)
+
+    def weights(self) -> str:
+        """Return the largest difference between the weights as text."""
+        return "0.0, bit for bit the same" if self.same_weights else f"{self.difference:.3g}, not the same"
+
+    def notes(self) -> list[str]:
+        """Return the lines that explain the table."""
+        notes = ["rows: mean over the workers; total: the slowest worker; error = (predicted - measured) / measured"]
+        notes += self._target_notes()
+        notes += clocks.speed_notes([self.virtual.result.get("machine_speed", 1.0)])
+        notes.append("startup: reading the data is included in the measured time, not in the predicted one")
+        interval, seconds = self.virtual.interval, self.real.seconds
+        if interval and seconds is not None:
+            inside = interval[0] <= seconds <= interval[1]
+            notes.append(f"{clocks.INTERVAL}; the measured time is {'inside' if inside else 'outside'}")
+        return [*notes, clocks.UNCALIBRATED] if clocks.is_uncalibrated(self.virtual) else notes
+
+    def _target_notes(self) -> list[str]:
+        target = self.real.experiment.training.target
+        if target is None:
+            return []
+        reached = self.real.seconds_to_target is not None
+        what = f"target {target:g}"
+        return [f"training to target: until {what}" if reached else f"{what} was not reached; all epochs were trained"]
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as one dictionary of numbers and text."""
+        return {
+            "real": self.real.id,
+            "virtual": self.virtual.id,
+            "weights_largest_difference": self.difference,
+            "parts": [asdict(part) | {"error": part.error} for part in self.parts],
+            "interval": self.virtual.interval,
+            "target": self.real.experiment.training.target,
+        }
+
+    def to_json(self) -> str:
+        """Return everything as JSON."""
+        return json_text(self.record(), indent=2) + "\n"
+
+    def trace(self) -> dict[str, Any]:
+        """Return a trace for Perfetto and chrome://tracing, with two processes: measured and predicted."""
+        real, virtual = self.real.trace(), self.virtual.trace()
+        return real | {"traceEvents": real["traceEvents"] + virtual["traceEvents"]}
+
+    def report(self, path: str | Path) -> Path:
+        """Write an HTML report with the table and both timelines, and return its path."""
+        from tenfold.reports.pages.page import save_page
+        from tenfold.reports.pages.run_pages import render_twin
+
+        return save_page(render_twin(self), path)
+
+    def __rich__(self) -> "Group":
+        from rich.console import Group
+        from rich.text import Text
+
+        weights = Text(self.weights(), style="bold" if self.same_weights else "bold red")
+        head = Text.assemble(
+            "largest difference between the weights  ", weights, f"  (runs {self.real.id} and {self.virtual.id})"
+        )
+        return Group(head, Text(), self.table().to_rich(), Text(), *(Text(note, style="dim") for note in self.notes()))
+
+    def __str__(self) -> str:
+        from tenfold.reports.display import as_plain_text
+
+        return as_plain_text(self, 120)
+
+    def __repr__(self) -> str:
+        both = f"{self.real.id} and {self.virtual.id}"
+        error = signed_percent(self.error)
+        return f"<Twin of runs {both}: weights differ by {self.difference:.3g}, predicted time by {error}>"
+
+
+def signed_percent(error: float | None) -> str:
+    """Return a signed error in percent."""
+    return NOTHING if error is None else f"{error:+,.{0 if abs(error) >= 10 else 1}%}"

@@ -1,0 +1,354 @@
+"""The quality of a model, from a run's predictions: confusion matrix, calibration and worst mistakes."""
+
+import base64
+import struct
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.common.metric_table import loss_last
+from tenfold.errors import StoreError
+from tenfold.experiment import Experiment
+from tenfold.reports import clocks
+from tenfold.reports.formatting import count, duration, field_value, grouped, metric_value, name_some, one_line, plural
+from tenfold.runs import Run
+from tenfold.runs.store import CROSSVAL
+from tenfold.runs.stored_predictions import Predictions
+
+LARGEST_CONFUSION_MATRIX = 40
+"""With more classes than this, a matrix of all pairs cannot be read."""
+BINS = 10
+MOST_POINTS = 1500
+
+
+def model_quality(run: Run) -> dict[str, Any] | None:
+    """Return what a page shows of a run's model; None where no predictions are stored."""
+    if run.status == "running":
+        return None
+    for part in ("validation",) if run.kind == CROSSVAL else ("test", "validation"):
+        try:
+            found = run.predictions_on(part)
+        except StoreError:
+            continue
+        return describe_predictions(found)
+    return None
+
+
+def describe_predictions(found: Predictions) -> dict[str, Any] | None:
+    """Return confusion matrix, accuracy by class, calibration and mistakes; for a regression, both values."""
+    common = {"part": found.part, "samples": len(found), "kind": found.kind}
+    if found.kind == "classes" and found.targets.ndim == 1 and len(found):
+        return common | _classes(found)
+    if found.kind == "numbers" and found.outputs.size == found.targets.size and len(found):
+        return common | _numbers(found)
+    return None
+
+
+def _classes(found: Predictions) -> dict[str, Any]:
+    matrix = found.confusion()
+    right, of_class, said = np.diag(matrix), matrix.sum(1), matrix.sum(0)
+    return {
+        "classes": len(matrix),
+        "confusion": matrix.tolist() if len(matrix) <= LARGEST_CONFUSION_MATRIX else None,
+        "byClass": [
+            {
+                "class": at,
+                "samples": int(of_class[at]),
+                "recall": _ratio(right[at], of_class[at]),
+                "precision": _ratio(right[at], said[at]),
+            }
+            for at in range(len(matrix))
+        ],
+        **_calibration(found),
+        "mistakes": _mistakes(found),
+    }
+
+
+def _calibration(found: Predictions) -> dict[str, Any]:
+    """Return mean confidence and accuracy in bins of confidence, and the expected calibration error.
+
+    ECE = sum over bins of n_b / n |accuracy_b - confidence_b| (Guo, Pleiss, Sun & Weinberger 2017).
+    """
+    labeled = found.targets >= 0
+    confidence, right = found.confidences.astype(np.float64)[labeled], found.right.reshape(-1)[labeled]
+    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    bins, error = [], 0.0
+    for one in np.unique(place):
+        chosen = place == one
+        sure, share = float(confidence[chosen].mean()), float(right[chosen].mean())
+        bins.append({"confidence": sure, "accuracy": share, "samples": int(chosen.sum())})
+        error += chosen.mean() * abs(sure - share)
+    return {"calibration": bins, "calibrationError": float(error)}
+
+
+def _mistakes(found: Predictions) -> list[dict[str, Any]]:
+    confidence, said = found.confidences, found.predictions
+    return [
+        {
+            "sample": int(found.samples[place]),
+            "true": int(found.targets[place]),
+            "predicted": int(said[place]),
+            "confidence": float(confidence[place]),
+            "picture": png_address(picture),
+        }
+        for place, picture in zip(found.worst, found.pictures, strict=True)
+    ]
+
+
+def _numbers(found: Predictions) -> dict[str, Any]:
+    """Return predicted and true values, evenly chosen among very many, and the mean and spread of the residuals."""
+    true, said = (values.reshape(-1).astype(np.float64) for values in (found.targets, found.outputs))
+    residuals = said - true
+    chosen = np.linspace(0, len(true) - 1, min(len(true), MOST_POINTS)).astype(int)
+    counts, edges = np.histogram(residuals[np.isfinite(residuals)], bins=40)
+    return {
+        "true": true[chosen].tolist(),
+        "predicted": said[chosen].tolist(),
+        "residuals": {"counts": counts.tolist(), "edges": edges.tolist()},
+        "bias": float(residuals.mean()),
+        "deviation": float(residuals.std()),
+    }
+
+
+def png_address(picture: NDArray[np.uint8]) -> str:
+    """Return a picture [height, width, 1 or 3] as an address that holds a PNG file."""
+    height, width, channels = picture.shape
+    rows = b"".join(b"\0" + picture[row].tobytes() for row in range(height))
+    header = struct.pack(">IIBBBBB", width, height, 8, {1: 0, 3: 2}[channels], 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    file = b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
+    return f"data:image/png;base64,{base64.b64encode(file).decode()}"
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def _ratio(part: Any, whole: Any) -> float | None:
+    return float(part / whole) if whole else None
+
+
+KIND_NAMES = {
+    "data": "data",
+    "copy": "copying",
+    "compute": "compute",
+    "wait": "waiting",
+    "communicate": "communication",
+    "evaluate": "evaluation",
+    "save": "saving",
+    "start": "startup",
+}
+"""What the kinds of time are called, in the order in which they are shown."""
+KINDS = tuple(KIND_NAMES)
+TRAINING_KINDS, OTHER_KINDS = KINDS[:5], KINDS[5:]
+FEW_NAMED = 4
+NOTICED_LISTENING = 0.5
+"""Seconds in the display and in callbacks from which on they are shown."""
+
+
+def describe_model(run: Run) -> str:
+    """Return the model and its number of parameters."""
+    name = field_value(run.experiment.flat()["model"])
+    size = run.facts.get("parameters")
+    return f"{name}, {plural(size, 'parameter')}" if size is not None else name
+
+
+def describe_data(run: Run) -> str:
+    """Return the data set and the number of samples in its parts."""
+    facts: dict[str, Any] = run.facts.get("data") or {}
+    parts = [("train", "training"), ("validation", "validation"), ("test", "test")]
+    sizes = [f"{count(facts[key])} {word}" for key, word in parts if facts.get(key)]
+    name = one_line(str(facts.get("name") or field_value(run.experiment.flat()["data"])))
+    notes = "".join(f"; {one_line(str(note))}" for note in facts.get("notes") or ())
+    return (f"{name}, {_enumerate(sizes)} samples" if sizes else name) + notes
+
+
+def describe_length(run: Run) -> str:
+    """Return the number of epochs and steps, and why there are fewer than asked for."""
+    wanted, done = run.experiment.training.epochs, run.result.get("epochs", len(run.history))
+    text = plural(done, "epoch") if done == wanted else f"{count(done)} of {plural(wanted, 'epoch')}"
+    if (steps := run.result.get("steps")) is not None:
+        text += f", {plural(steps, 'step')}"
+    if run.result.get("stopped_early"):
+        by = run.result.get("stopped_by")
+        text += f", stopped by {one_line(by)}" if by else ", stopped early"
+    if (best := run.result.get("best_epoch")) is not None:
+        text += f", weights of epoch {count(best)}"
+    return text
+
+
+def describe_speed(run: Run) -> str:
+    """Return the training time, with its clock, and the samples per second."""
+    text = clocks.training_time(run)
+    per_second = run.result.get("samples_per_second")
+    return f"{text}, {count(per_second)} samples/s" if per_second is not None else text
+
+
+def describe_target(run: Run) -> str:
+    """Return after how much training the target was reached."""
+    text = f"{run.experiment.training.target:g}"
+    if run.seconds_to_target is None:
+        return f"{text} not reached"
+    steps = plural(run.result["steps_to_target"], "step")
+    return f"{text} reached after {duration(run.seconds_to_target)} of training, {run.clock} ({steps})"
+
+
+def other_times(run: Run) -> str:
+    """Return the time spent on startup, evaluation and saving."""
+    times = run.times
+    spent = [f"{KIND_NAMES[kind]} {duration(times[kind])}" for kind in ("start", "evaluate", "save") if kind in times]
+    if spent and "start" in times and (copied := run.result.get("start_copy_seconds")):
+        spent[0] += f" (of which copying the data to the GPU {duration(copied)})"
+    text = f"{', '.join(spent)}, {run.clock}" if spent else ""
+    if (listening := run.result.get("listening_seconds") or 0.0) > NOTICED_LISTENING:
+        text += f"{'; ' if text else ''}display and callbacks {duration(listening)}, measured"
+    return text
+
+
+def prediction_notes(run: Run) -> list[str]:
+    """Return sentences about a prediction: whether it is calibrated, and what explains it. Empty for a measured run."""
+    if run.clock != clocks.PREDICTED:
+        return []
+    found = [one_line(str(reason)) for reason in run.result.get("reasons") or []]
+    if clocks.is_uncalibrated(run):
+        found.insert(0, f"The clock is {clocks.UNCALIBRATED}.")
+    found += [f"{text[0].upper()}{text[1:]}." for text in clocks.speed_notes([run.result.get("machine_speed", 1.0)])]
+    if (seconds := run.result.get("simulated_in")) is not None:
+        found.append(f"The simulation itself took {duration(seconds)}, measured.")
+    return found
+
+
+def describe_workers(run: Run) -> str:
+    """Return the number of workers and threads, the device, and the link of a virtual cluster."""
+    workers = run.result.get("workers", run.experiment.parallel.workers)
+    threads = run.result.get("threads", run.experiment.machine.threads)
+    each = f" with {plural(threads, 'thread')}" + (" each" if workers > 1 else "") if threads else ""
+    if run.kind == CROSSVAL:
+        each = ""  # each fold has its own number of threads
+    if run.clock == clocks.PREDICTED:
+        if run.experiment.machine.cluster not in (None, "here"):
+            each = ""  # the cluster's groups say how many threads their workers have
+        return f"{plural(workers, 'virtual worker')}{each}, {describe_hardware(run.experiment)}"
+    return f"{plural(workers, 'worker')}{each} on {field_value(run.experiment.machine.device)}{describe_pinning(run)}"
+
+
+def describe_lr(run: Run) -> str:
+    """Return the learning rate before warm-up and schedule, and why it is not the one that was given; "" if unknown."""
+    lr = run.facts.get("lr") or {}
+    if "base" not in lr or "scale" not in lr:
+        return ""
+    base, scale, parallel = lr["base"], lr["scale"], run.experiment.parallel
+    if scale == 1:
+        return f"{base:.3g}"
+    why = f"for {plural(parallel.workers, 'worker')}, lr_scaling = {parallel.lr_scaling}"
+    return f"{base * scale:.3g} = {base:.3g} × {scale:.3g} ({why}; lr_scaling = none keeps {base:.3g})"
+
+
+def describe_hardware(experiment: Experiment) -> str:
+    """Return the link or the cluster of a virtual run: "link 10gbe", "cluster here"."""
+    machine = experiment.machine
+    if machine.cluster is not None:
+        return f"cluster {field_value(machine.cluster)}"
+    from tenfold.cluster.cluster import DEFAULT_LINK
+
+    return f"link {field_value(machine.link)}" if machine.link is not None else f"link {DEFAULT_LINK}, the default"
+
+
+def describe_pinning(run: Run) -> str:
+    """Return the CPUs of each worker; empty where none was pinned."""
+    cpus = [",".join(map(str, listed)) for listed in pinned_cpus(run) if listed]
+    return f", cpus {' | '.join(cpus)}" if cpus else ""
+
+
+def pinned_cpus(run: Run) -> list[list[int]]:
+    """Return the CPUs of each worker, where workers were pinned; other versions may have recorded a number of cores."""
+    cores = run.facts.get("cores")
+    return cores.get("workers") or [] if isinstance(cores, dict) else []
+
+
+def evaluated_part(run: Run) -> str:
+    """Return the part of the data that the final metrics were computed on."""
+    return one_line(str(run.result.get("part") or "test"))
+
+
+def merge_reasons(explained: Sequence[tuple[str, Iterable[str]]]) -> list[str]:
+    """Return the sentences that explain predictions, each once, with the settings it holds for."""
+    found = grouped((one_line(fromkey), name) for name, sentences in explained for fromkey in dict.fromkeys(sentences))
+    return [f"{sentence} ({_holds_for(names, len(explained))})" for sentence, names in found.items()]
+
+
+def result_rows(run: Run) -> list[tuple[str, str]]:
+    """Return the results of a run as pairs of name and text; what was not measured is omitted."""
+    rows = [("model", describe_model(run)), ("data", describe_data(run)), ("trained", describe_length(run))]
+    rows += score_rows(run)
+    if lr := describe_lr(run):
+        rows.append(("learning rate", lr))
+    if run.seconds is not None:
+        rows.append(("training time", describe_speed(run)))
+    if run.experiment.training.target is not None:
+        rows.append(("target", describe_target(run)))
+    if other := other_times(run):
+        rows.append(("other time", other))
+    if joules := run.result.get("energy_joules"):
+        rows.append(("energy", f"{joules:,.3g} J of the whole machine, startup and evaluation included, measured"))
+    rows += [("" if at else "prediction", text) for at, text in enumerate(prediction_notes(run))]
+    return [*rows, ("workers", describe_workers(run)), *(("lost", text) for text in describe_lost_workers(run))]
+
+
+def score_rows(run: Run) -> list[tuple[str, str]]:
+    """Return the final metrics of a run as pairs of name and text."""
+    part = evaluated_part(run)
+    return [(f"{part} {one_line(name)}", metric_value(name, value)) for name, value in loss_last(run.metrics).items()]
+
+
+def describe_lost_workers(run: Run) -> list[str]:
+    """Return a sentence for each lost worker."""
+    return [f"{one_line(str(loss['why']))}; {_after_loss(loss)}" for loss in run.result.get("lost") or []]
+
+
+def _after_loss(loss: Mapping[str, Any]) -> str:
+    """Return how a run continued after the loss of a worker."""
+    if loss.get("step") is None:
+        return f"{plural(loss['left'], 'worker')} continued from epoch {count(loss['epoch'])}"
+    without = f"{plural(loss['left'], 'worker')} continued after step {count(loss['step'])}"
+    return f"{without}, replaced after step {count(loss['joined'])}" if loss.get("joined") is not None else without
+
+
+def describe_end(run: Run) -> str:
+    """Return why a run ended and what to do about it; empty for a finished run."""
+    if run.status == "failed":
+        return run.error.strip() or "failed without an error message"
+    if run.status == "interrupted":
+        reason = f"{run.error.strip()}\n" if run.error.strip() else ""
+        goes_on = (
+            "trains the folds that are missing" if run.kind == CROSSVAL else "continues from the last completed epoch"
+        )
+        return f"{reason}`tenfold resume {run.id}` {goes_on}"
+    return "still running; these are the results so far" if run.status == "running" else ""
+
+
+def times_by_kind(run: Run) -> dict[str, float]:
+    """Return the seconds by kind, in the order of KINDS; for an unfinished run, the sum of its spans."""
+    known: dict[str, float] = run.times
+    if not known:
+        workers = set()
+        sums: dict[str, float] = defaultdict(float)
+        for span in run.spans():
+            sums[span.kind] += span.seconds
+            workers.add(span.worker)
+        known = {kind: seconds / len(workers) for kind, seconds in sums.items()}
+    return {kind: known[kind] for kind in (*KINDS, *sorted(set(known) - set(KINDS))) if known.get(kind)}
+
+
+def _holds_for(names: Sequence[str], total: int) -> str:
+    if len(names) == total:
+        return "all settings" if total > 1 else names[0]
+    return name_some(names, FEW_NAMED)
+
+
+def _enumerate(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,0 +1,343 @@
+"""The columns of a table of settings: full headings for a page, short ones for a terminal."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tenfold.common.part_names import PARTS
+from tenfold.reports import clocks
+from tenfold.reports.differences import CLUSTER_FIELDS, LAUNCHER, MIXING_FIELDS
+from tenfold.reports.formatting import (
+    NOTHING,
+    byte_size,
+    field_value,
+    metric_scale,
+    metric_value,
+    one_line,
+    significant_decimals,
+)
+from tenfold.reports.rows import (
+    EXPLAINED,
+    KIND_SECONDS,
+    SECONDS,
+    Interval,
+    Row,
+    Spread,
+    is_time,
+    is_timed,
+    run_value,
+    spread_of,
+)
+
+SENT = "sent"
+SHARES = "compute/wait/communicate %"
+HOST_FIELDS = ("workers", "threads")
+UNITS = ((1.0, 1e3, "ms"), (600.0, 1.0, "s"), (math.inf, 1 / 60, "min"))
+"""Up to how many seconds a unit is used, the units per second, and its name."""
+WIDE_RANGE = 100
+"""Where the largest mean exceeds the smallest by more than this factor, each gets its own number of decimals."""
+RECORDED = "recorded"
+OPTIONAL = (SHARES, SENT, "gain %", "PI %", "efficiency %", RECORDED)
+"""Columns that are omitted on a narrow terminal, in this order."""
+DOUBT = "!"
+"""Marks a row whose time or speedup should not be trusted."""
+
+
+@dataclass(frozen=True)
+class RatioFormat:
+    """How the column of a ratio looks."""
+
+    field: str
+    """The attribute of a row that has it."""
+    heading: str
+    short: str
+    form: str
+    factor: float = 1
+
+
+RATIO_FORMATS = {
+    "speedup": RatioFormat("speedup", "speedup", "speedup", ".2f"),
+    "efficiency": RatioFormat("efficiency", "efficiency %", "eff %", ".0f", 100),
+    "PI": RatioFormat("improvement", "PI %", "PI %", ".1f"),
+    "gain": RatioFormat("gain", "gain %", "gain %", ".0f"),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, a short heading, and cells."""
+
+    name: str
+    short: str
+    cells: Sequence[str]
+    words: bool = False
+    """Whether it holds text, which is aligned left."""
+
+    def heading(self, broken: bool) -> str:
+        """Return the short heading; if `broken`, on several lines where it is wider than the cells."""
+        widest = max(map(len, self.cells), default=0)
+        return self.short.replace(" ", "\n") if broken and len(self.short) > widest else self.short
+
+
+def table_width(columns: Sequence[Column], gap: int, broken: bool) -> int:
+    """Return the width at which no cell wraps."""
+    lines = [(*column.cells, *column.heading(broken).splitlines()) for column in columns]
+    return sum(max(map(len, listed), default=0) + gap for listed in lines) - gap
+
+
+def comparison_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns that apply to these rows."""
+    alone = all(row.workers == 1 for row in rows)
+    found = [*setting_columns(rows), time_column(rows)]
+    found += _to_target(rows)
+    found += clock_columns(rows)
+    found += recorded_columns(rows)
+    if not alone:
+        found += [ratio_column(rows, name) for name in ("speedup", "efficiency", "PI")]
+    found.append(ratio_column(rows, "gain"))
+    if any(row.factor_against_cpu is not None for row in rows):
+        found.append(_column("factor against cpu", "× cpu", rows, lambda row: _number(row.factor_against_cpu, ".2f")))
+    found += metric_columns(rows)
+    if not alone:
+        found.append(
+            _column(SENT, SENT, rows, lambda row: byte_size(row.bytes_per_worker) if row.bytes_per_worker else NOTHING)
+        )
+        found.append(_column(SHARES, "c/w/c %", rows, _shares))
+    return found
+
+
+def setting_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return the workers, the fields in which the settings differ, and which one was selected."""
+    chosen = [_column("selected", "selected", rows, lambda row: "yes" if row.selected else "")]
+    return [_hosts(rows), *_fields(rows), *(chosen if any(row.selected for row in rows) else [])]
+
+
+def clock_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return whether times were measured or predicted, where some were predicted."""
+    if all(row.clock == clocks.MEASURED for row in rows):
+        return []
+    return [Column("clock", "clock", [_clock(row) for row in rows], words=True)]
+
+
+def recorded_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return which rows were recorded before a comparison, where some were."""
+
+    def when(row: Row) -> str:
+        return "now" if not row.reused else "before" if row.reused == len(row.runs) else f"{row.reused} before"
+
+    return [_column(RECORDED, RECORDED, rows, when)] if any(row.reused for row in rows) else []
+
+
+def _hosts(rows: Sequence[Row]) -> Column:
+    return _column(
+        "workers × threads" if any(row.threads for row in rows) else "workers",
+        "workers",
+        rows,
+        lambda row: (f"{row.workers} × {row.threads}" if row.threads else f"{row.workers}") + _doubt_mark(row, rows),
+    )
+
+
+def _doubt_mark(row: Row, rows: Sequence[Row]) -> str:
+    """Return a mark for a doubtful row, and as much space for the others if there is one."""
+    if not any(row.doubts for row in rows):
+        return ""
+    return f" {DOUBT}" if row.doubts else " " * (1 + len(DOUBT))
+
+
+def _fields(rows: Sequence[Row]) -> list[Column]:
+    names = [name for name in (rows[0].settings if rows else ()) if name not in HOST_FIELDS]
+
+    def field(name: str) -> Column:
+        cells = [NOTHING if is_meaningless(row, name) else field_value(row.settings[name]) for row in rows]
+        words = not all(isinstance(row.settings[name], int | float) for row in rows)
+        heading = name.replace("_", " ")
+        return Column(heading, heading, cells, words)
+
+    return [field(name) for name in names]
+
+
+def ratio_column(rows: Sequence[Row], name: str) -> Column:
+    """Return the values of a ratio, by its name in RATIO_FORMATS."""
+    ratio = RATIO_FORMATS[name]
+    return _column(
+        ratio.heading, ratio.short, rows, lambda row: _number(getattr(row, ratio.field), ratio.form, ratio.factor)
+    )
+
+
+def time_unit(longest: float) -> tuple[float, str]:
+    """Return a suitable unit for times up to this many seconds: how many make a second, and its name."""
+    return next((factor, unit) for limit, factor, unit in UNITS if longest < limit)
+
+
+def time_column(rows: Sequence[Row]) -> Column:
+    """Return the training times in one unit, predicted ones with their interval."""
+    return seconds_column("training time", "time", [row.seconds for row in rows], [row.interval for row in rows])
+
+
+def seconds_column(
+    name: str, short: str, spreads: Sequence[Spread], intervals: Sequence[Interval | None] | None = None
+) -> Column:
+    """Return times in a unit that suits the longest of them."""
+    factor, unit = time_unit(max((spread.mean for spread in spreads if spread.mean is not None), default=1.0))
+    return Column(f"{name}, {unit}", f"{short}, {unit}", spread_cells(spreads, factor, intervals=intervals))
+
+
+def _to_target(rows: Sequence[Row]) -> list[Column]:
+    """Return the training time to the target and its speedup, where there is a target."""
+    if all(row.experiment.training.target is None for row in rows):
+        return []
+    times = seconds_column("time to target", "target", [row.seconds_to_target for row in rows])
+    found = [replace(times, cells=[reached_by(row, text) for row, text in zip(rows, times.cells, strict=True)])]
+    if any(row.workers > 1 for row in rows):
+        found.append(
+            _column("speedup to target", "target speedup", rows, lambda row: _number(row.target_speedup, ".2f"))
+        )
+    return found
+
+
+def reached_by(row: Row, seconds: str) -> str:
+    """Return the time to the target, and how many runs of a setting reached it where not all did."""
+    count, runs = len(row.seconds_to_target.values), len(row.runs)
+    if count == runs:
+        return seconds
+    return f"{seconds} ({count} of {runs})" if count else "not reached"
+
+
+def metric_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return the final metrics, the loss only where there is no other; where a row was selected, on two parts."""
+    names = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    names = [name for name in names if name != "loss"] or names
+    part = common_part(rows)
+    if not any(row.selected for row in rows):
+        return [metric_column(name, part, [row.metrics.get(name, Spread()) for row in rows]) for name in names]
+    found = []
+    for name in names:
+        of_part = [row.metrics.get(name, Spread()) for row in rows]
+        of_test = [row.test_metrics.get(name, Spread()) for row in rows]
+        found += [metric_column(name, part, of_part, named=True), metric_column(name, "test", of_test, named=True)]
+    return found
+
+
+def common_part(rows: Sequence[Row]) -> str:
+    """Return the part of the data that the rows' metrics are about; "" where they are about several."""
+    parts = {row.part for row in rows if row.metrics} or {"test"}
+    return parts.pop() if len(parts) == 1 else ""
+
+
+def metric_column(name: str, part: str, spreads: Sequence[Spread], *, named: bool = False) -> Column:
+    """Return the values of a metric; on a terminal the heading has the part only if `named`."""
+    text = one_line(name.replace("_", " "))
+    scale, unit = metric_scale(name)
+    if unit:
+        text, cells = f"{text} {unit}", spread_cells(spreads, scale, 2)
+    else:
+        cells = [_metric_cell(name, spread) for spread in spreads]
+    full = f"{part} {text}".strip()
+    return Column(full, full if named else text, cells)
+
+
+def is_meaningless(row: Row, name: str) -> bool:
+    """Return whether a field does not apply: averaging for a single worker, or a virtual cluster that is not set."""
+    absent = name in (*CLUSTER_FIELDS, LAUNCHER) and row.settings[name] is None
+    return absent or (row.workers == 1 and name in MIXING_FIELDS)
+
+
+def _clock(row: Row) -> str:
+    return row.clock if row.calibrated else f"{row.clock}, uncalibrated"
+
+
+def _shares(row: Row) -> str:
+    if not row.shares:
+        return NOTHING
+    return "/".join(f"{row.shares.get(kind, 0.0) * 100:.0f}" for kind in ("compute", "wait", "communicate"))
+
+
+def spread_cells(
+    spreads: Sequence[Spread],
+    factor: float,
+    decimals: int | None = None,
+    intervals: Sequence[Interval | None] | None = None,
+) -> list[str]:
+    """Return means, deviations and intervals, all with the same number of decimals unless their range is wide."""
+    means = [abs(spread.mean * factor) for spread in spreads if spread.mean]
+    wide_range = bool(means) and max(means) > WIDE_RANGE * min(means)
+
+    def shown(one: Spread, interval: Interval | None) -> str:
+        if one.mean is None:
+            return NOTHING
+        places = (
+            decimals
+            if decimals is not None
+            else significant_decimals(one.mean * factor if wide_range else min(means, default=1))
+        )
+        text = f"{one.mean * factor:.{places}f}"
+        if one.deviation is not None:
+            text += f" ± {one.deviation * factor:.{places}f}"
+        if interval is not None:
+            text += f" [{interval[0] * factor:.{places}f}-{interval[1] * factor:.{places}f}]"
+        return text
+
+    return [shown(*pair) for pair in zip(spreads, intervals or [None] * len(spreads), strict=True)]
+
+
+def _metric_cell(name: str, one: Spread) -> str:
+    apart = f" ± {one.deviation:.2g}" if one.deviation is not None else ""
+    return f"{metric_value(name, one.mean)}{apart}"
+
+
+def _number(value: float | None, form: str, factor: float = 1) -> str:
+    return NOTHING if value is None else f"{value * factor:{form}}"
+
+
+def _column(name: str, short: str, rows: Sequence[Row], cell: Callable[[Row], str]) -> Column:
+    return Column(name, short, [cell(row) for row in rows])
+
+
+TIME_HEADINGS = SECONDS | KIND_SECONDS
+
+
+def chosen_columns(rows: Sequence[Row], names: Sequence[str]) -> list[Column]:
+    """Return the settings, the columns of these names, and which times were predicted, or recorded before."""
+    clocks = [*clock_columns(rows), *recorded_columns(rows)] if any(map(is_timed, names)) else []
+    return [*setting_columns(rows), *(_chosen_column(rows, name) for name in names), *clocks]
+
+
+def explain_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Return lines that say what columns are, or why they are empty."""
+    found = [f"{SECONDS[name]}: {EXPLAINED[name]}" for name in names if name in EXPLAINED]
+    for name in names:
+        part, _, metric = name.partition("_")
+        words = f"{part} {metric.replace('_', ' ')}"
+        if part not in PARTS or name in EXPLAINED or is_time(name):
+            continue
+        if not any(row_value(row, name).values for row in rows):
+            why = "it is not counted in these runs" if part == "train" else f"the runs have no {part} part"
+            found.append(f"no {words}: {why}")
+        elif part == "train" and not any("spread" in run.result for row in rows for run in row.runs):
+            found.append(f"{words}: on the batches of the last epoch, as they were trained on")
+    return found
+
+
+def row_value(row: Row, name: str) -> Spread:
+    """Return a number of a setting over its repeats; on the test part nothing, if another setting was selected."""
+    if name in RATIO_FORMATS:
+        return spread_of([getattr(row, RATIO_FORMATS[name].field)])
+    if name in row.metrics:
+        return row.metrics[name]
+    if row.selected is not None and name.startswith("test_"):
+        return row.test_metrics.get(name.removeprefix("test_"), Spread())
+    return spread_of(run_value(run, name) for run in row.runs)
+
+
+def _chosen_column(rows: Sequence[Row], name: str) -> Column:
+    if name == "seconds":
+        return time_column(rows)
+    if name in RATIO_FORMATS:
+        return ratio_column(rows, name)
+    spreads = [row_value(row, name) for row in rows]
+    if is_time(name):
+        return seconds_column(TIME_HEADINGS[name], TIME_HEADINGS[name], spreads)
+    part, _, metric = name.partition("_")
+    if part in PARTS and not any(name in row.metrics for row in rows):
+        return metric_column(metric, part, spreads, named=True)
+    return metric_column(name, common_part(rows), spreads)

@@ -1,0 +1,481 @@
+"""A table of text, in the forms that pages, terminals and Markdown need."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tenfold.common.files import short_path
+from tenfold.common.metric_table import main_metric
+from tenfold.common.part_names import PARTS
+from tenfold.experiment import FIELDS, SECTIONS
+from tenfold.reports import clocks, summary
+from tenfold.reports.differences import (
+    MIXING_FIELDS,
+    changed_fields,
+    describe_difference,
+    describe_settings,
+    differing_fields,
+)
+from tenfold.reports.formatting import (
+    CROSSVAL_TIME,
+    NOTHING,
+    ago,
+    count,
+    date_time,
+    duration,
+    field_value,
+    joined,
+    metric_value,
+    one_line,
+    plural,
+    short_title,
+)
+from tenfold.reports.rows import Row
+from tenfold.reports.tables import columns
+from tenfold.runs import Run
+from tenfold.runs.run import fold_name
+from tenfold.runs.store import CROSSVAL
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Headings and rows of text."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    totals: int = 0
+    """How many rows at the end are totals of those above; a terminal shows them apart, in bold."""
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown, without its title."""
+        lines = ["| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
+        return "\n".join(lines) + "\n"
+
+    def to_rich(self, words: int = 1, caption: str | None = None) -> "Table":
+        """Return the table for a terminal; the first `words` columns are aligned left, the others right."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=caption, caption_justify="left")
+        table.title, table.title_justify, table.title_style = self.title or None, "left", "bold"
+        for at, name in enumerate(self.columns):
+            table.add_column(Text(name), justify="left" if at < words else "right")
+        first_total = len(self.rows) - self.totals
+        for at, row in enumerate(self.rows):
+            if self.totals and at == first_total:
+                table.add_section()
+            table.add_row(*(Text(cell, style="bold" if at >= first_total else "") for cell in row))
+        return table
+
+
+CROSSED = ("folds", "workers")
+
+
+def make_crosstables(rows: Sequence[Row]) -> list[TextTable]:
+    """Return tables of the times and of each metric, for every combination of the other settings."""
+    if not rows or not set(CROSSED) <= set(rows[0].settings):
+        return []
+    cells = [columns.time_column(rows), *columns.metric_columns(rows)]
+    families: list[tuple[str, dict[str, Any]]] = []
+    for row in rows:
+        family = row.clock, {name: value for name, value in row.settings.items() if name not in CROSSED}
+        if family not in families and (row.workers > 1 or not any(name in MIXING_FIELDS for name in family[1])):
+            families.append(family)
+    found = []
+    for clock, other in families:
+        places = {
+            (row.settings["folds"], row.settings["workers"]): at
+            for at, row in enumerate(rows)
+            if row.clock == clock and _belongs(row, other)
+        }
+        if min(len({fold for fold, _ in places}), len({count for _, count in places})) < 2:
+            continue
+        for column in cells:
+            title = f"{column.name}, {clock}" if column is cells[0] else column.name
+            title = f"{title}, {clocks.INTERVAL}" if column is cells[0] and clock == clocks.PREDICTED else title
+            found.append(_crossed(joined(describe_settings(other), title), column, places))
+    return found
+
+
+def _belongs(row: Row, other: dict[str, Any]) -> bool:
+    """Return whether a row has these settings; a single worker matches every strategy."""
+    return all(
+        row.settings[name] == value or (row.workers == 1 and name in MIXING_FIELDS) for name, value in other.items()
+    )
+
+
+def _crossed(title: str, column: columns.Column, places: dict[tuple[int | None, int], int]) -> TextTable:
+    folds = sorted({fold for fold, _ in places}, key=lambda fold: fold or 0)
+    workers = sorted({count for _, count in places})
+    rows = [
+        (
+            plural(fold, "fold") if fold else "no folds",
+            *(column.cells[places[fold, count]] if (fold, count) in places else NOTHING for count in workers),
+        )
+        for fold in folds
+    ]
+    return TextTable(["", *(plural(count, "worker") for count in workers)], rows, title)
+
+
+MOST_METRICS = 2
+"""The list of runs has columns for at most this many metrics."""
+TITLE = "title and differences"
+LEFT_OUT = ("epochs", "when", "training", "status")
+"""Columns of the list of runs that a narrow terminal does without, in this order, and then without metrics."""
+LEAST_TITLE = 24
+"""Columns of a terminal below which titles are not folded, where others can be left out instead."""
+STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
+
+
+def run_summary_table(run: Run) -> Table:
+    """Return the results of a run, as `tenfold train` prints them."""
+    table = _grid()
+    table.add_row(f"run {run.id}", Text.assemble((short_title(run.title), "bold"), "  ", _status(run)))
+    for name, text in summary.result_rows(run) if run.readable else summary.score_rows(run):
+        table.add_row(name, Text(text, style="bold" if name.endswith("accuracy") else ""))
+    if run.tags:
+        table.add_row("tags", Text(" ".join(run.tags), style="magenta"))
+    if run.note:
+        table.add_row("note", Text(one_line(run.note)))
+    if run.problem:
+        table.add_row("problem", Text(one_line(run.problem), style="yellow"))
+    if ending := summary.describe_end(run):
+        table.add_row(run.status, _styled(run, "\n".join(one_line(line) for line in ending.splitlines())))
+    table.add_row("folder", Text(str(short_path(run.path)), overflow="fold"))
+    return table
+
+
+def evaluation_table(run: Run, data: str | None, part: str, samples: int, metrics: Mapping[str, float]) -> Table:
+    """Return the metrics of a run's model on some data, as `tenfold evaluate` prints them."""
+    table = _grid()
+    table.add_row(f"run {run.id}", Text(short_title(run.title), style="bold"))
+    whose = f"all of {data}" if part == "all" else f"{part} part of {data}" if data else f"its {part} part"
+    table.add_row("on", Text(f"{one_line(whose)}, {count(samples)} samples"))
+    for name, value in metrics.items():
+        table.add_row(one_line(name), Text(metric_value(name, value), style="bold"))
+    return table
+
+
+class RunsTable:
+    """One line for each run, with the fields that differ; a narrow terminal gets fewer columns."""
+
+    def __init__(self, runs: Sequence[Run], now: float | None = None) -> None:
+        self._runs, self._now = runs, now
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = self._columns()
+        for name in (*LEFT_OUT, *(column.name for column in reversed(columns[2:]))):
+            if _width(columns) > options.max_width:
+                columns = [column for column in columns if column.name != name]
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for column in columns:
+            least = None if column.name == TITLE else _widest(column)
+            justify: Literal["left", "right"] = "left" if column.name in (TITLE, "status", "when") else "right"
+            table.add_column(Text(column.name), justify=justify, no_wrap=column.name != TITLE, min_width=least)
+        for cells in zip(*(column.cells for column in columns), strict=True):
+            table.add_row(*cells)
+        yield table
+        yield Text(self._caption(), style="dim italic")
+
+    def _columns(self) -> "list[_Column]":
+        runs = self._runs
+        measured = {run.id: _final_metrics(run) for run in runs}
+        found = dict.fromkeys(name for measurement in measured.values() if (name := main_metric(measurement)))
+        scores = list(found)[:MOST_METRICS] or ["accuracy"]
+        differing = differing_fields([run for run in runs if run.readable])
+        return [
+            _Column("run", [Text(str(run.id)) for run in runs]),
+            _Column(TITLE, [_titled(run, differing) for run in runs]),
+            _Column("status", [_status(run) for run in runs]),
+            _Column("when", [Text(ago(run.created, self._now)) for run in runs]),
+            _Column("epochs", [Text(_epochs(run)) for run in runs]),
+            *(
+                _Column(one_line(name), [Text(metric_value(name, measured[run.id].get(name))) for run in runs])
+                for name in scores
+            ),
+            _Column("training", [Text(_training(run)) for run in runs]),
+        ]
+
+    def _caption(self) -> str:
+        runs = self._runs
+        unless = ", unless marked as predicted" if any(run.clock == clocks.PREDICTED for run in runs) else ""
+        caption = f"training: measured{unless}, without startup, evaluation and saving" if runs else "no runs yet"
+        if any(run.kind == CROSSVAL for run in runs):
+            caption += f"; {CROSSVAL_TIME}"
+        problems = (f"\nrun {run.id}: {one_line(run.problem)}" for run in runs if run.problem)
+        return caption + "".join(problems)
+
+
+class _Column(NamedTuple):
+    name: str
+    cells: list[Text]
+
+
+def _widest(column: _Column) -> int:
+    return max(len(column.name), *(len(cell) for cell in column.cells), 0)
+
+
+def _width(columns: Sequence[_Column]) -> int:
+    """Return how many columns of a terminal a table takes; its titles are folded where they are long."""
+    widths = [min(_widest(column), LEAST_TITLE) if column.name == TITLE else _widest(column) for column in columns]
+    return sum(widths) + 2 * (len(columns) - 1)
+
+
+def runs_table(runs: Sequence[Run], *, now: float | None = None) -> RunsTable:
+    """Return one line for each run, with the fields that differ, as `tenfold runs` prints them."""
+    return RunsTable(runs, now)
+
+
+def _final_metrics(run: Run) -> dict[str, float]:
+    """Return the final metrics of a run; for a fold, those of its validation part."""
+    found: dict[str, float] = run.result.get("crossval", {}).get("metrics", {}).get("validation") or run.metrics
+    return found
+
+
+def show_tables(run: Run) -> Group:
+    """Return all tables about one run, as `tenfold show` prints them."""
+    tables = [run_summary_table(run), experiment_table(run) if run.readable else recorded_table(run)]
+    if run.history:
+        tables.append(epochs_table(run).to_rich(words=0))
+    if (times := times_table(run)).rows:
+        tables.append(times.to_rich())
+    return Group(*(Padding(table, (0, 0, 1, 0)) for table in (*tables, origin_table(run))))
+
+
+def experiment_table(run: Run) -> Table:
+    """Return every field: first those that differ from the defaults, then the rest by section."""
+    table = _grid(title="experiment")
+    changed = changed_fields(run.experiment)
+    for key, value in changed.items():
+        table.add_row(key, Text(field_value(value), style="bold", overflow="fold"))
+    table.add_row("defaults", Text("all other fields" if changed else "all fields"))
+    flat = run.experiment.flat()
+    for section in SECTIONS:
+        rest = (
+            f"{key}={field_value(flat[key])}"
+            for key, (home, _) in FIELDS.items()
+            if home == section and key not in changed
+        )
+        table.add_row(f"  {section}", Text("  ".join(rest), style="dim"))
+    return table
+
+
+def recorded_table(run: Run) -> Table:
+    """Return the fields of an experiment that this version cannot read, as they were recorded."""
+    table = _grid(title="experiment, as recorded")
+    for name, fields in run.recorded_fields.items():
+        table.add_row(one_line(name), Text(field_value(fields), overflow="fold"))
+    return table
+
+
+def epochs_table(run: Run) -> TextTable:
+    """Return one line for each epoch, with its metrics, such as train_loss and test_accuracy."""
+    measured = dict.fromkeys(name for row in run.history for name in row)
+    names = [name for name in measured if name not in ("epoch", "step", "seconds")]
+    headings = (one_line(name.replace("_", " ")) for name in names)
+    rows = [
+        [count(row["epoch"]), count(row.get("step")), duration(row.get("seconds"))]
+        + [metric_value(name, row.get(name)) for name in names]
+        for row in run.history
+    ]
+    return TextTable(["epoch", "step", f"training, {run.clock}", *headings], rows, title="epochs")
+
+
+def times_table(run: Run) -> TextTable:
+    """Return a table of the time by kind."""
+    times = summary.times_by_kind(run)
+    total = sum(times.values())
+    rows = [
+        [summary.KIND_NAMES.get(kind, kind), duration(seconds), f"{seconds / total:.1%}"]
+        for kind, seconds in times.items()
+    ]
+    return TextTable(["spent on", "time", "share"], rows, title=f"time, {run.clock}")
+
+
+def origin_table(run: Run) -> Table:
+    """Return a table of when the run began, its command, the version of the code, and its files."""
+    table = _grid(title="origin")
+    ended = f", ended {date_time(run.ended)}" if run.ended is not None else ""
+    table.add_row("began", f"{date_time(run.created)}{ended}")
+    for key in ("command", "code"):
+        if run.facts.get(key):
+            table.add_row(key, Text(one_line(str(run.facts[key])), overflow="fold"))
+    files = sorted(path.name for path in run.path.iterdir()) if run.path.is_dir() else []
+    table.add_row("files", Text(", ".join(files) or "none", overflow="fold"))
+    return table
+
+
+def shards_table(run: Run) -> Table:
+    """Return how the training samples were divided among the replicas, with classes where there are few."""
+    shards = run.facts.get("shards", {})
+    samples, classes = shards.get("samples", []), shards.get("classes")
+    labels = [f"class {label}" for label in range(len(classes[0]))] if classes else []
+    rows = [
+        [str(replica), count(number), *map(count, classes[replica] if classes else ())]
+        for replica, number in enumerate(samples)
+    ]
+    total = f"{count(sum(samples))} samples"
+    caption = f"{total}, each exactly once" if shards.get("once") else f"{total}; NOT each exactly once"
+    if shards.get("once", False) is None:
+        caption = f"{total} of a stream in each epoch"
+    table = TextTable(["replica", "samples", *labels], rows, title=f"shards, {shards.get('kind', 'not recorded')}")
+    return table.to_rich(words=0, caption=caption)
+
+
+def _grid(title: str | None = None) -> Table:
+    """Return an empty table of names and values."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.title, table.title_justify, table.title_style = title, "left", "bold"
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    return table
+
+
+def _titled(run: Run, differing: Collection[str]) -> Text:
+    difference = describe_difference(run, differing) if run.readable else "cannot be read by this version"
+    parts = ("└ " if run.kind == "fold" else "", short_title(run.title), "  ", (difference, "dim"))
+    tags = "".join(f"  #{tag}" for tag in run.tags)
+    return Text.assemble(*parts, (tags if difference else tags[2:], "magenta"), overflow="fold")
+
+
+def _training(run: Run) -> str:
+    """Return the training time, marked where it is predicted."""
+    clock = f" {run.clock}" if run.clock == clocks.PREDICTED and run.seconds is not None else ""
+    return f"{duration(run.seconds)}{clock}"
+
+
+def _status(run: Run) -> Text:
+    return _styled(run, run.status)
+
+
+def _styled(run: Run, text: str) -> Text:
+    return Text(text, style=STATUS_STYLES.get(run.status, ""))
+
+
+def _epochs(run: Run) -> str:
+    done = run.result.get("epochs")
+    if not run.readable:
+        return NOTHING if done is None else str(done)
+    wanted = run.experiment.training.epochs
+    return str(wanted) if done == wanted else f"{NOTHING if done is None else done}/{wanted}"
+
+
+PART_NAMES = {"train": "training"}
+MODEL_USES = {
+    "best": "best model by validation",
+    "average": "average of all weights",
+    "vote": "vote of all models",
+}
+RecordedFold = dict[str, Any]
+"""An entry of `folds` in the result of a cross-validation."""
+
+
+def fold_tables(run: Run) -> Group:
+    """Return the tables of a cross-validation for a terminal."""
+    shown: list[Table | Text] = []
+    if run.result.get("folds"):
+        shown.append(folds_table(run).to_rich(caption=_took(run)))
+        shown += [Text(line, style="red", overflow="fold") for line in failed_folds(run)]
+    models = models_table(run)
+    if models.rows:
+        shown.append(models.to_rich())
+    return Group(*(Padding(one, (0, 0, 1, 0)) for one in shown))
+
+
+def folds_table(run: Run) -> TextTable:
+    """Return one line for each fold, then the mean, the standard deviation and the 95% interval."""
+    folds: list[RecordedFold] = run.result["folds"]
+    scored = [(part, name) for name in shown_metrics(run) for part in PARTS]
+    rows = [_line(fold, scored) for fold in folds]
+    spread = run.result.get("spread", {})
+    for word, text in (("mean", _mean), ("deviation", _deviation), ("95% interval", mean_interval)):
+        if spread:
+            cells = [text(name, spread.get(part, {}).get(name, {})) for part, name in scored]
+            rows.append([word, "", *cells, "", "", ""])
+    names = [f"{PART_NAMES.get(part, part)} {one_line(name)}" for part, name in scored]
+    columns = ["fold", "run", *names, "samples", f"training, {run.clock}", "threads"]
+    return TextTable(columns, rows, totals=len(rows) - len(folds))
+
+
+def models_table(run: Run) -> TextTable:
+    """Return how the models of the folds do on the test part, used in three ways."""
+    folds, found = run.result.get("folds") or [], run.result.get("models") or {}
+    scored = {key: found[key]["metrics"] for key in MODEL_USES if found.get(key, {}).get("metrics")}
+    names = [name for name in shown_metrics(run) if any(name in metrics for metrics in scored.values())]
+    rows = []
+    for key, metrics in scored.items():
+        which = f", {name_of(folds[found[key]['fold'] - 1])}" if key == "best" else ""
+        rows.append([f"{MODEL_USES[key]}{which}", *(metric_value(name, metrics.get(name)) for name in names)])
+    return TextTable(["on the test part", *map(one_line, names)], rows)
+
+
+def failed_folds(run: Run) -> list[str]:
+    """Return one line for each failed fold, with the reason."""
+    folds: list[RecordedFold] = run.result.get("folds") or []
+    return [
+        f"{name_of(fold)}: {one_line((fold['error'] or 'no error message').splitlines()[0])}"
+        for fold in folds
+        if fold["status"] == "failed"
+    ]
+
+
+def shown_metrics(run: Run) -> list[str]:
+    """Return the metrics to show; the loss only where there is no other."""
+    names = list(run.result.get("spread", {}).get("validation", {})) or list(run.metrics)
+    return [name for name in names if name != "loss"] or names
+
+
+def name_of(fold: RecordedFold) -> str:
+    """Return the name of a fold of a result."""
+    return fold_name(fold["fold"], fold["repeat"], fold["node"])
+
+
+def mean_interval(name: str, spread: dict[str, Any]) -> str:
+    """Return the 95% interval of a mean over the folds."""
+    if spread.get("low") is None or spread.get("high") is None:
+        return NOTHING
+    return f"{metric_value(name, spread['low'])} – {metric_value(name, spread['high'])}"
+
+
+def fold_mean_note(run: Run, metric: str) -> str:
+    """Return the number of folds and the 95% interval of a mean over them; empty for a run without folds."""
+    if not run.result.get("folds"):
+        return ""
+    around = mean_interval(metric, run.result.get("spread", {}).get("validation", {}).get(metric, {}))
+    finished = sum(fold["status"] == "finished" for fold in run.result["folds"])
+    interval = f", 95% interval {around}" if around != NOTHING else ""
+    return f"mean over {plural(finished, 'fold')}{interval}"
+
+
+def _line(fold: RecordedFold, scored: Sequence[tuple[str, str]]) -> list[str]:
+    number = NOTHING if fold["run"] is None else str(fold["run"])
+    scores = [metric_value(name, fold["metrics"].get(part, {}).get(name)) for part, name in scored]
+    samples = f"{count(fold['train_samples'])} + {count(fold['validation_samples'])}"
+    trained = "failed" if fold["status"] == "failed" else duration(fold["seconds"])
+    return [name_of(fold), number, *scores, samples, trained, str(fold["threads"])]
+
+
+def _mean(name: str, spread: dict[str, Any]) -> str:
+    return metric_value(name, spread.get("mean"))
+
+
+def _deviation(name: str, spread: dict[str, Any]) -> str:
+    return metric_value(name, spread.get("std"))
+
+
+def _took(run: Run) -> str:
+    mode = str(run.result.get("mode", "")).replace("-", " ")
+    took = f"; {duration(run.seconds)} {run.clock}, training time of the busiest core"
+    return mode + (took if run.seconds is not None else "")

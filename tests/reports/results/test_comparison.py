@@ -1,0 +1,388 @@
+"""What is said of settings side by side, against rows computed by hand."""
+
+import csv
+import io
+import json
+import math
+import re
+from itertools import product
+
+import pytest
+from made_runs import FACTS, make_run, read_run
+
+from tenfold.errors import ExperimentError
+from tenfold.experiment import Experiment
+from tenfold.reports.display import as_plain_text
+from tenfold.reports.plots import scaling_plots
+from tenfold.reports.plots.charts import PlotStyles
+from tenfold.reports.results.comparison import Comparison, Spread
+from tenfold.reports.rows import choose_rows, make_rows, notable_rows, pareto_front
+from tenfold.reports.tables import columns
+from tenfold.runs import Metric, Recorder, Store
+
+OTHER_TIMES = {"evaluate": 1.0, "start": 2.0, "save": 0.5}
+CORES = {**FACTS, "machine": {**FACTS["machine"], "cpu": {"budget": 4}}}
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """Record runs with these results, without events."""
+
+    def make(seconds, accuracy=0.9, *, times=None, status="finished", sent=0, metrics=None, **fields):
+        result = {
+            "seconds": seconds,
+            "metrics": {"loss": 0.5, "accuracy": accuracy} if metrics is None else metrics,
+            "threads": 1,
+            "times": times or {"compute": 0.6 * seconds, "wait": 0.3 * seconds, "communicate": 0.1 * seconds},
+            "bytes_moved": sent,
+        }
+        known = result if status == "finished" else {}
+        return make_run(tmp_path, empty=True, kind="compare", facts=CORES, status=status, result=known, **fields)
+
+    return make
+
+
+@pytest.fixture
+def scaled(measured):
+    """One, two and eight workers on four cores, two repeats each: 10, 4 and 20 s."""
+    one = [measured(9.0), measured(11.0, seed=1)]
+    two = [measured(3.0, 0.8, workers=2, sent=1024), measured(5.0, 0.9, workers=2, sent=1024, seed=1)]
+    eight = [measured(20.0, 0.7, workers=8), measured(20.0, 0.7, workers=8, seed=1)]
+    return Comparison([one[0], two[0], eight[0], one[1], two[1], eight[1]])
+
+
+@pytest.fixture
+def validated(tmp_path):
+    """Two learning rates with two repeats; the first is better on the test part, the second on validation."""
+    store = Store(tmp_path / "validated")
+
+    def make(lr, seed, validation, test):
+        number = store.create(Experiment(lr=lr, seed=seed, validation_fraction=0.2), kind="compare", facts=CORES)
+        recorder = Recorder(store, number)
+        for epoch, value in enumerate((0.1, validation)):
+            for part, name in (("validation", "accuracy"), ("train", "epoch_accuracy")):
+                recorder(Metric(at=0.0, name=name, value=value, part=part, step=epoch, epoch=epoch, seconds=1.0))
+        times = {"data": 0.5, "compute": 1.5, "wait": 0.5, "communicate": 0.5} | OTHER_TIMES
+        result = {"seconds": 3.0, "part": "test", "metrics": {"accuracy": test}, "times": times}
+        recorder.close(result=result, status="finished")
+        return read_run(store, number)
+
+    return Comparison(
+        [make(*one) for one in ((0.1, 0, 0.5, 0.91), (0.2, 0, 0.8, 0.71), (0.1, 1, 0.6, 0.93), (0.2, 1, 0.6, 0.73))]
+    )
+
+
+def shown(renderable, width=120):
+    return as_plain_text(renderable, width)
+
+
+class TestRows:
+    def test_repeats_make_one_row_with_mean_and_deviation(self, scaled):
+        one, two, eight = scaled.rows
+        assert [row.seconds.mean for row in scaled.rows] == [10.0, 4.0, 20.0]
+        assert two.seconds.deviation == pytest.approx(math.sqrt(2))
+        assert two.accuracy.mean == pytest.approx(0.85)
+        assert [[run.id for run in row.runs] for row in (one, two, eight)] == [[1, 2], [3, 4], [5, 6]]
+
+    def test_speedup_efficiency_improvement_and_gain(self, scaled):
+        assert [row.speedup for row in scaled.rows] == [1.0, 2.5, 0.5]
+        assert [row.improvement for row in scaled.rows] == [0.0, 60.0, -100.0]
+        assert [row.gain for row in scaled.rows] == [200.0, 500.0, 100.0]
+        assert [row.cores for row in scaled.rows] == [1, 2, 4]
+        assert [row.efficiency for row in scaled.rows] == [1.0, 1.25, 0.125]
+
+    def test_the_spread_of_both_times_makes_that_of_the_speedup(self, scaled):
+        one, two = scaled.rows[:2]
+        relative = math.hypot(math.sqrt(2) / 10, math.sqrt(2) / 4)
+        assert two.speedup_deviation == pytest.approx(2.5 * relative)
+        assert one.speedup_deviation is None
+
+    def test_shares_of_the_training_time(self, scaled):
+        assert scaled.rows[1].shares == pytest.approx({"data": 0.0, "compute": 0.6, "wait": 0.3, "communicate": 0.1})
+        assert scaled.rows[1].bytes_per_worker == 1024
+
+    def test_one_worker_is_the_baseline_of_every_strategy_but_not_of_another_rate(self, measured):
+        runs = [measured(8.0), measured(4.0, workers=2, strategy="ring"), measured(2.0, workers=2, lr=0.5)]
+        assert [row.speedup for row in make_rows(runs)] == [1.0, 2.0, None]
+
+    def test_of_several_baselines_the_one_on_the_most_alike_machine_counts(self, measured):
+        two, one = {"pin": "compact"}, {"pin": "none"}
+        runs = [measured(12.0, **one), measured(6.0, **two), measured(3.0, workers=2, **two)]
+        assert [row.speedup for row in make_rows(runs)] == [1.0, 1.0, 2.0]
+
+    def test_what_one_worker_cannot_do_makes_no_setting(self, measured):
+        rows = make_rows([measured(8.0), measured(4.0, workers=2, strategy="ring", sync_every=4)])
+        assert [row.settings for row in rows] == [{"workers": 1}, {"workers": 2}]
+        assert [row.label for row in rows] == ["1 worker", "2 workers"]
+
+    def test_runs_that_did_not_finish_have_a_row_without_numbers(self, measured):
+        rows = make_rows([measured(8.0), measured(0.0, status="failed", workers=2)])
+        assert (rows[1].seconds.mean, rows[1].speedup, rows[1].gain, rows[1].shares) == (None, None, None, {})
+        assert rows[0].gain == 100.0
+
+    def test_a_spread_of_nothing_and_of_one(self):
+        assert (Spread().mean, Spread().deviation) == (None, None)
+        assert (Spread((2.0,)).mean, Spread((2.0,)).deviation) == (2.0, None)
+
+    def test_numbers_that_are_none_are_left_out(self, measured):
+        row = make_rows([measured(1.0, math.nan), measured(1.0, 0.5, seed=1)])[0]
+        assert row.accuracy.values == (0.5,)
+
+
+class TestTable:
+    def test_columns_and_cells(self, scaled):
+        names, rows = scaled.cells()
+        assert names[:2] == ["workers × threads", "training time, s"]
+        assert "strategy" not in names
+        assert rows[1] == ["2 × 1 !", "4.00 ± 1.41", "2.50", "125", "60.0", "500", "85.00 ± 7.07", "1 KiB", "60/30/10"]
+
+    @pytest.mark.parametrize(
+        ("seconds", "unit", "cell"), [(0.25, "ms", "250"), (30, "s", "30.0"), (720, "min", "12.0")]
+    )
+    def test_times_have_one_unit(self, measured, seconds, unit, cell):
+        names, rows = Comparison([measured(seconds), measured(seconds, workers=2)]).cells()
+        assert (names[1], rows[0][1]) == (f"training time, {unit}", cell)
+
+    def test_what_one_worker_cannot_do_is_a_dash(self, measured):
+        runs = [measured(8.0), *(measured(4.0, workers=2, strategy=name) for name in ("ring", "gossip"))]
+        assert [row[1] for row in Comparison(runs).cells()[1]] == ["–", "ring", "gossip"]
+
+    def test_without_workers_to_compare_there_is_no_speedup(self, measured):
+        comparison = Comparison([measured(1.0, lr=0.1), measured(2.0, lr=0.2)])
+        assert comparison.cells()[0] == ["workers × threads", "lr", "training time, s", "gain %", "test accuracy %"]
+        assert "add workers 1" not in str(comparison.lines())
+
+    def test_without_one_worker_it_says_what_to_add(self, measured):
+        comparison = Comparison([measured(1.0, workers=2), measured(2.0, workers=4)])
+        assert any("no run has one worker: add workers 1" in note for note in comparison.lines())
+        other = Comparison([measured(1.0, lr=0.5), measured(2.0, workers=4)])
+        assert any("no run with one worker has the same settings" in note for note in other.lines())
+
+    def test_without_classes_the_loss_and_with_own_metrics_these(self, measured):
+        alone = Comparison([measured(1.0, metrics={"loss": 0.25}), measured(2.0, metrics={"loss": 0.5}, lr=1)])
+        assert (alone.cells()[0][-1], alone.cells()[1][0][-1]) == ("test loss", "0.2500")
+        own = Comparison([measured(1.0, metrics={"loss": 0.25, "mae": 3.0}), measured(2.0, metrics={}, lr=1)])
+        assert (own.cells()[0][-1], [row[-1] for row in own.cells()[1]]) == ("test mae", ["3.0000", "–"])
+
+    def test_failures_are_told_by_reason(self, measured):
+        notes = Comparison([measured(1.0)], {"a": "too small", "b": "too small", "c": "broken"}).lines()
+        assert notes[-2:] == ["failed: a | b: too small", "failed: c: broken"]
+
+
+class TestOutputs:
+    @pytest.fixture
+    def usual(self, measured):
+        """The widest usual case: three digits of time and deviation, long strategies, repeats."""
+        runs = [measured(123.4 + seed, 0.98 + seed / 100, seed=seed) for seed in (0, 1)]
+        for workers in (2, 4):
+            for strategy in ("hopping-ring", "allreduce"):
+                for every in (1, 16):
+                    fields = {"workers": workers, "strategy": strategy, "sync_every": every, "sent": 5e6}
+                    runs += [measured(50.0 + seed * workers, 0.97 + seed / 200, seed=seed, **fields) for seed in (0, 1)]
+        return Comparison(runs)
+
+    @pytest.mark.parametrize("width", [100, 120])
+    def test_no_cell_breaks_and_none_is_missing(self, usual, width):
+        text = shown(usual, width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "omitted" not in text
+        lines = [line.split() for line in text.splitlines()]
+        for row in usual.cells()[1]:
+            assert " ".join(row).split() in lines
+
+    def test_a_narrow_terminal_leaves_out_what_it_says(self, usual):
+        text = shown(usual, 80)
+        assert "omitted, as the terminal is narrow: compute/wait/communicate %, sent" in text
+        assert "c/w/c" not in text
+        assert "hopping-ring" in text
+
+    def test_print_is_plain_text(self, usual, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "120")
+        assert "\x1b" not in str(usual)
+        assert str(usual).splitlines()[0].split()[:2] == ["workers", "strategy"]
+        assert "measured" in str(usual)
+        assert repr(usual) == "<Comparison of 9 settings in 18 runs>"
+
+    def test_html_for_notebooks_is_escaped(self, measured):
+        runs = [measured(1.0, model="<b>:x"), measured(2.0, model="<i>:x")]
+        text = Comparison(runs)._repr_html_()
+        assert "&lt;b&gt;:x" in text
+        assert "<b>" not in text
+        assert text.count("<tr>") == 3
+
+    def test_csv(self, scaled):
+        rows = list(csv.DictReader(io.StringIO(scaled.to_csv())))
+        assert [row["workers"] for row in rows] == ["1", "2", "8"]
+        assert [float(row["speedup"]) for row in rows] == [1.0, 2.5, 0.5]
+        assert rows[1]["runs"] == "3 4"
+        assert float(rows[1]["seconds_deviation"]) == pytest.approx(math.sqrt(2))
+
+    def test_json(self, scaled):
+        read = json.loads(Comparison(scaled.runs, {"x": "broken"}).to_json())
+        assert read["failed"] == {"x": "broken"}
+        assert [row["improvement"] for row in read["rows"]] == [0.0, 60.0, -100.0]
+
+    def test_markdown(self, scaled):
+        lines = scaled.to_markdown().splitlines()
+        assert len(lines) == 5
+        assert len({line.count("|") for line in lines}) == 1
+        assert "4.00 ± 1.41" in lines[3]
+
+    def test_a_loss_that_differs_is_not_mixed_up_with_the_loss_that_came_out(self, measured):
+        record = Comparison([measured(1.0, loss="mse"), measured(1.0, loss="l1")]).records()[0]
+        assert (record["loss_setting"], record["loss"]) == ("mse", 0.5)
+
+    def test_report_writes_a_page(self, scaled, tmp_path):
+        assert "3 settings compared" in scaled.report(tmp_path / "page.html").read_text()
+
+    def test_nothing_to_compare(self):
+        assert Comparison([]).rows == []
+        assert Comparison([]).to_markdown().startswith("| workers")
+
+
+class TestSelection:
+    def test_the_best_are_beaten_by_none(self, measured):
+        points = [(1.0, 0.5), (2.0, 0.9), (3.0, 0.8), (4.0, 0.95), (2.0, 0.7)]
+        rows = make_rows([measured(*point, lr=at + 1) for at, point in enumerate(points)])
+        assert [row.settings["lr"] for row in pareto_front(rows)] == [1, 2, 4]
+
+    def test_drawn_are_one_worker_the_fastest_and_the_most_accurate(self, measured):
+        runs = [measured(99.0, 0.1), *(measured(at, at / 20, workers=2, lr=at) for at in range(1, 11))]
+        kept = [row.settings["lr"] for row in choose_rows(make_rows(runs), 5)]
+        assert kept == [None, 1, 2, 9, 10]
+        assert len(choose_rows(make_rows(runs[:4]), 5)) == 4
+
+    def test_telling_are_the_fastest_the_slowest_and_the_idlest(self, scaled, measured):
+        idle = measured(6.0, workers=4, times={"compute": 1.0, "wait": 5.0})
+        found = notable_rows(make_rows([*scaled.runs, idle]))
+        assert [(why, row.workers) for why, row in found] == [
+            ("the fastest", 2),
+            ("the slowest", 8),
+            ("computes for the smallest share of its time", 4),
+        ]
+        assert notable_rows([]) == []
+
+
+class TestPlots:
+    def test_speedup_has_a_line_for_each_family(self, measured):
+        runs = [measured(8.0)]
+        for workers in (2, 4):
+            runs += [measured(8 / workers, workers=workers, strategy=name) for name in ("ring", "gossip")]
+        rows = make_rows(runs)
+        found = scaling_plots.scaling_curves(rows, PlotStyles(rows))
+        assert [(name, [row.workers for row in group]) for name, _, group in found] == [
+            ("ring", [2, 4]),
+            ("gossip", [2, 4]),
+        ]
+        for chart in (
+            scaling_plots.speedup_plot(rows, PlotStyles(rows)),
+            scaling_plots.efficiency_plot(rows, PlotStyles(rows)),
+        ):
+            assert "measured" in chart.title
+            assert [line.label for line in chart.lines if not line.reference] == ["ring", "gossip"]
+            assert chart.lines[1].x == [1, 2, 4]
+            assert chart.lines[1].notes[1].startswith("ring\n2 workers: ")
+
+    def test_only_the_highest_of_many_lines(self, measured):
+        runs = [measured(8.0)]
+        runs += [measured(8 / at, workers=2, sync_every=at) for at in range(1, scaling_plots.MOST_LINES + 4)]
+        rows = make_rows(runs)
+        names = [name for name, _, _ in scaling_plots.scaling_curves(rows, PlotStyles(rows))]
+        assert names == [f"sync every {at}" for at in range(4, scaling_plots.MOST_LINES + 4)]
+
+    def test_no_workers_no_scaling(self, measured):
+        rows = make_rows([measured(1.0, lr=0.1), measured(2.0, lr=0.2)])
+        assert scaling_plots.speedup_plot(rows, PlotStyles(rows)) is None
+        assert scaling_plots.efficiency_plot(rows, PlotStyles(rows)) is None
+        chart = scaling_plots.tradeoff_plot(rows, PlotStyles(rows))
+        assert chart.x_label == "training time (s, measured)"
+        assert [line.notes[0].partition("\n")[0] for line in chart.lines] == ["lr 0.1", "lr 0.2"]
+
+    def test_every_accuracy_is_in_percent(self, measured):
+        scores = ({"balanced_accuracy": 0.5}, {"balanced_accuracy": 0.75})
+        rows = make_rows([measured(1.0, metrics=one, lr=at + 1) for at, one in enumerate(scores)])
+        chart = scaling_plots.tradeoff_plot(rows, PlotStyles(rows))
+        assert (chart.title, chart.unit) == ("balanced_accuracy (%)", "%")
+        assert [line.y for line in chart.lines] == [[50.0], [75.0]]
+
+    def test_one_setting_has_no_tradeoff(self, measured):
+        rows = make_rows([measured(1.0), measured(2.0, seed=1)])
+        assert scaling_plots.tradeoff_plot(rows, PlotStyles(rows)) is None
+
+    def test_looks_tell_strategy_rest_and_workers_apart(self, measured):
+        grid = product((2, 4), ("ring", "gossip"), (1, 4))
+        runs = [measured(1.0)]
+        runs += [measured(1.0, workers=many, strategy=name, sync_every=every) for many, name, every in grid]
+        rows = make_rows(runs)
+        styles = [PlotStyles(rows).style(row) for row in rows]
+        assert len(set(styles)) == len(rows)
+        assert len({style.color for style in styles[1:]}) == 2
+        assert styles[0].color not in {style.color for style in styles[1:]}
+        assert len({style.marker for style in styles}) == 3
+        assert len({(style.color, style.dashes) for style in styles}) == len(rows)
+        names = [PlotStyles(rows).legend_name(row) for row in rows]
+        assert names[:3] == ["1 worker", "ring, sync every 1", "ring, sync every 4"]
+        assert [name for _, name in PlotStyles(rows).marker_keys()] == ["1 worker", "2 workers", "4 workers"]
+
+
+def test_a_heading_breaks_only_where_cells_are_narrow():
+    narrow, broad = columns.Column("a b", "sync every", ("1",)), columns.Column("a b", "time, s", ("10.0 ± 10.0",))
+    assert narrow.heading(broken=True) == "sync\nevery"
+    assert narrow.heading(broken=False) == "sync every"
+    assert broad.heading(broken=True) == "time, s"
+    assert columns.table_width([narrow, broad], 2, broken=True) == 5 + 2 + 11
+
+
+def test_columns_can_be_chosen_by_part_and_by_time(validated):
+    names = ["train_accuracy", "validation_accuracy", "test_accuracy", "seconds_without_averaging"]
+    names += ["seconds", "seconds_with_evaluation", "seconds_in_all", "start_seconds", "gain"]
+    table = validated.with_columns(*names)
+    headings, rows = table.cells()
+    assert headings[2:] == [
+        *("train accuracy %", "validation accuracy %", "test accuracy %", "time without averaging, s"),
+        *("training time, s", "time with evaluation, s", "time in all, s", "startup, s", "gain %"),
+    ]
+    times = ["2.00 ± 0.00", "3.00 ± 0.00", "4.00 ± 0.00", "6.50 ± 0.00", "2.00 ± 0.00", "100"]
+    assert rows[0][2:] == ["55.00 ± 7.07", "55.00 ± 7.07", "92.00 ± 1.41", *times]
+    record = json.loads(table.to_json())["rows"][0]
+    assert (record["validation_accuracy"], record["seconds_in_all"]) == pytest.approx((0.55, 6.5))
+    assert "time in all: startup, training, evaluation and saving" in table.lines()
+    assert not any("c/w/c" in line for line in table.lines())
+    assert "no validation loss: the runs have no validation part" in validated.with_columns("validation_loss").lines()
+    with pytest.raises(ExperimentError, match=r"unknown column 'acc'.* known: seconds, seconds_without_averaging"):
+        validated.with_columns("acc")
+
+
+def test_the_best_on_validation_is_selected_and_alone_shows_the_test_part(validated, tmp_path):
+    chosen = validated.select()
+    assert validated.selected is None
+    assert chosen.selected.settings == {"lr": 0.2}
+    headings, rows = chosen.cells()
+    parts = [headings.index(f"{part} accuracy %") for part in ("validation", "test")]
+    assert [[row[at] for at in parts] for row in rows] == [["55.00 ± 7.07", "–"], ["70.00 ± 14.14", "72.00 ± 1.41"]]
+    records = json.loads(chosen.to_json())["rows"]
+    assert [(record["selected"], record["test_accuracy"]) for record in records] == [
+        (False, None),
+        (True, pytest.approx(0.72)),
+    ]
+    assert "accuracy" not in records[0]
+    said = "selected: lr 0.2, the best on the validation part (accuracy 70.00%); accuracy 72.00% on the test part"
+    assert said in chosen.lines()
+    page = chosen.report(tmp_path / "page.html").read_text()
+    assert said in page
+    assert not {"92.00%", "91.00%", "93.00%", "0.91", "0.93"} & set(re.findall(r"[\d.]+%?", page))
+    assert chosen.with_columns("test_accuracy").cells()[1][0][-1] == "–"
+
+
+def test_without_a_validation_part_nothing_is_selected(scaled):
+    with pytest.raises(ExperimentError, match="set validation_fraction"):
+        scaled.select()
+
+
+def test_trainings_and_cross_validations_side_by_side_name_no_single_part(measured):
+    runs = [measured(8.0), measured(4.0, folds=3)]
+    runs[1].result["part"] = "validation"
+    comparison = Comparison(runs)
+    assert "accuracy %" in comparison.cells()[0]
+    assert any("on the folds left out of training" in line for line in comparison.lines())
+    assert comparison.crosstables() == []

@@ -1,0 +1,153 @@
+"""What is compared with what, and which numbers are doubtful."""
+
+import pytest
+from made_runs import make_run, make_virtual_run
+
+from tenfold.reports.pages.run_pages import render_report
+from tenfold.reports.related_runs import find_baseline
+from tenfold.reports.results.comparison import Comparison
+from tenfold.reports.rows import is_clearly_faster, make_rows, pareto_front, rows_metric
+
+SHORT = {"steps_per_epoch": 20, "epochs": 1}
+IDLE, BUSY = ({"before": load, "after": 0.5, "cores": 2} for load in (0.5, 3.0))
+
+
+@pytest.fixture
+def timed(tmp_path):
+    def make(seconds, *, load=IDLE, metrics=None, threads=1, **fields):
+        result = {"seconds": seconds, "load": load, "threads": threads}
+        if metrics is not None:
+            result["metrics"] = metrics
+        return make_run(tmp_path, result=result, **SHORT, **fields)
+
+    return make
+
+
+class TestDoubts:
+    def test_a_speedup_that_the_cores_explain_is_trusted(self, timed):
+        rows = make_rows([timed(8.0), timed(3.6, workers=2)])
+        assert [row.doubts for row in rows] == [(), ()]
+
+    def test_one_worker_may_gain_little_from_its_threads(self, timed):
+        rows = make_rows([timed(8.0, threads=2), timed(5.0, workers=2)])
+        assert [row.doubts for row in rows] == [(), ()]
+        assert rows[1].efficiency == pytest.approx(1.6)
+
+    def test_a_speedup_far_above_the_cores_is_marked(self, timed):
+        comparison = Comparison([timed(8.0), timed(0.4, workers=2)])
+        assert [row.doubts for row in comparison.rows] == [(), ("speedup",)]
+        assert [row[0] for row in comparison.cells()[1]] == ["1 × 1  ", "2 × 1 !"]
+        assert any(line.startswith("! the speedup exceeds 115% of the cores") for line in comparison.lines())
+        assert comparison.records()[1]["doubts"] == "speedup"
+
+    def test_a_time_on_a_busy_machine_is_marked(self, timed):
+        comparison = Comparison([timed(8.0, load=BUSY), timed(4.0, workers=2)])
+        assert [row.doubts for row in comparison.rows] == [("load",), ()]
+        assert any("other programs were running" in line for line in comparison.lines())
+
+    def test_the_page_marks_them_and_has_no_such_headline(self, timed):
+        page = render_report([timed(8.0), timed(0.4, workers=2)])
+        assert page.count('<tr class="doubtful">') == 1
+        assert "the speedup exceeds 115% of the cores" in page
+        assert "highest speedup" not in page
+
+    def test_a_slowdown_is_no_headline_but_a_sentence(self, timed):
+        page = render_report([timed(4.0), timed(8.0, workers=2)])
+        assert "highest speedup" not in page
+        assert "no setting with several workers is faster than one worker" in page
+
+
+class TestBaseline:
+    def test_a_launched_run_is_compared_with_a_serial_one(self, timed):
+        rows = make_rows([timed(8.0), timed(4.0, workers=2, distribute="scatter", on_failure="continue")])
+        assert [row.speedup for row in rows] == [1.0, 2.0]
+
+    def test_a_batch_size_that_follows_from_the_workers_is_no_difference(self, timed):
+        runs = [timed(8.0), timed(1.0, workers=16), timed(0.9, workers=16, batch_size=24)]
+        rows = make_rows(runs)
+        assert [row.speedup for row in rows] == [1.0, 8.0, None]
+        assert [row.label for row in make_rows(runs[:2])] == ["1 worker", "16 workers"]
+
+    def test_what_is_learned_must_be_the_same(self, timed):
+        rows = make_rows([timed(8.0), timed(4.0, workers=2, batch_size=32)])
+        assert rows[1].speedup is None
+
+    def test_runs_that_stopped_at_different_epochs_are_compared_by_sample(self, tmp_path):
+        def run(seconds, epochs, **fields):
+            result = {"seconds": seconds, "samples": epochs * 60_000, "stopped_early": epochs < 4}
+            return make_run(tmp_path, steps_per_epoch=20, epochs=4, patience=1, result=result, **fields)
+
+        stopped = Comparison([run(8.0, 4), run(1.0, 1, workers=2)])
+        assert [row.speedup for row in stopped.rows] == pytest.approx([1.0, 2.0])
+        assert stopped.rows[1].improvement == pytest.approx(50)
+        assert any("are of times per sample" in line for line in stopped.lines())
+        assert find_baseline(stopped.runs[1]).speedup == pytest.approx(2.0)
+        assert "over one worker, run 1, per sample" in render_report(stopped.runs[1:])
+        whole = Comparison([run(8.0, 4, lr=0.5), run(4.0, 4, workers=2, lr=0.5)])
+        assert [row.speedup for row in whole.rows] == [1.0, 2.0]
+        assert not any("per sample" in line for line in whole.lines())
+
+    def test_efficiency_on_a_virtual_cluster_is_per_node(self, tmp_path):
+        runs = [make_virtual_run(tmp_path, **SHORT), make_virtual_run(tmp_path, workers=16, **SHORT)]
+        rows = make_rows(runs)
+        assert [row.cores for row in rows] == [1, 16]
+        assert rows[1].efficiency == pytest.approx(rows[1].speedup / 16)
+
+    def test_a_single_run_finds_its_baseline_in_the_store(self, timed):
+        alone, other = timed(8.0), timed(8.0, lr=0.5)
+        two = timed(4.0, workers=2)
+        found = find_baseline(two)
+        assert found is not None
+        assert (found.run.id, found.speedup, found.doubts) == (alone.id, 2.0, ())
+        assert find_baseline(alone) is None
+        assert find_baseline(timed(4.0, workers=2, lr=0.25)) is None
+        assert f"over one worker, run {alone.id}" in render_report([two])
+        assert "doubtful: the machine" in render_report([timed(4.0, workers=2, load=BUSY)])
+        assert other.id != alone.id
+
+    def test_a_virtual_page_names_the_link_and_the_speedup(self, tmp_path):
+        make_virtual_run(tmp_path, link="1gbe", **SHORT)
+        page = render_report([make_virtual_run(tmp_path, workers=4, link="1gbe", **SHORT)])
+        assert "link 1gbe" in page
+        assert "speedup, predicted" in page
+
+
+class TestLaunchedRuns:
+    def test_a_launched_run_has_a_speedup_over_a_serial_one_and_launchers_are_told_apart(self, timed):
+        facts = [{"launch": {"launcher": name}} for name in ("torchrun", "open-mpi")]
+        launched = [timed(4.0, workers=2, distribute="scatter", facts=fact) for fact in facts]
+        rows = make_rows([timed(8.0), *launched, timed(5.0, workers=2)])
+        assert [row.speedup for row in rows] == [1.0, 2.0, 2.0, 1.6]
+        assert [row.settings["launcher"] for row in rows] == [None, "torchrun", "open-mpi", "tenfold"]
+        assert rows[2].label == "2 workers, distribute scatter, open-mpi"
+        assert "launcher" not in make_rows([timed(8.0), launched[0]])[1].settings
+
+
+class TestMetrics:
+    def test_a_metric_of_the_users_is_shown_with_its_direction(self, timed):
+        runs = [timed(8.0, metrics={"loss": 0.1, "f1_macro": 0.8}), timed(4.0, workers=2, metrics={"f1_macro": 0.9})]
+        page = render_report(runs)
+        assert rows_metric(make_rows(runs)) == "f1_macro"
+        assert "highest test f1_macro" in page
+        assert "f1_macro (higher is better)" in page
+        assert "higher is better" in render_report(runs[:1])
+
+    def test_less_of_an_error_is_better(self, timed):
+        rows = make_rows([timed(8.0, metrics={"mae": 2.0}), timed(4.0, lr=0.5, metrics={"mae": 1.0})])
+        assert [row.metrics["mae"].mean for row in pareto_front(rows)] == [1.0]
+
+
+class TestNoise:
+    def test_less_than_a_millisecond_is_no_difference(self, timed):
+        rows = make_rows([timed(0.0100, metrics={"accuracy": 0.8}), timed(0.0105, lr=1, metrics={"accuracy": 0.9})])
+        assert not is_clearly_faster(rows[0], rows[1])
+        assert pareto_front(rows) == [rows[1]]
+        assert "1 more within the noise" in render_report([run for row in rows for run in row.runs])
+
+    def test_repeats_tell_how_large_the_noise_is(self, timed):
+        rows = make_rows([timed(s, lr=lr, seed=seed) for seed, lr, s in ((0, 1, 8), (1, 1, 10), (0, 2, 9), (1, 2, 11))])
+        assert not is_clearly_faster(rows[0], rows[1])
+        rows = make_rows(
+            [timed(s, lr=lr, seed=seed) for seed, lr, s in ((0, 1, 2), (1, 1, 2.1), (0, 2, 9), (1, 2, 11))]
+        )
+        assert is_clearly_faster(rows[0], rows[1])
