@@ -164,7 +164,8 @@ def test_what_was_saved_goes_to_the_device_of_the_replica(fields: dict[str, Any]
 def test_a_reference_is_kept_only_where_weights_are_compressed() -> None:
     links: Any = SimpleNamespace(weights=SimpleNamespace(size=2, rank=0))
     replica: Any = SimpleNamespace(
-        flat=SimpleNamespace(vector=torch.ones(16), parameters=16, parameter_shapes=[(16,)]), learning=[torch.ones(3)]
+        flat=SimpleNamespace(vector=torch.ones(16), parameters=16, parameter_shapes=[(16,)]),
+        trainable_parameters=[torch.ones(3)],
     )
     kept, gradients, plain = (
         ReplicaRounds(Parallel(workers=2, **fields), replica, links, [1.0, 1.0])
