@@ -90,15 +90,15 @@ def test_it_is_resumed_with_the_same_numbers(
     class Stop(Exception):  # noqa: N818
         pass
 
-    finish = Worker._finish
+    finish = Worker.finish
 
     def interrupt(self: Worker) -> None:
         raise Stop
 
-    monkeypatch.setattr(Worker, "_finish", interrupt)
+    monkeypatch.setattr(Worker, "finish", interrupt)
     with pytest.raises(Stop):
         run(make_task(tmp_path, **fields))
-    monkeypatch.setattr(Worker, "_finish", finish)
+    monkeypatch.setattr(Worker, "finish", finish)
     manifest = checkpoint.find_undamaged(tmp_path)[0]
     assert manifest is not None
     resumed, _ = run(make_task(tmp_path, **fields), Resumption(tmp_path, manifest))

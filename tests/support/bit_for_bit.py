@@ -56,7 +56,7 @@ def experiments() -> dict[str, dict[str, Any]]:
             "workers": 3,
             "engine": "one-device",
             "device": "cpu",
-            "average": "weights",
+            "stacking": "loop",
         } | fields
     found["processes gradients"] = {"workers": 2, "average": "gradients", "warmup": 0.4}
     found["processes average state"] = {"workers": 2, "optimizer_state": "average", "optimizer": "adam"}
@@ -112,9 +112,14 @@ def measure() -> dict[str, str]:
         for mode, fields in {
             "over workers": {},
             "data and folds": {"workers": 2, "fold_mode": "data-and-folds"},
-            "on one device": {"fold_mode": "stacked", "patience": 1},
-            "with workers on one device": {"workers": 2, "fold_mode": "stacked", "batchnorm": True},
-            "with gradients on one device": {"workers": 2, "fold_mode": "stacked", "average": "gradients"},
+            "on one device": {"fold_mode": "stacked", "stacking": "loop", "patience": 1},
+            "with workers on one device": {"workers": 2, "fold_mode": "stacked", "stacking": "loop", "batchnorm": True},
+            "with gradients on one device": {
+                "workers": 2,
+                "fold_mode": "stacked",
+                "stacking": "loop",
+                "average": "gradients",
+            },
         }.items():
             folds = tenfold.cross_validate(**BASE | fields, folds=3, runs=runs)
             found[f"folds {mode}"] = " ".join(digest(run.weights) for run in folds.runs)

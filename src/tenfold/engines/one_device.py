@@ -1,9 +1,9 @@
 """Replicas on one device that go through an epoch in the same steps, whatever the sizes of their shards."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby, zip_longest
 from typing import Any
@@ -21,24 +21,24 @@ from tenfold.engines.choose import (
 )
 from tenfold.engines.recording import Outcome
 from tenfold.engines.stacked_rounds import StackedRounds
-from tenfold.errors import ExperimentError, ModelError, StoreError
+from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.machine import cores, devices
-from tenfold.machine.liveness import keeping_freed_memory, memory_use, peak_memory
+from tenfold.machine.liveness import keeping_freed_memory
 from tenfold.mixing.builders import lr_scale, make_strategy, warmup_epochs
-from tenfold.runs import Emit, Metric, Note, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
+from tenfold.runs import Emit, Note, Stopwatch, stored_predictions
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import choose_loss, choose_metrics
-from tenfold.training.evaluation import EvaluatedShare, evaluate_share
+from tenfold.training.evaluation import EvaluatedShare
 from tenfold.training.graphs import describe_slow_steps
 from tenfold.training.randomness import random_turn, seed_everything, training_rng
 from tenfold.training.replica import plan_lr_schedule, set_matmul_precision
 from tenfold.training.stacked_replicas import Shape, StackedReplicas, resident
 from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.model_errors import check_metrics, check_outputs, make_divergence_error
-from tenfold.workers.task import EpochTrained, Evaluated, Finished, Saved, Task, make_network
-from tenfold.workers.timekeeper import Timekeeper
+from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Task, make_network
+from tenfold.workers.worker import TrainingLoop
 
 
 class Lockstep:
@@ -107,12 +107,15 @@ def _equal_runs(sizes: Sequence[int]) -> Iterator[tuple[slice, int]]:
 Seed = tuple[int, int, int]
 """Seed of the experiment, epoch, rank: what a worker seeds its random generators with."""
 
+MakeMessage = Callable[[EvaluatedShare | None], Message]
+"""Makes the message to a coordinator, given what the evaluation part says of the mean of the replicas."""
+
 MOST_SPREADS = 8
 """The spread is recorded of the first replicas only: writing a thousand of them would take longer than the steps."""
 
 
-class StackedTraining(ABC):
-    """Trains stacked replicas epoch by epoch; a subclass says what the replicas are.
+class StackedTraining(TrainingLoop):
+    """Trains stacked replicas; a subclass says what the replicas are.
 
     They are the workers of one task (`ReplicaTraining`: rounds, one coordinator, checkpoints) or independent tasks
     (`FoldTraining`: one coordinator for each, and rounds among its workers).
@@ -121,29 +124,42 @@ class StackedTraining(ABC):
     def __init__(
         self, stacked: StackedReplicas, lockstep: Lockstep, epochs: int, stopwatch: Stopwatch, emit: Emit
     ) -> None:
+        super().__init__(stopwatch, emit)
         self.stacked = stacked
         self.lockstep = lockstep
-        self.epochs = epochs
-        self.stopwatch = stopwatch
-        self.time = Timekeeper(stopwatch, emit, 0)
-        self._emit_training = emit
-        self.epoch = 0
-        self.last_step = 0
-        """The step that was taken last, counted over the run."""
+        self.epochs, self.steps_per_epoch, self.device = epochs, len(lockstep.sizes), stacked.device
+        self._window: tuple[list[float], list[float]] = ([], [])
 
-    def train_epochs(self, emits: Sequence[Emit]) -> None:
-        """Train to the last epoch, or until `end_epoch` stops; `emits` hear how the replicas step."""
-        self._prepare(emits)
-        self.time.begin()
-        while self.epoch < self.epochs:
-            self._train_epoch()
-            stop = self.end_epoch()
-            for name, size in memory_use(self.stacked.device).items():
-                self.emit_metric(self._emit_training, name, size, self.last_step)
-            self.time.lap("evaluate")
-            self.epoch = self.epochs if stop else self.epoch + 1
-            self.save()
-            self.time.emit_sums()
+    def prepare(self) -> None:
+        """Choose how the replicas step, and capture their steps where that pays."""
+        with random_turn():
+            not_captured = self.stacked.prepare(self.lockstep.shapes(self.epochs - self.epoch))
+        if self.stacked.failure:
+            raise ModelError(f"the model failed on its first batch: {self.stacked.failure}")
+        if self.stacked.description:
+            self.emit(Note(at=self.stopwatch.now(), text=self.stacked.description))
+        if not_captured:
+            self.warn(describe_slow_steps(not_captured))
+
+    def steps(self) -> Iterator[int]:
+        """Take the steps of this epoch, each with its rounds."""
+        with random_turn():
+            _seed_replicas(self.stacked, self.seeds())
+        orders = self.orders()
+        self.time.skip()
+        for step in _in_turns(self.lockstep.epoch(orders)):
+            self.after_step(step)
+            yield step
+
+    def end_step(self, step: int, *, logs: bool) -> None:
+        """Read the losses before a log, which waits for the device; until then steps follow without waiting."""
+        if logs:
+            self._window = self.lockstep.window(step)
+            self.time.lap("compute")
+
+    def log(self, step: int) -> None:
+        """Log each replica's losses since the last time."""
+        self.log_losses(step, *self._window)
 
     @abstractmethod
     def seeds(self) -> list[Seed]:
@@ -153,128 +169,58 @@ class StackedTraining(ABC):
     def orders(self) -> list[Tensor]:
         """Return the sample numbers that each replica trains on in this epoch, in order."""
 
-    def after_step(self, step: int) -> None:  # noqa: B027 - folds have nothing to do here
+    def after_step(self, step: int) -> None:
         """Do what follows a step of this epoch, such as a round; steps are counted from 1."""
 
     @abstractmethod
-    def check_metrics(self) -> bool:
-        """Try the user's own metrics after the first step, and return whether to stop."""
-
-    @abstractmethod
-    def logs_after(self, step: int) -> bool:
-        """Return whether losses are logged after this step of the epoch."""
-
-    @abstractmethod
-    def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
+    def log_losses(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
         """Log each replica's sum of losses and its samples since the last time; `step` is counted over the run."""
-
-    def evaluates_after(self, step: int) -> bool:  # noqa: ARG002
-        """Return whether the replicas are evaluated after this step, in the middle of the epoch."""
-        return False
-
-    def evaluate(self) -> bool:
-        """Evaluate the replicas in the middle of an epoch, and return whether to stop."""
-        return False
-
-    @abstractmethod
-    def end_epoch(self) -> bool:
-        """Evaluate the replicas after an epoch, and return whether to stop."""
-
-    def save(self) -> None:  # noqa: B027
-        """Save a checkpoint, where there are checkpoints."""
-
-    @property
-    def first_step(self) -> int:
-        """The number of steps before this epoch."""
-        return self.epoch * len(self.lockstep.sizes)
 
     def diverged_at_once(self, row: int) -> bool:
         """Return whether a replica's loss was NaN or infinite in the first step of the run."""
         return self.epoch == 0 and not self.lockstep.starts_finite(row)
 
-    def _prepare(self, emits: Sequence[Emit]) -> None:
-        with random_turn():
-            not_captured = self.stacked.prepare(self.lockstep.shapes(self.epochs - self.epoch))
-        if self.stacked.failure:
-            raise ModelError(f"the model failed on its first batch: {self.stacked.failure}")
-        for emit in emits:
-            if self.stacked.description:
-                emit(Note(at=self.stopwatch.now(), text=self.stacked.description))
-            if not_captured:
-                emit(Warned(at=self.stopwatch.now(), text=describe_slow_steps(not_captured)))
-
-    def _train_epoch(self) -> None:
-        time, first = self.time, self.first_step
-        time.epoch = self.epoch
-        with random_turn():
-            _seed_replicas(self.stacked, self.seeds())
-        orders = self.orders()
-        time.skip()
-        for step in _in_turns(self.lockstep.epoch(orders)):
-            self.after_step(step)
-            self.last_step = first + step
-            if self.last_step == 1 and self.check_metrics():
-                break
-            evaluates = self.evaluates_after(step)
-            if self.logs_after(step) or evaluates:
-                sums, counts = self.lockstep.window(step)
-                time.lap("compute")
-                self.log(first + step, sums, counts)
-                time.emit_sums()
-            if evaluates:
-                stop = self.evaluate()
-                time.lap("evaluate")
-                if stop:
-                    break
-
     def emit_losses(self, emit: Emit, step: int, total: float, samples: float) -> None:
         """Report the mean loss of a replica since the last time, if it had samples, and the learning rate."""
-        values = {"loss": total / samples} if samples else {}
-        values["lr"] = self.stacked.lr_schedule.at(self.stacked.steps - 1)
-        for name, value in values.items():
-            self.emit_metric(emit, name, value, step)
+        if samples:
+            self.emit_metric("loss", total / samples, step, emit=emit)
+        self.emit_metric("lr", self.stacked.lr_schedule.at(self.stacked.steps - 1), step, emit=emit)
 
     def emit_spread(self, emit: Emit, step: int, spread: Sequence[float]) -> None:
         """Report how far replicas were from their average before a round, in the order of their ranks."""
         for rank, value in enumerate(spread[:MOST_SPREADS]):
-            self.emit_metric(emit, "spread", value, step, rank)
-
-    def emit_metric(self, emit: Emit, name: str, value: float, step: int, worker: int = 0) -> None:
-        """Report a measurement of training."""
-        emit(
-            Metric(
-                at=self.stopwatch.now(),
-                name=name,
-                value=value,
-                part="train",
-                step=step,
-                epoch=self.epoch,
-                seconds=self.time.seconds,
-                worker=worker,
-            )
-        )
+            self.emit_metric("spread", value, step, emit=emit, worker=rank)
 
     def evaluated(self, task: Task, row: int, name: str, keep: int) -> EvaluatedShare | None:
         """Return what a part says of one replica; None without a part. `keep` is that of `evaluate_share`."""
-        part: Part | None = getattr(task.splits, name)
-        if part is None:
-            return None
         training, classes = task.experiment.training, task.splits.classes
-        with random_turn():
-            return evaluate_share(
-                self.stacked.stack.network_at(row),
-                part,
-                torch.arange(len(part)),
-                choose_loss(training, classes, task.splits.loss_unit),
-                choose_metrics(training, classes),
-                precision=training.precision,
-                keep=keep,
-                name=name,
-            )
+        loss, metrics = choose_loss(training, classes, task.splits.loss_unit), choose_metrics(training, classes)
+        return self.evaluate_part(task, self.stacked.stack.network_at(row), name, keep, loss=loss, metrics=metrics)
 
-    def evaluated_while_training(self, task: Task, row: int) -> EvaluatedShare | None:
-        """Return what the evaluation part says of one replica; None without such a part."""
-        return self.evaluated(task, row, task.evaluation_part_name, task.kept_while_training)
+    @contextmanager
+    def mean_of_replicas(self, rounds: StackedRounds) -> Iterator[None]:
+        """Give replicas that average with each other their mean for this block, and then their own weights again."""
+        matrix = self.stacked.stack.matrix[rounds.rows]
+        own = matrix.clone()
+        rounds.use_mean_of_replicas()
+        try:
+            yield
+        finally:
+            matrix.copy_(own)
+
+    def evaluate_mean(
+        self, task: Task, rounds: StackedRounds, coordinator: Coordinator, message: MakeMessage
+    ) -> tuple[Decision, dict[str, Any] | None]:
+        """Evaluate the mean of a task's replicas, and return what its coordinator decides, given a message about it.
+
+        The second value is the state_dict of the mean, if it is the best so far and is to be kept; otherwise None.
+        """
+        row = rounds.rows.start or 0
+        with self.mean_of_replicas(rounds):
+            share = self.evaluated(task, row, task.evaluation_part_name, task.kept_while_training)
+            decision = coordinator.decide([message(share)])
+            keeps = decision.best and task.experiment.training.patience is not None
+            return decision, self.stacked.state(row) if keeps else None
 
     def evaluated_at_the_end(self, task: Task, row: int) -> EvaluatedShare | None:
         """Return what the test part says of one replica; None without such a part."""
@@ -291,17 +237,10 @@ class StackedTraining(ABC):
             share=share,
         )
 
-    def finished(self, row: int, steps: int, share: EvaluatedShare | None, *, bytes_moved: int = 0) -> Finished:
+    def finished(self, row: int, steps: int, share: EvaluatedShare | None, bytes_moved: Sequence[float]) -> Finished:
         """Return the message to the coordinator that ends the training, with the weights of one replica."""
-        return Finished(
-            step=steps,
-            seconds=self.time.seconds,
-            times=dict(self.time.times),
-            bytes_moved=bytes_moved,
-            share=share,
-            weights={name: tensor.cpu() for name, tensor in self.stacked.state(row).items()},
-            memory=peak_memory(),
-        )
+        weights = {name: tensor.cpu() for name, tensor in self.stacked.state(row).items()}
+        return self.make_final_message(steps, share, weights, max(bytes_moved))
 
 
 def make_stacked(
@@ -388,7 +327,6 @@ class ReplicaTraining(StackedTraining):
     def __init__(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> None:
         training, parallel = task.experiment.training, task.parallel
         self.task = task
-        self.emit = emit
         self.resumption = resumption
         self.by_gradients = parallel.average == "gradients"
         stacked = make_stacked(
@@ -411,8 +349,7 @@ class ReplicaTraining(StackedTraining):
         if self.resumption is not None:
             self._resume(self.resumption.state(0))
         self.coordinator.start(resumed=self.resumption is not None)
-        self.train_epochs([self.emit])
-        self._finish()
+        self.train_epochs()
         return Outcome.of(self.coordinator)
 
     def seeds(self) -> list[Seed]:
@@ -436,8 +373,7 @@ class ReplicaTraining(StackedTraining):
         """Try the user's own metrics on the first replica; one that fails stops the run."""
         self.time.lap("compute")
         check_metrics(self.task, self.stacked.stack.network_at(0))
-        if text := check_outputs(self.task, self.stacked.stack.network_at(0)):
-            self.emit(Warned(at=self.stopwatch.now(), text=text))
+        self.warn(check_outputs(self.task, self.stacked.stack.network_at(0)))
         self.time.lap("evaluate")
         return False
 
@@ -445,7 +381,7 @@ class ReplicaTraining(StackedTraining):
         """Return what the task's `log_every` says."""
         return self.task.logs_after(step)
 
-    def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
+    def log_losses(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
         """Report the loss of rank 0 and the spread of the replicas, and stop the run if any rank diverged."""
         rank = find_diverged(sums)
         if rank is not None:
@@ -461,49 +397,35 @@ class ReplicaTraining(StackedTraining):
 
     def evaluate(self) -> bool:
         """Evaluate the mean of all replicas, which then continue from their own weights."""
-        with self._evaluated_mean() as share:
-            seconds = self.time.seconds
-            message = Evaluated(epoch=self.epoch, step=self.last_step, seconds=seconds, share=share)
-            return self.coordinator.decide([message]).stop
+        return self._decide(
+            lambda share: Evaluated(epoch=self.epoch, step=self.last_step, seconds=self.time.seconds, share=share)
+        )
 
     def end_epoch(self) -> bool:
         """Evaluate the mean of all replicas, which then continue from their own weights."""
-        with self._evaluated_mean() as share:
-            decision = self.coordinator.decide([self.epoch_trained(self.loss, self.samples, share)])
-            if decision.best and self.task.experiment.training.patience is not None:
-                self.best = self.stacked.state(0)
+        return self._decide(lambda share: self.epoch_trained(self.loss, self.samples, share))
+
+    def _decide(self, message: MakeMessage) -> bool:
+        decision, best = self.evaluate_mean(self.task, self.rounds, self.coordinator, message)
+        self.best = best or self.best
         if decision.loss is not None:
             self.stacked.lr_schedule.observe(decision.loss, decision.metric)
         return decision.stop
 
-    @contextmanager
-    def _evaluated_mean(self) -> Iterator[EvaluatedShare | None]:
-        """Give all replicas their mean, and yield what the evaluation part says of it; then put the weights back."""
-        own = self.stacked.stack.matrix.clone()
-        self.rounds.use_mean_of_replicas()
-        yield self.evaluated_while_training(self.task, 0)
-        self.stacked.stack.matrix.copy_(own)
-
     def save(self) -> None:
-        """Save the state of all replicas."""
-        folder, problem = self.task.checkpoints, ""
-        if folder is not None:
-            state = {
-                "replicas": self.stacked.tensors(),
-                "steps": self.stacked.steps,
-                "rounds": self.rounds.state(),
-                "epoch": self.epoch,
-                "best": self.best,
-                "seconds": self.time.seconds,
-                "times": self.time.times,
-                **self.stacked.lr_schedule.state(),
-            }
-            try:
-                tensor_file.save(state, folder / checkpoint.file_name(self.epoch, 0))
-            except StoreError as error:
-                problem = str(error)
-        self.coordinator.decide([Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)])
+        """Save the state of all replicas, and report it."""
+        self.coordinator.decide([self.save_state(self.task.checkpoints, self._state)])
         self.time.lap("save")
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "replicas": self.stacked.tensors(),
+            "steps": self.stacked.steps,
+            "rounds": self.rounds.state(),
+            "best": self.best,
+            **self.progress_state(),
+            **self.stacked.lr_schedule.state(),
+        }
 
     def _resume(self, state: dict[str, Any]) -> None:
         own = self.stacked.tensors()
@@ -514,10 +436,11 @@ class ReplicaTraining(StackedTraining):
             raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
         self.rounds.load(state["rounds"])
         self.stacked.lr_schedule.load(state)
-        self.stacked.steps, self.epoch, self.best = state["steps"], state["epoch"], state["best"]
-        self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
+        self.stacked.steps, self.best = state["steps"], state["best"]
+        self.resume_progress(state)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Report the mean of all replicas, or the best weights so far."""
         self.time.skip()
         self.rounds.use_mean_of_replicas()
         if not self.task.ends_equal(self.stacked.steps):
@@ -526,8 +449,7 @@ class ReplicaTraining(StackedTraining):
             self.stacked.load(0, self.best)
         share = self.evaluated_at_the_end(self.task, 0)
         self.time.lap("evaluate")
-        moved = int(max(self.rounds.bytes_moved))
-        self.coordinator.decide([self.finished(0, self.stacked.steps, share, bytes_moved=moved)])
+        self.coordinator.decide([self.finished(0, self.stacked.steps, share, self.rounds.bytes_moved)])
 
 
 class OneDevice(Engine):

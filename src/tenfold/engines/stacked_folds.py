@@ -1,7 +1,7 @@
 """Independent tasks, the folds of a cross-validation, as rows of one matrix on one device: a row for each worker."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -22,7 +22,7 @@ from tenfold.engines.stacked_rounds import StackedRounds
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.mixing.builders import lr_scale, warmup_epochs
 from tenfold.models.networks import scaling_buffers
-from tenfold.runs import Emit, Event, Stopwatch, Warned
+from tenfold.runs import Emit, Event, Stopwatch
 from tenfold.training.stacked_replicas import resident
 from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.model_errors import check_metrics, check_outputs, make_divergence_error
@@ -85,7 +85,7 @@ class FoldTraining(StackedTraining):
         self.coordinators = [Coordinator(task, stopwatch, emit) for task, emit in zip(tasks, emits, strict=True)]
         self.outcomes: dict[int, Outcome | TenfoldError] = {}
         self.best: dict[int, dict[str, Any]] = {}
-        self.losses, self.samples, self.steps = [0.0] * len(tasks), [0.0] * len(tasks), [0] * len(tasks)
+        self.losses, self.samples, self.steps_taken = [0.0] * len(tasks), [0.0] * len(tasks), [0] * len(tasks)
         self._numbers = [resident_numbers(task.splits.train) for task in tasks]
 
     @property
@@ -97,9 +97,7 @@ class FoldTraining(StackedTraining):
         """Train all to the end; a task that fails has its error in place of an outcome."""
         for coordinator in self.coordinators:
             coordinator.start(resumed=False)
-        self.train_epochs(self.emits)
-        for index in self.unfinished:
-            self._finish(index)
+        self.train_epochs()
         return [self.outcomes[index] for index in range(len(self.tasks))]
 
     def seeds(self) -> list[Seed]:
@@ -123,11 +121,11 @@ class FoldTraining(StackedTraining):
             task, rounds = self.tasks[index], self.rounds[index]
             if step > task.steps_per_epoch:
                 continue
-            self.steps[index] = self.epoch * task.steps_per_epoch + step
+            self.steps_taken[index] = self.epoch * task.steps_per_epoch + step
             if task.workers > 1:
                 if self.by_gradients:
                     rounds.step_by_gradients(self.lockstep.sizes[step - 1][self.rows[index]])
-                rounds.average_weights_if_due(self.steps[index])
+                rounds.average_weights_if_due(self.steps_taken[index])
 
     def check_metrics(self) -> bool:
         """Try the user's own metrics on every task, and return whether all have failed."""
@@ -135,8 +133,8 @@ class FoldTraining(StackedTraining):
         for index in self.unfinished:
             try:
                 check_metrics(self.tasks[index], self.stacked.stack.network_at(self.rows[index].start))
-                if text := check_outputs(self.tasks[index], self.stacked.stack.network_at(self.rows[index].start)):
-                    self.emits[index](Warned(at=self.stopwatch.now(), text=text))
+                unclear = check_outputs(self.tasks[index], self.stacked.stack.network_at(self.rows[index].start))
+                self.warn(unclear, self.emits[index])
             except TenfoldError as error:
                 self.outcomes[index] = error
         self.time.lap("evaluate")
@@ -146,7 +144,7 @@ class FoldTraining(StackedTraining):
         """Return what `log_every` says; the last step is that of the task with the most samples."""
         return step == len(self.lockstep.sizes) or self.tasks[0].logs_after(step)
 
-    def log(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
+    def log_losses(self, step: int, sums: Sequence[float], counts: Sequence[float]) -> None:
         """Report each first worker's loss and the replicas' distances, and end tasks in which a worker diverged."""
         for index in self.unfinished:
             rows = self.rows[index]
@@ -161,45 +159,49 @@ class FoldTraining(StackedTraining):
                 self.emit_losses(self.emits[index], step, sums[rows.start], counts[rows.start])
             self.emit_spread(self.emits[index], step, self.rounds[index].take_distances_from_mean())
 
+    def evaluates_after(self, step: int) -> bool:  # noqa: ARG002
+        """Return False: folds that train together are evaluated after an epoch."""
+        return False
+
+    def evaluate(self) -> bool:
+        """Do nothing, see `evaluates_after`."""
+        return False
+
     def end_epoch(self) -> bool:
         """Evaluate the mean of every task's replicas, end those that stop early, and return whether all have ended."""
         for index in self.unfinished:
-            task, row = self.tasks[index], self.rows[index].start
+            message = partial(self.epoch_trained, self.losses[index], self.samples[index])
             try:
-                with self._mean(index):
-                    share = self.evaluated_while_training(task, row)
-                    message = self.epoch_trained(self.losses[index], self.samples[index], share)
-                    decision = self.coordinators[index].decide([message])
-                    if decision.best and task.experiment.training.patience is not None:
-                        self.best[index] = self.stacked.state(row)
+                decision, best = self.evaluate_mean(
+                    self.tasks[index], self.rounds[index], self.coordinators[index], message
+                )
             except TenfoldError as error:
                 self.outcomes[index] = error
                 continue
+            if best is not None:
+                self.best[index] = best
             if decision.stop:
                 self._finish(index)
         return not self.unfinished
 
-    @contextmanager
-    def _mean(self, index: int) -> Iterator[None]:
-        """Give the replicas of a task their mean for the duration of the block, and then their own weights again."""
-        matrix = self.stacked.stack.matrix[self.rows[index]]
-        own = matrix.clone()
-        self.rounds[index].use_mean_of_replicas()
-        try:
-            yield
-        finally:
-            matrix.copy_(own)
+    def save(self) -> None:
+        """Do nothing: folds that train together have no checkpoints."""
+
+    def finish(self) -> None:
+        """Report the model of every task that has not ended yet."""
+        for index in self.unfinished:
+            self._finish(index)
 
     def _finish(self, index: int) -> None:
         task, rows, coordinator = self.tasks[index], self.rows[index], self.coordinators[index]
         own = self.stacked.state(rows.start)
         try:
-            with self._mean(index):
+            with self.mean_of_replicas(self.rounds[index]):
                 if index in self.best:
                     self.stacked.load(rows.start, self.best[index])
                 share = self.evaluated_at_the_end(task, rows.start)
-                moved = int(max(self.rounds[index].bytes_moved))
-                coordinator.decide([self.finished(rows.start, self.steps[index], share, bytes_moved=moved)])
+                message = self.finished(rows.start, self.steps_taken[index], share, self.rounds[index].bytes_moved)
+                coordinator.decide([message])
             self.outcomes[index] = Outcome.of(coordinator)
         except TenfoldError as error:
             self.outcomes[index] = error

@@ -9,27 +9,28 @@ from torch import Tensor
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Parallel
-from tenfold.mixing import Round, is_round_due
-from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
+from tenfold.mixing import Round
+from tenfold.mixing.builders import make_compressor
 from tenfold.mixing.compression import row_lengths
 from tenfold.training.flat import ALIGNMENT
 from tenfold.training.replica import product
 from tenfold.training.stack import ALL
 from tenfold.training.stacked_replicas import StackedReplicas
+from tenfold.workers.channels import MakeRound
+from tenfold.workers.rounds import Rounds
 
 REMEMBERED = 64
 """How many matrices of rounds are kept on the device."""
 
 
-class StackedRounds:
+class StackedRounds(Rounds):
     """The rounds of replicas that average with each other: all of them, or those in some rows, such as those of
-    one fold. `workers.trainers.replica_rounds.ReplicaRounds` does the same for one replica."""
+    one fold. `workers.rounds.ReplicaRounds` does the same for one replica."""
 
     def __init__(
         self, parallel: Parallel, stacked: StackedReplicas, samples: Sequence[float], rows: slice = ALL
     ) -> None:
-        self.parallel = parallel
-        self.strategy = make_strategy(parallel)
+        super().__init__(parallel, stacked.optimizer.weights[rows])
         if self.strategy.asynchronous:
             raise ExperimentError(
                 f'parallel.strategy = "{parallel.strategy}" has no rounds, but replicas on one device step '
@@ -38,19 +39,17 @@ class StackedRounds:
         self.stacked = stacked
         self.rows = rows
         self.samples = samples
-        self.size = len(samples)
-        self.outer = make_outer(parallel)
-        self.weights = stacked.optimizer.weights[rows]
-        self.outer_state = self.outer.start(self.weights[0])
         size = self.weights.shape[1] if parallel.average != "gradients" else len(self.columns)
         self.compressors = [make_compressor(parallel, size, self._row_lengths()) for _ in range(self.size)]
         self.compressed = self.compressors[0].name != "none"
         self.reference = self.weights.clone() if self.compressed and parallel.average != "gradients" else None
-        self.count = 0
         self.bytes_moved = [0.0] * self.size
-        self._measure_distances = True
-        self._distances: Tensor | None = None
         self._matrices: dict[int, tuple[Round, Tensor]] = {}
+
+    @property
+    def size(self) -> int:
+        """The number of replicas that average."""
+        return len(self.samples)
 
     def _row_lengths(self) -> tuple[int, ...]:
         """Return the lengths of the rows of the weight matrices, in the order in which workers would send them."""
@@ -66,45 +65,33 @@ class StackedRounds:
 
     def average_weights_if_due(self, step: int) -> None:
         """Carry out the next round if one is due after this step, counted from 1 over the run."""
-        parallel = self.parallel
-        if parallel.average == "gradients" or not is_round_due(
-            step, parallel.steps_between_rounds, parallel.local_after
-        ):
-            return
-        round_ = self._next()
-        if round_.is_idle:
-            return
-        nbytes = self._compress()
-        matrix = self._matrix(round_)
-        before = self.weights.clone() if self._measure_distances else None
-        self.stacked.mix(matrix, replicas_are_equal=round_.is_exact, rows=self.rows)
-        if before is not None:
-            self._distances = (before - self.weights).norm(dim=1) / self.weights.norm(dim=1).clamp_min(1e-30)
-            self._measure_distances = False
-        if self.parallel.outer != "none":
-            rate = self.stacked.lr_schedule.at(self.stacked.steps - 1)
-            self.weights.copy_(self.outer.update(self.outer_state, self.weights[0].clone(), n=self.size, lr=rate))
-        if self.reference is not None:
-            self.reference.copy_(self.weights)
-        optimizer = self.stacked.optimizer
-        if self.parallel.optimizer_state == "reset":
-            optimizer.forget(self.rows)
-        elif self.parallel.optimizer_state == "average":
-            for role in optimizer.roles.values():
-                role[self.rows].copy_(product(matrix, role[self.rows]))
-        self._count_bytes(round_, nbytes)
+        if self.parallel.average != "gradients" and self.is_due(step):
+            self.average_weights()
 
-    def take_distances_from_mean(self) -> list[float]:
-        """Return |x - mean| / |mean| of each replica's weights x before the first round since the last call.
+    def mix(self, make_round: MakeRound) -> Round:
+        """Multiply the replicas' states by the matrix of the round, and return the round."""
+        round_ = make_round(self.size)
+        self.stacked.mix(self._matrix(round_), replicas_are_equal=round_.is_exact, rows=self.rows)
+        return round_
 
-        Empty where there was no round.
-        """
-        taken, self._distances, self._measure_distances = self._distances, None, True
-        return [] if taken is None else taken.tolist()
+    def step_outer(self) -> None:
+        """Give all replicas the weights that the outer optimizer makes of their average, which is in every row."""
+        lr = self.stacked.lr_schedule.at(self.stacked.steps - 1)
+        self.weights.copy_(self.outer.update(self.outer_state, self.weights[0].clone(), n=self.size, lr=lr))
+
+    def reset_optimizers(self) -> None:
+        """Let the replicas' optimizers begin again, as before the first step."""
+        self.stacked.optimizer.forget(self.rows)
+
+    def average_optimizers(self, make_round: MakeRound) -> None:
+        """Multiply what the optimizers keep by the matrix of the round."""
+        matrix = self._matrix(make_round(self.size))
+        for role in self.stacked.optimizer.roles.values():
+            role[self.rows].copy_(product(matrix, role[self.rows]))
 
     def step_by_gradients(self, sizes: Sequence[int]) -> None:
         """Average the gradients, weighted by the samples they were computed on, and step all replicas."""
-        round_, gradient = self._next(), self.stacked.optimizer.gradient[self.rows]
+        round_, gradient = self.begin()(self.size), self.stacked.optimizer.gradient[self.rows]
         for row, size in zip(gradient, sizes, strict=True):
             if not size:
                 row.zero_()
@@ -112,7 +99,7 @@ class StackedRounds:
             nbytes = self._compress_gradients(gradient)
             matrix = torch.as_tensor(round_.matrix([float(size) for size in sizes])).to(gradient)
             gradient.copy_(product(matrix, gradient))
-            self._count_bytes(round_, nbytes)
+            self.count_bytes(round_, nbytes)
         self.stacked.optimizer.step(self.rows)
 
     def use_mean_of_replicas(self) -> None:
@@ -124,21 +111,14 @@ class StackedRounds:
     def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint stores."""
         errors = [compressor.error for compressor in self.compressors]
-        kept = {"outer": self.outer_state, "reference": self.reference, "errors": errors}
-        return kept | {"rounds": self.count, "bytes_moved": self.bytes_moved}
+        return super().state() | {"errors": errors, "bytes_moved": self.bytes_moved}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore a state that `state` returned."""
-        self.count, self.bytes_moved = state["rounds"], state["bytes_moved"]
-        self.outer_state = {name: tensor.to(self.weights.device) for name, tensor in state["outer"].items()}
-        if self.reference is not None:
-            self.reference.copy_(state["reference"])
+        super().load(state)
+        self.bytes_moved = state["bytes_moved"]
         for compressor, error in zip(self.compressors, state["errors"], strict=True):
             compressor.error = None if error is None else error.to(self.weights.device)
-
-    def _next(self) -> Round:
-        self.count += 1
-        return self.strategy.round(self.count - 1, self.size)
 
     def _matrix(self, round_: Round) -> Tensor:
         if id(round_) not in self._matrices:  # by identity: comparing a thousand sources costs more than mixing them
@@ -148,7 +128,7 @@ class StackedRounds:
             self._matrices[id(round_)] = round_, matrix
         return self._matrices[id(round_)][1]
 
-    def _compress(self) -> int:
+    def compress(self) -> int:
         """Replace the weights by what the others would decode, and return the bytes that a replica sends."""
         whole = self.stacked.stack.matrix[0].nbytes
         if self.reference is None:
@@ -171,6 +151,7 @@ class StackedRounds:
             row[self.columns] = compressor.decode(packed, learnt)
         return packed.nbytes
 
-    def _count_bytes(self, round_: Round, nbytes: int) -> None:
+    def count_bytes(self, round_: Round, nbytes: int) -> None:
+        """Count what each replica would send."""
         sent = round_.bytes_per_worker(nbytes)
         self.bytes_moved = [before + now for before, now in zip(self.bytes_moved, sent, strict=True)]

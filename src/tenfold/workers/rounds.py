@@ -1,7 +1,8 @@
-"""What a round does to a replica: averaging, compression, the outer optimizer, and the optimizer's state."""
+"""What a round does to replicas: averaging, compression, the outer optimizer, and the optimizer's state."""
 
 import copy
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -49,48 +50,34 @@ class AveragedReplica(Protocol):
         ...
 
 
-class ReplicaRounds:
-    """The rounds of one replica, in which all replicas take part."""
+class Rounds(ABC):
+    """What a round of weights does, in order; a subclass says how to do it to one replica, or to many in one matrix."""
 
-    bytes_moved: float = 0.0
+    reference: Tensor | None
+    """The weights after the last round, where their differences from these are compressed."""
 
-    def __init__(self, parallel: Parallel, replica: AveragedReplica, channels: Channels, samples: list[float]) -> None:
-        """Take part as the parallel says; `samples` are the sizes of all workers' shards."""
-        averages_gradients = parallel.average == "gradients"
-        size = sum(p.numel() for p in replica.trainable_parameters) if averages_gradients else replica.flat.parameters
-        rows = (
-            row_lengths([p.shape for p in replica.trainable_parameters])
-            if averages_gradients
-            else row_lengths(replica.flat.parameter_shapes, ALIGNMENT)
-        )
+    def __init__(self, parallel: Parallel, weights: Tensor) -> None:
+        """Begin with these weights: those of one replica, or of one in each row."""
         self.parallel = parallel
         self.strategy = make_strategy(parallel)
         self.outer = make_outer(parallel)
-        self.compressor = make_compressor(parallel, size, rows)
-        self.replica = replica
-        self.channels = channels
-        self.samples = samples
+        self.weights = weights
+        self.outer_state = self.outer.start(weights if weights.ndim == 1 else weights[0])
         self.count = 0
         """The number of rounds so far."""
-        self.measure_distance = True
-        """Whether to measure in the next round how far this replica is from the average."""
-        self.distance_from_mean: float | None = None
-        """|x - mean| / |mean| of the parameters x before the last round that was measured: the metric "spread"."""
-        self.parameters = replica.flat.vector[: replica.flat.parameters]
-        self.outer_state = self.outer.start(self.parameters)
-        differences = self.compressor.name != "none" and not averages_gradients
-        self.reference = self.parameters.clone() if differences else None
-        made = replica.optimizer.state if parallel.optimizer_state == "reset" else {}
-        self._first_state = {owner: copy.deepcopy(state) for owner, state in made.items()}
-        """What the optimizer is reset to: usually nothing, but some create their state in the constructor."""
-        self._stateless: set[nn.Parameter] = set()
-        """Parameters of which the optimizer keeps nothing."""
-        self._digested: tuple[list[tuple[int, str]], Tensor] | None = None
+        self._distances: Tensor | None = None
+        self._measures_distances = True
+        """Whether to measure in the next round how far replicas are from the average."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """The number of replicas that average."""
 
     @property
     def upcoming(self) -> Round:
         """The next round."""
-        return self.strategy.round(self.count, self.channels.transport.size)
+        return self.strategy.round(self.count, self.size)
 
     def begin(self) -> MakeRound:
         """Count the next round, and return the function that makes it for any number of replicas."""
@@ -103,25 +90,123 @@ class ReplicaRounds:
         return is_round_due(step, self.parallel.steps_between_rounds, self.parallel.local_after)
 
     def average_weights(self) -> None:
-        """Average the replica's state with the others', as the next round says."""
-        make_round, transport = self.begin(), self.channels.transport
-        if make_round(transport.size).is_idle:
-            self.channels.run_round(transport, make_round, self.samples)
+        """Average the states of the replicas, as the next round says."""
+        make_round = self.begin()
+        if make_round(self.size).is_idle:
+            self.rest(make_round)
             return
-        nbytes = self._compress()
-        before = self.parameters.clone() if self.measure_distance else None
-        self.replica.flat.batch_norm.variances_to_moments()
-        round_ = self.channels.run_round(transport, make_round, self.samples)
-        self.replica.flat.batch_norm.moments_to_variances(replicas_are_equal=round_.is_exact)
+        nbytes = self.compress()
+        before = self.weights.clone() if self._measures_distances else None
+        round_ = self.mix(make_round)
         if before is not None:
-            self.distance_from_mean = float((before - self.parameters).norm() / self.parameters.norm().clamp_min(1e-30))
-            self.measure_distance = False
-        self.outer.update(self.outer_state, self.parameters, n=transport.size, lr=self.replica.rate)
+            norms = self.weights.norm(dim=-1).clamp_min(1e-30)
+            self._distances = (before - self.weights).norm(dim=-1) / norms
+            self._measures_distances = False
+        if self.parallel.outer != "none":
+            self.step_outer()
         if self.reference is not None:
-            self.reference.copy_(self.parameters)
-        if self.parallel.optimizer_state in ("average", "reset"):
-            self._mix_optimizer(make_round)
-        self._count_bytes(round_, nbytes)
+            self.reference.copy_(self.weights)
+        if self.parallel.optimizer_state == "reset":
+            self.reset_optimizers()
+        elif self.parallel.optimizer_state == "average":
+            self.average_optimizers(make_round)
+        self.count_bytes(round_, nbytes)
+
+    def take_distances_from_mean(self) -> list[float]:
+        """Return |x - mean| / |mean| of the weights x of each replica before the first round since the last call.
+
+        It is the metric "spread"; empty where there was no round.
+        """
+        taken, self._distances, self._measures_distances = self._distances, None, True
+        return [] if taken is None else taken.reshape(-1).tolist()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs: rounds so far, outer momentum, and the reference of compression."""
+        return {"rounds": self.count, "outer": self.outer_state, "reference": self.reference}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        self.count = state["rounds"]
+        self.outer_state = {name: tensor.to(self.weights.device) for name, tensor in state["outer"].items()}
+        if self.reference is not None:
+            self.reference.copy_(state["reference"])
+
+    def rest(self, make_round: MakeRound) -> None:  # noqa: B027
+        """Take part in a round that averages nothing."""
+
+    @abstractmethod
+    def compress(self) -> int:
+        """Replace the weights by what the others would decode, and return the bytes that a replica sends."""
+
+    @abstractmethod
+    def mix(self, make_round: MakeRound) -> Round:
+        """Average weights and buffers, and return the round."""
+
+    @abstractmethod
+    def step_outer(self) -> None:
+        """Turn the average into the weights that the outer optimizer continues from."""
+
+    @abstractmethod
+    def reset_optimizers(self) -> None:
+        """Let the optimizers begin again, as before the first step."""
+
+    @abstractmethod
+    def average_optimizers(self, make_round: MakeRound) -> None:
+        """Average what the optimizers keep, as the weights were."""
+
+    @abstractmethod
+    def count_bytes(self, round_: Round, nbytes: int) -> None:
+        """Count the bytes that replicas with messages of this size send in a round."""
+
+
+class ReplicaRounds(Rounds):
+    """The rounds of one replica, in which all replicas take part."""
+
+    bytes_moved: float = 0.0
+
+    def __init__(self, parallel: Parallel, replica: AveragedReplica, channels: Channels, samples: list[float]) -> None:
+        """Take part as the parallel says; `samples` are the sizes of all workers' shards."""
+        super().__init__(parallel, replica.flat.vector[: replica.flat.parameters])
+        averages_gradients = parallel.average == "gradients"
+        size = sum(p.numel() for p in replica.trainable_parameters) if averages_gradients else replica.flat.parameters
+        rows = (
+            row_lengths([p.shape for p in replica.trainable_parameters])
+            if averages_gradients
+            else row_lengths(replica.flat.parameter_shapes, ALIGNMENT)
+        )
+        self.compressor = make_compressor(parallel, size, rows)
+        self.replica = replica
+        self.channels = channels
+        self.samples = samples
+        differences = self.compressor.name != "none" and not averages_gradients
+        self.reference = self.weights.clone() if differences else None
+        made = replica.optimizer.state if parallel.optimizer_state == "reset" else {}
+        self._first_state = {owner: copy.deepcopy(state) for owner, state in made.items()}
+        """What the optimizer is reset to: usually nothing, but some create their state in the constructor."""
+        self._stateless: set[nn.Parameter] = set()
+        """Parameters of which the optimizer keeps nothing."""
+        self._digested: tuple[list[tuple[int, str]], Tensor] | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of workers that take part now."""
+        return self.channels.transport.size
+
+    def rest(self, make_round: MakeRound) -> None:
+        """Take part in a round that averages nothing; the members may change in it."""
+        self.channels.run_round(self.channels.transport, make_round, self.samples)
+
+    def mix(self, make_round: MakeRound) -> Round:
+        """Average the replica's state with the others', and return the round."""
+        batch_norm = self.replica.flat.batch_norm
+        batch_norm.variances_to_moments()
+        round_ = self.channels.run_round(self.channels.transport, make_round, self.samples)
+        batch_norm.moments_to_variances(replicas_are_equal=round_.is_exact)
+        return round_
+
+    def step_outer(self) -> None:
+        """Let the outer optimizer change the average in place."""
+        self.outer.update(self.outer_state, self.weights, n=self.size, lr=self.replica.rate)
 
     def use_mean_of_replicas(self, samples: Sequence[float] | None = None) -> None:
         """Replace the replica's weights by the mean of all replicas; `samples` are their shares in it."""
@@ -144,55 +229,47 @@ class ReplicaRounds:
             self.channels.run_round(self.channels.gradient_transport, make_round, samples)
             return
         unused = [parameter for parameter in learning if parameter.grad is None]
-        used = torch.tensor(
-            [float(parameter.grad is not None) for parameter in learning], device=self.parameters.device
-        )
+        used = torch.tensor([float(parameter.grad is not None) for parameter in learning], device=self.weights.device)
         for parameter in unused:
             parameter.grad = torch.zeros_like(parameter)
         gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
         nbytes = self._compress_gradients(gradients)
-        self._count_bytes(average_tensors(self.channels, make_round, [*gradients, used], samples), nbytes)
+        self.count_bytes(average_tensors(self.channels, make_round, [*gradients, used], samples), nbytes)
         if unused:  # only then is a device waited for
             for parameter, share in zip(learning, used.tolist(), strict=True):
                 if not share:
                     parameter.grad = None
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs: rounds so far, outer momentum, and what compression has not sent yet."""
-        return {
-            "rounds": self.count,
-            "outer": self.outer_state,
-            "reference": self.reference,
-            "error": self.compressor.error,
-            "bytes_moved": self.bytes_moved,
-        }
+        """Return what a resumed run needs, including what compression has not sent yet."""
+        return super().state() | {"error": self.compressor.error, "bytes_moved": self.bytes_moved}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
-        device, error = self.parameters.device, state["error"]
-        self.count, self.bytes_moved = state["rounds"], state["bytes_moved"]
-        self.outer_state = {name: tensor.to(device) for name, tensor in state["outer"].items()}
-        if self.reference is not None:
-            self.reference.copy_(state["reference"])
-        self.compressor.error = None if error is None else error.to(device)
+        super().load(state)
+        error, self.bytes_moved = state["error"], state["bytes_moved"]
+        self.compressor.error = None if error is None else error.to(self.weights.device)
 
-    def _compress(self) -> int:
+    def compress(self) -> int:
         """Replace the weights by what the others would decode, and return the bytes of that."""
         if self.reference is None:
             return self.replica.flat.vector.nbytes
-        packed = self.compressor.encode(self.parameters - self.reference)
-        self.compressor.decode(packed, self.parameters)
+        packed = self.compressor.encode(self.weights - self.reference)
+        self.compressor.decode(packed, self.weights)
         for part in self.replica.flat.frozen:  # a compressor may decode 0 as something else
-            self.parameters[part].zero_()
-        self.parameters.add_(self.reference)
-        return packed.nbytes + self.replica.flat.vector.nbytes - self.parameters.nbytes
+            self.weights[part].zero_()
+        self.weights.add_(self.reference)
+        return packed.nbytes + self.replica.flat.vector.nbytes - self.weights.nbytes
 
-    def _mix_optimizer(self, make_round: MakeRound) -> None:
+    def reset_optimizers(self) -> None:
+        """Restore the state that the optimizer had before the first step."""
+        state = self.replica.optimizer.state
+        state.clear()
+        state.update({owner: copy.deepcopy(first) for owner, first in self._first_state.items()})
+
+    def average_optimizers(self, make_round: MakeRound) -> None:
+        """Average the vectors that the optimizer keeps with those of the other workers."""
         optimizer = self.replica.optimizer
-        if self.parallel.optimizer_state == "reset":
-            optimizer.state.clear()
-            optimizer.state.update({owner: copy.deepcopy(first) for owner, first in self._first_state.items()})
-            return
         momenta = self._find_momenta()
         digest = self._digest(momenta)
         for name in dict.fromkeys(name for _, name in momenta):
@@ -234,7 +311,7 @@ class ReplicaRounds:
             state = self.replica.optimizer.state
             content = str([(places[owner], name, tuple(state[owner][name].shape)) for owner, name in momenta])
             numbers = list(hashlib.blake2b(content.encode(), digest_size=DIGEST_SIZE).digest())
-            digest = torch.tensor(numbers, dtype=torch.float32, device=self.parameters.device)
+            digest = torch.tensor(numbers, dtype=torch.float32, device=self.weights.device)
             self._digested = [(id(owner), name) for owner, name in momenta], digest
         return self._digested[1]
 
@@ -259,7 +336,8 @@ class ReplicaRounds:
             gradient.copy_(new.view_as(gradient))
         return packed.nbytes
 
-    def _count_bytes(self, round_: Round, nbytes: int) -> None:
+    def count_bytes(self, round_: Round, nbytes: int) -> None:
+        """Count what this worker sends."""
         self.bytes_moved += round_.bytes_per_worker(nbytes)[self.channels.transport.rank]
 
 

@@ -100,9 +100,7 @@ class WeightAveragingTrainer(Trainer):
 
     def take_distance_from_mean(self) -> float | None:
         """Return the distance before the first round after the last call; None where there was no round."""
-        taken, self.rounds.distance_from_mean = self.rounds.distance_from_mean, None
-        self.rounds.measure_distance = True
-        return taken
+        return next(iter(self.rounds.take_distances_from_mean()), None)
 
     def use_mean_of_replicas(self) -> None:
         """Replace the replica's weights by the mean of all replicas."""

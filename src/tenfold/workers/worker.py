@@ -1,13 +1,16 @@
-"""A worker: it trains its replica on its shard, takes part in rounds, and reports after every epoch.
+"""The epoch loop, and a worker: it trains its replica on its shard, averages in rounds, and reports after every epoch.
 
-The same code runs alone, in one of many processes, or under a launcher; only the transport and `report` differ.
+`TrainingLoop` is the loop of all engines. `Worker` trains one replica by it: alone, in one of many processes, or under
+a launcher; only the transport and `report` differ. `engines/one_device.py` trains replicas that step together.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,7 +43,197 @@ from tenfold.workers.trainers import can_capture, make_trainer
 Report = Callable[[Message], Decision]
 
 
-class Worker:
+class TrainingLoop(ABC):
+    """Trains epoch by epoch; a subclass says what the replicas are, and how they step, average and are evaluated."""
+
+    epochs: int
+    steps_per_epoch: int
+    device: torch.device
+
+    def __init__(
+        self, stopwatch: Stopwatch, emit: Emit, number: int = 0, progress: WorkerProgress | None = None
+    ) -> None:
+        """Keep the time of worker `number`, and publish the `progress` for the process that watches it, if one does."""
+        self.stopwatch = stopwatch
+        self.emit = emit
+        self.number = number
+        """Which of the experiment's workers it is. `transport.rank` is its rank among those that take part now."""
+        self.progress = progress or WorkerProgress()
+        self.time = Timekeeper(stopwatch, emit, number)
+        self.epoch = 0
+        self.last_step = 0
+        """The step that was taken last, counted over the run."""
+
+    def train_epochs(self) -> None:
+        """Train to the last epoch, or until an evaluation says stop."""
+        self.prepare()
+        self.time.begin()
+        while self.epoch < self.epochs:
+            self._train_epoch()
+            stopped = self.end_epoch()
+            for name, size in memory_use(self.device).items():
+                self.emit_metric(name, size, self.last_step)
+            self.time.lap("evaluate")
+            self.epoch = self.epochs if stopped else self.epoch + 1
+            self.save()
+            self.time.emit_sums()
+        self.finish()
+
+    def _train_epoch(self) -> None:
+        """Train until the epoch ends, or until an evaluation in the middle of it says stop."""
+        self.time.epoch = self.epoch
+        for step in self.steps():
+            self.last_step = self.first_step + step
+            evaluates = self.evaluates_after(step)
+            logs = evaluates or self.logs_after(step)
+            self.end_step(step, logs=logs)
+            if self.last_step == 1 and self.check_metrics():
+                break
+            if logs:
+                self.log(self.last_step)
+                self.time.emit_sums()
+            if evaluates:
+                stopped = self.evaluate()
+                self.time.lap("evaluate")
+                if stopped:
+                    break
+
+    @property
+    def first_step(self) -> int:
+        """The number of steps before this epoch."""
+        return self.epoch * self.steps_per_epoch
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Do what comes before the first step."""
+
+    @abstractmethod
+    def steps(self) -> Iterator[int]:
+        """Begin an epoch, take its steps with their rounds, and yield the number of each, from 1, when it is done."""
+
+    @abstractmethod
+    def end_step(self, step: int, *, logs: bool) -> None:
+        """Count the time of a step; `logs` says whether its losses are needed next."""
+
+    @abstractmethod
+    def check_metrics(self) -> bool:
+        """Try the user's own metrics after the first step, and return whether to stop."""
+
+    @abstractmethod
+    def logs_after(self, step: int) -> bool:
+        """Return whether losses are logged after this step of the epoch."""
+
+    @abstractmethod
+    def log(self, step: int) -> None:
+        """Log the losses since the last call, and refuse those that are not finite; `step` is counted over the run."""
+
+    @abstractmethod
+    def evaluates_after(self, step: int) -> bool:
+        """Return whether the mean of the replicas is evaluated after this step, in the middle of the epoch."""
+
+    @abstractmethod
+    def evaluate(self) -> bool:
+        """Evaluate the mean of the replicas in the middle of an epoch, and return whether to stop."""
+
+    @abstractmethod
+    def end_epoch(self) -> bool:
+        """Evaluate the mean of the replicas after an epoch, and return whether to stop."""
+
+    @abstractmethod
+    def save(self) -> None:
+        """Save a checkpoint, where there are checkpoints."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Evaluate the trained model, and send it to the coordinator."""
+
+    def save_state(self, folder: Path | None, state: Callable[[], dict[str, Any]]) -> Saved:
+        """Save a checkpoint in this folder, if there is one, and return the message to the coordinator about it."""
+        problem = ""
+        if folder is not None:
+            try:
+                with self.progress.allow_more_time():
+                    tensor_file.save(state(), folder / checkpoint.file_name(self.epoch, self.number))
+            except StoreError as error:
+                problem = str(error)
+        return Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)
+
+    def progress_state(self) -> dict[str, Any]:
+        """Return what a checkpoint stores of the loop."""
+        return {"epoch": self.epoch, "seconds": self.time.seconds, "times": self.time.times}
+
+    def resume_progress(self, state: dict[str, Any]) -> None:
+        """Continue from what `progress_state` returned."""
+        self.epoch, self.time.seconds, self.time.times = state["epoch"], state["seconds"], dict(state["times"])
+
+    def warn(self, trouble: str, emit: Emit | None = None) -> None:
+        """Record a warning, unless it is empty."""
+        if trouble:
+            (emit or self.emit)(Warned(at=self.stopwatch.now(), text=trouble))
+
+    def emit_metric(
+        self, name: str, value: float, step: int, *, emit: Emit | None = None, worker: int | None = None
+    ) -> None:
+        """Record a measurement of training: of this worker, unless another is named."""
+        (emit or self.emit)(
+            Metric(
+                at=self.stopwatch.now(),
+                name=name,
+                value=value,
+                part="train",
+                step=step,
+                epoch=self.epoch,
+                seconds=self.time.seconds,
+                worker=self.number if worker is None else worker,
+            )
+        )
+
+    def evaluate_part(
+        self,
+        task: Task,
+        network: nn.Module,
+        name: str,
+        keep: int,
+        *,
+        loss: AlignedMeasure,
+        metrics: dict[str, AlignedMeasure],
+        rank: int = 0,
+        size: int = 1,
+        may_draw: bool = True,
+    ) -> EvaluatedShare | None:
+        """Return what a part says of a network, or this rank's share of it; None where the task has no such part."""
+        part: Part | None = getattr(task.splits, name)
+        if part is None:
+            return None
+        with random_turn(may_draw):
+            return evaluate_share(
+                network,
+                part,
+                task.share(part, rank, size),
+                loss,
+                metrics,
+                precision=task.experiment.training.precision,
+                mark=self.progress.mark,
+                keep=keep,
+                name=name,
+            )
+
+    def make_final_message(
+        self, step: int, share: EvaluatedShare | None, weights: dict[str, Tensor] | None, bytes_moved: float
+    ) -> Finished:
+        """Return the message to the coordinator that ends the training."""
+        return Finished(
+            step=step,
+            seconds=self.time.seconds,
+            times=dict(self.time.times),
+            bytes_moved=int(bytes_moved),
+            share=share,
+            weights=weights,
+            memory=peak_memory(),
+        )
+
+
+class Worker(TrainingLoop):
     """One worker with its replica."""
 
     def __init__(
@@ -54,15 +247,12 @@ class Worker:
         progress: WorkerProgress | None = None,
     ) -> None:
         """Make the replica; `progress` is published for the process that watches this worker, if one does."""
+        super().__init__(stopwatch, emit, channels.transport.rank, progress)
         self.task = task
-        self.number = channels.transport.rank
-        """Which of the experiment's workers it is. `transport.rank` is its rank among those that take part now."""
         self.channels = channels
-        self.stopwatch = stopwatch
-        self.emit = emit
         self.report = report
-        self.progress = progress or WorkerProgress()
         training = task.experiment.training
+        self.epochs, self.steps_per_epoch = training.epochs, task.steps_per_epoch
         self.loss = choose_loss(training, task.splits.classes, task.splits.loss_unit)
         self.metrics = choose_metrics(training, task.splits.classes)
         self.replica = make_replica(
@@ -70,7 +260,7 @@ class Worker:
             training,
             self.loss,
             part=task.splits.train,
-            warn=self._warn,
+            warn=self.warn,
             capturing=can_capture(task.parallel),
             steps_per_epoch=task.steps_per_epoch,
             lr_scale=lr_scale(task.experiment),
@@ -81,10 +271,9 @@ class Worker:
         self.replica.accuracy = make_training_accuracy(training, task.splits.classes)
         samples = [float(len(shard)) for shard in task.shards]
         self.trainer = make_trainer(task.parallel, self.replica, channels, samples)
-        self.time = Timekeeper(stopwatch, emit, self.number)
+        self.device = self.replica.flat.vector.device
         self._may_draw = _may_draw(task, network, self.loss)
         """Whether steps and evaluations may draw random numbers."""
-        self.epoch = 0
         self._steps_before_joining = 0
         """Steps of the epoch that were taken before this worker replaced a lost one."""
         self._has_just_joined = False
@@ -92,40 +281,39 @@ class Worker:
         self.best: dict[str, Any] | None = None
         self._losses: list[Tensor] = []
         self._sizes: list[int] = []
+        self._epoch_loss, self._epoch_samples = 0.0, 0
+        """Of this epoch: the sum of the losses over the samples, and the samples."""
+        self._waited_and_communicated = (0.0, 0.0)
+        """Seconds before the step that is being taken."""
 
     def train(self) -> None:
         """Train to the end, or until the coordinator says stop."""
-        training = self.task.experiment.training
-        stopped = False
+        self.train_epochs()
+
+    def prepare(self) -> None:
+        """Prepare the steps to come, and wait for the other workers."""
         with self.progress.allow_more_time():
             with random_turn(self._may_draw):
-                self._warn(self.replica.prepare(self._sizes_to_come()))
+                self.warn(self.replica.prepare(self._sizes_to_come()))
             if self.number == 0:
-                self._warn(self.replica.lr_schedule.problem(self.task.steps_per_epoch))
+                self.warn(self.replica.lr_schedule.problem(self.task.steps_per_epoch))
         if not self._has_just_joined:
             self.channels.repeat(self.channels.transport.barrier)
-        self.time.begin()
-        while self.epoch < training.epochs and not stopped:
-            if not self._has_just_joined:
-                self.channels.reach_join_point(self.epoch * self.task.steps_per_epoch, self._state, epoch_begins=True)
-            self._has_just_joined = False
-            loss, samples, last = self._train_epoch()
-            num_correct, num_labeled = self.replica.accuracy.take() if self.replica.accuracy is not None else (0.0, 0)
-            stopped = self._evaluate(
-                partial(
-                    EpochTrained,
-                    step=last,
-                    loss=loss,
-                    samples=samples,
-                    num_correct=num_correct,
-                    num_labeled=num_labeled,
-                )
+
+    def end_epoch(self) -> bool:
+        """Evaluate the mean of all replicas, report the epoch, and return whether to stop."""
+        num_correct, num_labeled = self.replica.accuracy.take() if self.replica.accuracy is not None else (0.0, 0)
+        loss, samples = self._epoch_loss, self._epoch_samples
+        return self._evaluate(
+            partial(
+                EpochTrained,
+                step=self.last_step,
+                loss=loss,
+                samples=samples,
+                num_correct=num_correct,
+                num_labeled=num_labeled,
             )
-            for name, size in memory_use(self.replica.flat.vector.device).items():
-                self._emit_metric(name, size, last)
-            self.epoch = training.epochs if stopped else self.epoch + 1
-            self._save()
-        self._finish()
+        )
 
     def resume(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
@@ -137,44 +325,35 @@ class Worker:
         before = state.get("steps_per_epoch", self.task.steps_per_epoch)
         # the same progress with other shards
         self.replica.steps = self.replica.steps * self.task.steps_per_epoch // before
-        self.epoch, self.best = state["epoch"], state["best"]
-        self.time.seconds, self.time.times = state["seconds"], dict(state["times"])
+        self.best = state["best"]
+        self.resume_progress(state)
 
     def join(self, state: dict[str, Any]) -> None:
         """Continue from the state of a partner, possibly in the middle of an epoch."""
         self.resume(state)
         self._steps_before_joining, self._has_just_joined = state["done"], True
 
-    def _train_epoch(self) -> tuple[float, int, int]:
-        """Train until the epoch ends or the target is reached; return the loss, the samples and the last step."""
-        task, training, time = self.task, self.task.experiment.training, self.time
-        time.epoch = self.epoch
+    def steps(self) -> Iterator[int]:
+        """Take the steps of this epoch; a worker that joins in the middle of it takes the rest of them."""
+        task, training = self.task, self.task.experiment.training
+        if not self._has_just_joined:
+            self.channels.reach_join_point(self.first_step, self._state, epoch_begins=True)
+        self._has_just_joined = False
         with random_turn():
             seed_everything(training.seed, self.epoch, self.number)
         self.replica.network.train()
         part, samples_in_order = task.visits(self.number, self.epoch)
         done, self._steps_before_joining = self._steps_before_joining, 0
         stream = self.replica.feed(part, batches(samples_in_order, training.samples_per_step)[done:])
-        loss, samples = 0.0, 0
-        first = self.epoch * task.steps_per_epoch
-        time.skip()
+        self._epoch_loss, self._epoch_samples = 0.0, 0
+        self.time.skip()
         # A worker that joined after step `done` first does what the others do after its join point: log, evaluate.
         for step in range(max(1, done), task.steps_per_epoch + 1):
-            before = self.channels.waited_and_communicated()
+            self._waited_and_communicated = self.channels.waited_and_communicated()
             if step > done:
                 with random_turn(self._may_draw):
                     self._train_batch(stream, step)
-            evaluates = step in task.evaluation_steps
-            logs = task.logs_after(step) or evaluates
-            self._count_step_time(*before, wait_for_device=logs)
-            if first + step == 1:  # on all workers at the same time, so that none waits for another
-                self._check_metrics()
-            if logs:
-                added = self._log(first + step)
-                loss, samples = loss + added[0], samples + added[1]
-            if evaluates and self._evaluate(partial(Evaluated, step=first + step)):
-                break
-        return loss, samples, first + step
+            yield step
 
     def _train_batch(self, stream: Iterator[tuple[Any, Any]], step: int) -> None:
         """Take a step on the next batch, if this worker has one left, and average with the others when that is due."""
@@ -188,13 +367,14 @@ class Worker:
         self.progress.mark()
         self.channels.reach_join_point(step_of_run, lambda: self._state(done=step))
 
-    def _count_step_time(self, waited: float, communicated: float, *, wait_for_device: bool) -> None:
-        """Divide the time of a step into computing, waiting and communicating, given the seconds of both before it."""
-        if wait_for_device:
+    def end_step(self, step: int, *, logs: bool) -> None:  # noqa: ARG002
+        """Divide the time of a step into computing, waiting and communicating; wait for the device before a log."""
+        if logs:
             self.replica.synchronize()
+        waited, communicated = self._waited_and_communicated
         now_waited, now_communicated = self.channels.waited_and_communicated()
         self.time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
-        if wait_for_device:
+        if logs:
             self.time.count_copies(self.task.splits.train.take_copy_seconds())
 
     def _sizes_to_come(self) -> Counter[int]:
@@ -202,10 +382,6 @@ class Worker:
         sizes = Counter(sizes[self.number] for sizes in self.task.batch_sizes if sizes[self.number])
         left = self.task.experiment.training.epochs - self.epoch
         return Counter({size: count * left for size, count in sizes.items()})
-
-    def _warn(self, trouble: str) -> None:
-        if trouble:
-            self.emit(Warned(at=self.stopwatch.now(), text=trouble))
 
     def _train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> None:
         """Let the trainer take a step, and keep the loss; an error of the user's code names the batch."""
@@ -221,20 +397,25 @@ class Worker:
                 raise
             raise explained from error
 
-    def _check_metrics(self) -> None:
-        """Try the user's own metrics after the first step, so that one that fails does so before the epoch ends."""
+    def check_metrics(self) -> bool:
+        """Try the user's own metrics, on all workers at the same time, so that none waits for another."""
         with self.progress.allow_more_time():
             unclear = check_outputs(self.task, self.replica.network)
             if self.number == 0:
-                self._warn(unclear)
+                self.warn(unclear)
             check_metrics(self.task, self.replica.network)
         self.time.lap("evaluate")
+        return False
 
-    def _log(self, step: int) -> tuple[float, int]:
-        """Log the steps since the last call; return the sum of their losses over samples, and the number of samples."""
+    def logs_after(self, step: int) -> bool:
+        """Return what the task's `log_every` says."""
+        return self.task.logs_after(step)
+
+    def log(self, step: int) -> None:
+        """Log the steps since the last call; raise an error if a weight or a loss is not finite."""
         check_parameters(self.task, self.replica, step)
         if not self._losses:
-            return 0.0, 0
+            return
         losses = torch.stack(self._losses).tolist()
         weights = [1] * len(losses) if self.loss.is_sum else self._sizes
         total = sum(loss * weight for loss, weight in zip(losses, weights, strict=True))
@@ -245,20 +426,21 @@ class Worker:
             first = step == len(losses) and not math.isfinite(losses[0])
             raise make_divergence_error(self.task, odd, step, self.number, from_the_start=first)
         if self.channels.transport.rank == 0:
-            self._emit_metric("loss", total / samples, step)
-            self._emit_metric("lr", self.replica.rate, step)
+            self.emit_metric("loss", total / samples, step)
+            self.emit_metric("lr", self.replica.rate, step)
         if staleness := self.trainer.take_staleness():
-            self._emit_metric("staleness", sum(staleness) / len(staleness), step)
+            self.emit_metric("staleness", sum(staleness) / len(staleness), step)
         if (distance := self.trainer.take_distance_from_mean()) is not None:
-            self._emit_metric("spread", distance, step)
-        self.time.emit_sums()
-        return total, samples
+            self.emit_metric("spread", distance, step)
+        self._epoch_loss, self._epoch_samples = self._epoch_loss + total, self._epoch_samples + samples
 
-    def _emit_metric(self, name: str, value: float, step: int) -> None:
-        at, epoch, seconds, worker = self.stopwatch.now(), self.epoch, self.time.seconds, self.number
-        self.emit(
-            Metric(at=at, name=name, value=value, part="train", step=step, epoch=epoch, seconds=seconds, worker=worker)
-        )
+    def evaluates_after(self, step: int) -> bool:
+        """Return what the task's `evaluate_every` says."""
+        return step in self.task.evaluation_steps
+
+    def evaluate(self) -> bool:
+        """Evaluate the mean of all replicas in the middle of an epoch, and return whether to stop."""
+        return self._evaluate(partial(Evaluated, step=self.last_step))
 
     def _evaluate(self, message: Callable[..., Message]) -> bool:
         """Evaluate the mean of all replicas, report what this worker's share says of it, and return whether to stop.
@@ -276,7 +458,6 @@ class Worker:
         decision = self.channels.repeat(evaluate)
         if decision.loss is not None:
             self.replica.lr_schedule.observe(decision.loss, decision.metric)
-        self.time.lap("evaluate")
         return decision.stop
 
     @property
@@ -311,50 +492,39 @@ class Worker:
             raise
 
     def _evaluate_share(self, name: str, keep: int) -> EvaluatedShare | None:
-        part: Part | None = getattr(self.task.splits, name)
-        if part is None:
-            return None
         transport = self.channels.transport
-        with random_turn(self._may_draw):
-            return evaluate_share(
-                self.replica.network,
-                part,
-                self.task.share(part, transport.rank, transport.size),
-                self.loss,
-                self.metrics,
-                precision=self.task.experiment.training.precision,
-                mark=self.progress.mark,
-                keep=keep,
-                name=name,
-            )
+        return self.evaluate_part(
+            self.task,
+            self.replica.network,
+            name,
+            keep,
+            loss=self.loss,
+            metrics=self.metrics,
+            rank=transport.rank,
+            size=transport.size,
+            may_draw=self._may_draw,
+        )
 
-    def _save(self) -> None:
-        folder, problem = self.task.checkpoints, ""
-        if folder is not None:
-            try:
-                with self.progress.allow_more_time():
-                    tensor_file.save(self._state(), folder / checkpoint.file_name(self.epoch, self.number))
-            except StoreError as error:
-                problem = str(error)
-        saved = Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)
+    def save(self) -> None:
+        """Save the state of this worker's replica, and report it."""
+        saved = self.save_state(self.task.checkpoints, self._state)
         self.channels.repeat(lambda: self.report(saved))
         self.time.lap("save")
-        self.time.emit_sums()
 
     def _state(self, done: int = 0) -> dict[str, Any]:
         """Return the state from which a run resumes, or from which another worker joins after `done` steps."""
         return {
             "replica": self.replica.state(),
             "trainer": self.trainer.state(),
-            "epoch": self.epoch,
             "done": done,
             "steps_per_epoch": self.task.steps_per_epoch,
             "best": self.best,
-            "seconds": self.time.seconds,
-            "times": self.time.times,
+            **self.progress_state(),
         }
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Report the trained model; again if the members change meanwhile."""
+
         def finish() -> None:
             self.channels.begin_evaluation()
             with self._restoring():
@@ -377,14 +547,11 @@ class Worker:
         share = self._evaluate_share("test", stored_predictions.LIMIT)
         self.time.lap("evaluate")
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.replica.network.state_dict().items()}
-        return Finished(
-            step=self.replica.steps,
-            seconds=self.time.seconds,
-            times=self.time.times,
-            bytes_moved=int(self.trainer.bytes_moved),
-            share=share,
-            weights=weights if self.channels.transport.rank == 0 else None,
-            memory=peak_memory(),
+        return self.make_final_message(
+            self.replica.steps,
+            share,
+            weights if self.channels.transport.rank == 0 else None,
+            self.trainer.bytes_moved,
         )
 
 
