@@ -7,6 +7,7 @@
       StoreError            a run cannot be found, recorded or resumed
         RunTakenOver        another process has claimed the run that this one was writing
       TrainingError         training itself failed: the loss became NaN, for example
+        Diverged            the loss became NaN or infinite; resuming would repeat it
         UserCodeError       the user's own model, loss, metric or data raised an error; its lines are in the message
         WorkerLost          a worker died or hangs; the run can be resumed
       MachineError          this machine lacks what was asked for (cores, a device, an MPI)
@@ -46,6 +47,10 @@ class RunTakenOver(StoreError):  # noqa: N818 - it says what happened
 
 class TrainingError(TenfoldError):
     """Training itself failed."""
+
+
+class Diverged(TrainingError):  # noqa: N818 - it says what happened
+    """The loss became NaN or infinite; the same steps would lead there again."""
 
 
 class UserCodeError(TrainingError):

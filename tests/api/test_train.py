@@ -627,6 +627,7 @@ class TestFailure:
         assert "\n" not in str(caught.value)
         run = tenfold.open_run()
         assert (run.status, run.error) == ("failed", str(caught.value))
+        assert run.result["diverged"]
         with pytest.raises(StoreError, match="has no saved model: it is failed"):
             _ = run.model
 

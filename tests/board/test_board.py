@@ -220,6 +220,12 @@ def test_runs_are_renamed_tagged_noted_and_removed(client, board, folder):
     assert act("fly").status_code == 404
 
 
+def test_a_run_that_diverged_is_not_resumed(client, folder):
+    _, number, recorder = running(folder)
+    recorder.close(result={"diverged": True}, status="failed")
+    assert "diverged" in client.post(f"/run/{number}/resume", json={}).text
+
+
 def test_only_what_makes_sense_can_be_done(client, board, folder):
     _, number, recorder = running(folder)
     refused = {

@@ -55,6 +55,8 @@ class Actions:
         record = self.store.find(number)
         if record["status"] not in ("interrupted", "failed"):
             raise StoreError(f"run {number} is {record['status']}; there is nothing to resume")
+        if record["status"] == "failed" and record["result"].get("diverged"):
+            raise StoreError(f"the loss of run {number} diverged, and would again; train with other settings")
         command = tenfold_command("resume", str(number), "--runs", str(self.store.folder))
         log = self.store.path(number, record["title"]) / "resume.log"
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -216,6 +216,7 @@ class RunList:
             "title": run.title,
             "kind": run.kind,
             "status": run.status,
+            "diverged": bool(run.result.get("diverged")),
             "created": run.created,
             "ended": run.ended,
             "error": run.error.partition("\n")[0][:200],

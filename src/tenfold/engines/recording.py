@@ -8,7 +8,7 @@ from typing import Any
 
 from tenfold.common.files import short_path, sweep
 from tenfold.common.imports import describe_error
-from tenfold.errors import RunTakenOver, StoreError, TenfoldError, WorkerLost
+from tenfold.errors import Diverged, RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.machine.facts import EnergyMeter, machine_load
 from tenfold.runs import Emit, Recorded, Recorder, Stopwatch, Store, Warned, checkpoint, stored_predictions, tensor_file
@@ -150,6 +150,8 @@ def _run_or_record_failure(work: Work, dispatcher: EventDispatcher, path: Path, 
         dispatcher.end("interrupted", str(error))
         raise
     except TenfoldError as error:
+        if isinstance(error, Diverged):
+            dispatcher.known["diverged"] = True
         dispatcher.end("failed", str(error))
         raise
     except KeyboardInterrupt as error:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tenfold.common.imports import user_frames
 from tenfold.data import DatasetPart, Part, batches, order
 from tenfold.data.part import NO_LABEL, find_main_output, tree_leaves
-from tenfold.errors import ModelError, TrainingError
+from tenfold.errors import Diverged, ModelError
 from tenfold.training import Replica, all_targets, base_lr, choose_loss, choose_metrics, predict
 from tenfold.training.evaluation import check_fits, evaluation_mode, make_measure_error, required_bytes
 from tenfold.training.measures import AlignedMeasure, as_number, describe_failure, describe_unclear_classes
@@ -62,24 +62,22 @@ def check_parameters(task: Task, replica: Replica, step: int) -> None:
         )
 
 
-def make_divergence_error(
-    task: Task, loss: float, step: int, worker: int, *, from_the_start: bool = False
-) -> TrainingError:
+def make_divergence_error(task: Task, loss: float, step: int, worker: int, *, from_the_start: bool = False) -> Diverged:
     """Return the error for a loss that is NaN or infinite; the learning rate cannot cause it in the first step."""
     if (unlabeled := _find_unlabeled_batch(task, step, worker)) is not None:
-        return TrainingError(
+        return Diverged(
             f"the loss became {loss:g} in step {unlabeled} (worker {worker}): no sample of its batch has a label that "
             f"the loss counts (labels of {NO_LABEL} do not), so that there is nothing to average; leave out samples "
             "without labels, or use larger batches"
         )
     if from_the_start:
-        return TrainingError(
+        return Diverged(
             f"the loss is {loss:g} already in the first step (worker {worker}), before any weight has changed; look "
             "for a logarithm of 0, a parallel by 0 or an overflow in the model and the loss, and for NaN in the samples"
         )
     rate = base_lr(task.experiment.training, make_network(task), task.splits.labels_per_sample)
     unchecked = "; or look for NaN in the samples of the Dataset" if isinstance(task.splits.train, DatasetPart) else ""
-    return TrainingError(
+    return Diverged(
         f"the loss became {loss:g} before step {step} (worker {worker}); "
         f"try a learning rate below {rate:g}, a warm-up, or clip{unchecked}"
     )

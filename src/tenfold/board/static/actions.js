@@ -38,7 +38,7 @@ export function showActions(place, run, changed) {
   const button = (text, onclick, more = {}) => element("button", { type: "button", class: "toggle", onclick, ...more }, text);
   const buttons = [
     run.status === "running" ? button("Stop", () => go("stop"), { title: "As Ctrl-C: it can be resumed" }) : null,
-    run.status === "interrupted" || run.status === "failed" ? button("Resume", () => go("resume")) : null,
+    run.status === "interrupted" || (run.status === "failed" && !run.diverged) ? button("Resume", () => go("resume")) : null,
     run.status === "running" ? null : button("Rename", async () => {
       const title = await askText("Rename run", "Title", run.title);
       if (title !== null) go("rename", { title });
