@@ -146,3 +146,16 @@ def test_compare_over_folds_and_workers() -> None:
     again = tenfold_("compare", *SMALL, "--folds", "2,3", "--workers", "1,2")
     assert again.stderr.count("already recorded") == 4
     assert "folds" in again.stdout
+
+
+def test_folds_as_jobs_of_processes(tmp_path: Path) -> None:
+    there = tenfold_(
+        "crossval", *SMALL, "--folds", "2", "--runs", str(tmp_path / "there"), "--on", "processes", "--json"
+    )
+    here = tenfold_("crossval", *SMALL, "--folds", "2", "--runs", str(tmp_path / "here"), "--json")
+    assert there.exit_code == 0, there.stderr
+    assert json.loads(there.stdout)["metrics"] == json.loads(here.stdout)["metrics"]
+
+
+def test_an_unknown_executor_is_one_sentence() -> None:
+    assert_one_sentence(tenfold_("crossval", *SMALL, "--folds", "2", "--on", "rey"), "ray")

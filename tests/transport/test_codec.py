@@ -147,6 +147,7 @@ ALLOWED = {
     "prediction/library_averaging.py": "the same pipes, while calibrating",
     "crossval/fold_pool.py": "the same pipes, of processes that train folds",
     "experiment/values.py": "a user's own objects, which go through these pipes, and models that are trusted",
+    "executors/jobs.py": "a user's own objects, which go to an executor that the user named",
     "runs/checkpoint.py": "torch.load with weights_only=True",
 }
 

@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 from tenfold.api.cross_validate import cross_validate
-from tenfold.api.open_run import open_run
-from tenfold.api.train import train
+from tenfold.api.open_run import load_model, open_run
+from tenfold.api.train import noting, train
 from tenfold.common.catalog import SOURCES, suggest
 from tenfold.common.files import short_path
+from tenfold.crossval import CrossValidation
 from tenfold.data.user_data import is_one_part
 from tenfold.engines import require_no_launcher
 from tenfold.engines.choose import resolve_defaults
-from tenfold.engines.prepare import measuring_machine, user_files
-from tenfold.errors import ExperimentError, StoreError, TenfoldError
+from tenfold.engines.prepare import measuring_machine, origin, user_files
+from tenfold.errors import ExperimentError, StopTraining, StoreError, TenfoldError, TrainingError
+from tenfold.executors.jobs import Job, JobEnd
+from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Experiment, Parallel
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Grid
@@ -34,8 +37,9 @@ from tenfold.reports.loggers import make_loggers
 from tenfold.reports.progress import GridProgress, Turn
 from tenfold.reports.results.comparison import Comparison
 from tenfold.reports.rows import NOT_VALIDATED, require_columns
-from tenfold.runs import Emit, Run, Store
-from tenfold.runs.callbacks import as_list
+from tenfold.runs import Emit, Event, Run, Stopwatch, Store
+from tenfold.runs.bundle import unpack
+from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.storage.claim import Claim
 from tenfold.runs.store import CROSSVAL
 
@@ -65,6 +69,7 @@ def compare(
     rerun_doubtful: bool = False,
     columns: Sequence[str] = (),
     select: bool = False,
+    on: Asked = LOCAL,
     watch: Watch | None = None,
     callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
@@ -88,6 +93,10 @@ def compare(
     `columns` are shown instead of the usual ones (see `Comparison.with_columns`); `select` selects the best setting on
     the validation part and shows the test part for it alone (see `Comparison.select`).
 
+    `on` says where the runs go: "local", one after another on this machine, or as jobs to "processes", "dask", "ray",
+    any `concurrent.futures.Executor`, or a function of the cores of a job that makes one (docs/many-machines.md). The
+    rows are the same; events of a run come when it is done. What was run by the same executor is not run again.
+
     `watch` is called with a `Turn` when a run begins and when it is done, `listen` with every event of every run, and
     the `callbacks` with those of each; `log` is that of `train`. `progress` shows a line for each run; by default on
     a terminal and in a notebook.
@@ -102,22 +111,28 @@ def compare(
     )
     if select and not any(map(_may_validate, planned)):
         raise ExperimentError(NOT_VALIDATED)
+    submitter = executor_named(on)
     store = Store(runs)
     callbacks = [*as_list(callbacks), *make_loggers(log, store.folder)]
     shows = progress if progress is not None else watch is None and listen is None and is_watched()
-    with GridProgress() if shows else nullcontext() as shown:
+    with submitter or nullcontext(), GridProgress() if shows else nullcontext() as shown:
         if shown is not None:
             watch, listen = _both(shown.watch, watch), _both(shown.listen, listen)
         label_of = partial(_label, dimensions=dimensions, repeats=repeats)
-        run_one = partial(_run, store=store, callbacks=callbacks, listen=listen)
-        done, failed, reused = _run_all(planned, store, label_of, run_one, watch or _ignore, fresh=fresh)
+        run_one = partial(_run, store=store, callbacks=callbacks, listen=listen, on=submitter or LOCAL)
+        run_all = partial(_run_all, store=store, label_of=label_of, run_one=run_one, watch=watch or _ignore)
+        if submitter is not None:
+            submitter.notify = noting(listen or _ignore_event, Stopwatch())
+            record = partial(_record_end, store=store, name=submitter.name, callbacks=callbacks, listen=listen)
+            run_all = partial(run_all, submitter=submitter, record_end=record)
+        done, failed, reused = run_all(planned, fresh=fresh)
         if rerun_doubtful and (doubtful := Comparison(done, failed).doubtful):
             again = [
                 experiment
                 for experiment in planned
                 if _stored(experiment) in {_stored(run.experiment) for run in doubtful}
             ]
-            repeated, problems, _ = _run_all(again, store, label_of, run_one, watch or _ignore, fresh=True)
+            repeated, problems, _ = run_all(again, fresh=True)
             renewed = {_stored(run.experiment): run for run in repeated}
             done, failed = [renewed.get(_stored(run.experiment), run) for run in done], failed | problems
     if not done:
@@ -143,34 +158,85 @@ def _run_all(
     watch: Watch,
     *,
     fresh: bool,
+    submitter: Submitter | None = None,
+    record_end: "Callable[[Experiment, JobEnd], Run] | None" = None,
 ) -> tuple[list[Run], dict[str, str], set[int]]:
-    """Run what is not recorded yet; return all runs, why others failed, by label, and the numbers of those reused."""
-    done: list[Run] = []
+    """Run what is not recorded yet; return all runs, why others failed, by label, and the numbers of those reused.
+
+    With a submitter, settings that no other comparison is running are submitted together first.
+    """
+    done: dict[int, Run] = {}
     failed: dict[str, str] = {}
     reused: set[int] = set()
-    known = {} if fresh else _finished(store)
-    for place, one in enumerate(planned, 1):
-        turn = Turn(place, len(planned), label_of(one), one)
-        recorded = _reusable(one, known, store)
+    known = {} if fresh else _finished(store, submitter)
+    turns = {place: Turn(place, len(planned), label_of(one), one) for place, one in enumerate(planned, 1)}
+
+    def finish(turn: Turn, run: Callable[[], Run]) -> None:
+        watch(turn)
+        try:
+            done[turn.place] = _held(run())
+        except TenfoldError as error:
+            failed[turn.label] = str(error).replace("\n", "; ")
+            watch(replace(turn, error=failed[turn.label]))
+        else:
+            watch(replace(turn, run=done[turn.place]))
+
+    def reuse(turn: Turn) -> bool:
+        recorded = _reusable(turn.experiment, known, store)
+        if recorded is not None:
+            done[turn.place] = recorded
+            reused.add(recorded.id)
+            watch(replace(turn, run=recorded, recorded=True))
+        return recorded is not None
+
+    def submit(chosen: Sequence[Turn]) -> None:
+        assert submitter is not None
+        assert record_end is not None
+        jobs = [Job.of(turn.experiment, KIND) for turn in chosen]
+        for place, end in submitter.run(jobs):
+            finish(chosen[place], partial(record_end, chosen[place].experiment, end))
+
+    if submitter is not None:
         with ExitStack() as claims:
-            if recorded is None and not fresh:
-                claims.enter_context(_alone(one, store, partial(watch, replace(turn, waits=True))))
-                known |= _finished(store)  # another comparison may have run it meanwhile
-                recorded = _reusable(one, known, store)
-            if recorded is not None:
-                done.append(recorded)
-                reused.add(recorded.id)
-                watch(replace(turn, run=recorded, recorded=True))
+            free = [turn for turn in turns.values() if turn.experiment.parallel.folds is None and not reuse(turn)]
+            submit([turn for turn in free if fresh or claims.enter_context(_if_free(turn.experiment, store))])
+    for turn in turns.values():
+        if turn.place in done or turn.label in failed:
+            continue
+        with ExitStack() as claims:
+            if not fresh and not reuse(turn):
+                claims.enter_context(_alone(turn.experiment, store, partial(watch, replace(turn, waits=True))))
+                known |= _finished(store, submitter)  # another comparison may have run it meanwhile
+                reuse(turn)
+            if turn.place in done:
                 continue
-            watch(turn)
-            try:
-                done.append(_held(run_one(one)))
-            except TenfoldError as error:
-                failed[turn.label] = str(error).replace("\n", "; ")
-                watch(replace(turn, error=failed[turn.label]))
+            if submitter is not None and turn.experiment.parallel.folds is None:
+                submit([turn])
             else:
-                watch(replace(turn, run=done[-1]))
-    return done, failed, reused
+                finish(turn, partial(run_one, turn.experiment))
+    return [done[place] for place in sorted(done)], failed, reused
+
+
+def _record_end(
+    experiment: Experiment, end: JobEnd, store: Store, name: str, callbacks: Sequence[object], listen: Emit | None
+) -> Run:
+    """Record the run that a job brought back, pass on its events, and return it; raise TrainingError if it failed."""
+    bundle, error = end
+    number = None
+    if bundle:
+        facts = origin(experiment) | {"executor": name}
+        number = store.import_run(unpack(bundle), experiment=experiment, facts=facts)
+        listener = Callbacks(listen or _ignore_event, callbacks)
+        for event in store.events(number):
+            with suppress(StopTraining):  # it has ended already
+                listener(event)
+    if error or number is None:
+        raise TrainingError(error or "the job brought back no run")
+    return Run(store, store.find(number), build=load_model, experiment=experiment)
+
+
+def _ignore_event(_event: Event) -> None:
+    """Ignore an event."""
 
 
 def _reusable(experiment: Experiment, known: Mapping[str, ReusableRun], store: Store) -> Run | None:
@@ -190,10 +256,20 @@ def _held(run: Run) -> Run:
 
 
 @contextmanager
+def _if_free(experiment: Experiment, store: Store) -> Iterator[bool]:
+    """Let no other comparison run an experiment in this store, and give True; False if another one does so now."""
+    claim = _take(folder := _claimed_folder(experiment, store))
+    try:
+        yield claim is not None
+    finally:
+        if claim is not None:
+            _give_back(claim, folder)
+
+
+@contextmanager
 def _alone(experiment: Experiment, store: Store, waits: Callable[[], None]) -> Iterator[None]:
     """Let one comparison at a time run an experiment in this store; `waits` is called once if another one does."""
-    digest = hashlib.blake2b(_stored(experiment).encode(), digest_size=8).hexdigest()
-    folder = store.folder / "comparing" / digest
+    folder = _claimed_folder(experiment, store)
     claim = _take(folder)
     if claim is None:
         waits()
@@ -203,10 +279,19 @@ def _alone(experiment: Experiment, store: Store, waits: Callable[[], None]) -> I
     try:
         yield
     finally:
-        claim.release()
-        with suppress(OSError):  # another comparison waits there
-            folder.rmdir()
-            folder.parent.rmdir()
+        _give_back(claim, folder)
+
+
+def _claimed_folder(experiment: Experiment, store: Store) -> Path:
+    digest = hashlib.blake2b(_stored(experiment).encode(), digest_size=8).hexdigest()
+    return store.folder / "comparing" / digest
+
+
+def _give_back(claim: Claim, folder: Path) -> None:
+    claim.release()
+    with suppress(OSError):  # another comparison waits there
+        folder.rmdir()
+        folder.parent.rmdir()
 
 
 def _take(folder: Path) -> Claim | None:
@@ -245,18 +330,32 @@ def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Ca
     return call
 
 
-def _run(experiment: Experiment, store: Store, callbacks: Sequence[object], listen: Emit | None) -> Run:
+def _run(
+    experiment: Experiment, store: Store, callbacks: Sequence[object], listen: Emit | None, on: Asked | Submitter
+) -> Run:
     if experiment.parallel.folds is None:
         return train(experiment, runs=store.folder, kind=KIND, callbacks=callbacks, listen=listen, progress=False)
-    return cross_validate(experiment, runs=store.folder, callbacks=callbacks, listen=listen, progress=False).run
+    shown: dict[str, Any] = {"callbacks": callbacks, "listen": listen, "progress": False}
+    done: CrossValidation = cross_validate(experiment, runs=store.folder, on=on, **shown)
+    return done.run
 
 
-def _finished(store: Store) -> dict[str, ReusableRun]:
-    """Return the finished runs that can be reused, by their experiment: of this machine, without Python objects."""
+def _finished(store: Store, submitter: Submitter | None = None) -> dict[str, ReusableRun]:
+    """Return the finished runs that can be reused, by their experiment, without Python objects.
+
+    They are of this machine, or of the same executor and versions, whose machines are not known before.
+    """
     found, here = {}, measuring_machine({"machine": facts()})
+
+    def is_comparable(recorded: dict[str, Any]) -> bool:
+        then = measuring_machine(recorded)
+        if submitter is not None:
+            return recorded.get("executor") == submitter.name and then["versions"] == here["versions"]
+        return "executor" not in recorded and then == here
+
     for record in store.records(KIND, CROSSVAL):
         whole = record["status"] == "finished" and not record["result"].get("failed")
-        if whole and not record["problems"] and measuring_machine(record["facts"]) == here:
+        if whole and not record["problems"] and is_comparable(record["facts"]):
             with suppress(ExperimentError):  # a run of another version, which may have had other fields
                 experiment = Experiment(**record["experiment"])
                 if not experiment.unrecorded_fields:

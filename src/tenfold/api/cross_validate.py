@@ -1,16 +1,19 @@
 """`tenfold.cross_validate`: train and validate a model on k folds."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
 from tenfold import crossval
-from tenfold.api.train import finished_run, warn
+from tenfold.api.train import finished_run, noting, warn
 from tenfold.crossval import CrossValidation
 from tenfold.data import FetchProgress
 from tenfold.engines import RecordedRun, require_no_launcher
 from tenfold.engines.choose import resolve_defaults
 from tenfold.engines.prepare import check_new_run, describe, prepare
+from tenfold.executors.folds import check_jobs, train_on
+from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
@@ -30,6 +33,7 @@ def cross_validate(
     experiment: Experiment | None = None,
     *,
     runs: str | Path | None = None,
+    on: Asked | Submitter = LOCAL,
     callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
@@ -43,6 +47,7 @@ def cross_validate(
     experiment: Experiment | None = None,
     *,
     runs: str | Path | None = None,
+    on: Asked | Submitter = LOCAL,
     callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
@@ -56,6 +61,7 @@ def cross_validate(
     experiment: Experiment | None = None,
     *,
     runs: str | Path | None = None,
+    on: Asked | Submitter = LOCAL,
     callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
@@ -69,7 +75,9 @@ def cross_validate(
     `cross_validate(model="lenet5", data="mnist", folds=10, epochs=3)`; the arguments are those of `train`, and 5 folds
     are made where none are asked for. The folds are cut from the training part; the test part is in none of them.
     `callbacks` are called for the folds, their epochs and their metrics, and may stop one fold or all (see
-    `tenfold.StopTraining`). With `as_sklearn` the dictionary of `sklearn.model_selection.cross_validate` is returned.
+    `tenfold.StopTraining`). `on` says where the folds go, as for `compare`: each is a job, whose events come when it is
+    done, so that callbacks may stop only folds that have not begun. With `as_sklearn` the dictionary of
+    `sklearn.model_selection.cross_validate` is returned.
     """
     require_no_launcher("a cross-validation", detect_world())
     stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
@@ -77,15 +85,23 @@ def cross_validate(
     if experiment.parallel.folds is None:
         experiment = experiment.replace(folds=USUAL_FOLDS)
     crossval.check_folds(experiment)
-    crossval.start_processes_early(experiment)
+    submitter = executor_named(on)
+    if submitter is None:
+        crossval.start_processes_early(experiment)
+    else:
+        check_jobs(experiment)
     with follow(FoldProgress, progress, listen, warn) as shown:
         listener = Callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
         with crossval.shared_data(prepare(experiment, fetching)) as task:
             check_new_run(task)
             splits = crossval.make_fold_splits(task)
             store = Store(runs)
-            facts = describe(task)
+            facts = describe(task) | ({"executor": submitter.name} if submitter is not None else {})
             number = store.create(experiment, kind=CROSSVAL, facts=facts)
-            outcome = crossval.CrossValidationRun(task, splits, store, number, facts, stopwatch, listener).record()
+            recorded = crossval.CrossValidationRun(task, splits, store, number, facts, stopwatch, listener)
+            if submitter is not None:
+                submitter.notify = noting(listener, stopwatch)
+                recorded.train_folds = partial(train_on, submitter)
+            outcome = recorded.record()
     done = CrossValidation(finished_run(RecordedRun.finished(store, number, outcome, experiment)))
     return done.as_sklearn() if as_sklearn else done

@@ -194,6 +194,7 @@ def compare(
     target: options.Target = None,
     seed: options.Seed = None,
     pin: options.Pin = None,
+    on: options.On = "local",
     repeats: Annotated[int, typer.Option(help="Runs of each setting, with different seeds.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already recorded.")] = False,
     rerun_doubtful: Annotated[
@@ -232,13 +233,14 @@ def compare(
     experiment = options.experiment_from(file, settings, name=name, seed=seed, pin=pin, target=target)
     if plot is not None and experiment.training.target is None and not any("target" in one for one in (grid, *groups)):
         raise ExperimentError("--plot shows how soon a target is reached, and there is none; add one: --target 0.99")
-    _start_early(grid)
+    if on == "local":
+        _start_early(grid)
     from tenfold.api.compare import compare as run_all
 
     def run(*, again: bool, renew: bool) -> "Comparison":
         with watching(quiet) as shown:
             watch: dict[str, Any] = {"watch": shown.watch, "listen": shown.listen, "log": log}
-            watch |= {"columns": options.split_names(columns), "select": select, "together": groups}
+            watch |= {"columns": options.split_names(columns), "select": select, "together": groups, "on": on}
             return run_all(experiment, repeats=repeats, runs=runs, fresh=again, rerun_doubtful=renew, **watch, **grid)
 
     result = run(again=fresh, renew=rerun_doubtful)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tenfold.common.catalog import LOGGERS, MODELS, OPTIMIZERS, SOURCES, STRATEGIES
+from tenfold.common.catalog import EXECUTORS, LOGGERS, MODELS, OPTIMIZERS, SOURCES, STRATEGIES
 from tenfold.common.files import check_output
 from tenfold.errors import ExperimentError
 
@@ -123,6 +123,16 @@ Log = Annotated[
         help=f"Also write the run's numbers to {' or '.join(LOGGERS)}, live; may be repeated.",
         show_default=False,
         autocompletion=complete_from(LOGGERS),
+    ),
+]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        help=f"Where the runs or folds go: local, {', '.join(EXECUTORS)}, or package.module:function.",
+        show_default=False,
+        rich_help_panel=WHERE,
+        autocompletion=complete_from(("local", *EXECUTORS)),
     ),
 ]
 LogRanks = Annotated[

@@ -147,6 +147,7 @@ def crossval(
     fold_kind: Kind = None,
     fold_repeats: Repeats = None,
     fold_mode: Mode = None,
+    on: options.On = "local",
     runs: options.Runs = None,
     output: options.Report = None,
     log: options.Log = None,
@@ -165,13 +166,14 @@ def crossval(
     experiment = options.experiment_from(file, settings, **fields, **folding)
     from tenfold.workers.fork_server import start_server
 
-    start_server()  # early: it imports torch while this process does
+    if on == "local":
+        start_server()  # early: it imports torch while this process does
     import tenfold
     from tenfold.reports.progress import FoldProgress
 
     quiet = quiet or as_json
     with following(FoldProgress(quiet=quiet), runs, quiet) as (listen, bar):
-        done = tenfold.cross_validate(experiment, runs=runs, log=log, listen=listen, fetching=bar)
+        done = tenfold.cross_validate(experiment, runs=runs, on=on, log=log, listen=listen, fetching=bar)
     print_run(done.run, as_json, output)
 
 

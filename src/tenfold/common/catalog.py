@@ -134,6 +134,15 @@ ENGINES: Registry[Any] = Registry(
     },
     group="engines",
 )
+EXECUTORS: Registry[Any] = Registry(
+    "executor",
+    {
+        "processes": "tenfold.executors.engines:processes",
+        "dask": "tenfold.executors.engines:dask",
+        "ray": "tenfold.executors.engines:RayExecutor",
+    },
+    group="executors",
+)
 LR_SCALINGS: Registry[Any] = Registry(
     "learning rate scaling",
     {

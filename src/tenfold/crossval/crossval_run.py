@@ -226,6 +226,8 @@ class CrossValidationRun:
         self.listen = listen
         """Also receives the metrics of the folds, which are recorded in their own runs only."""
         self.mode = resolve_fold_mode(task.experiment)
+        self.train_folds: Callable[[FoldWork], None] = FOLD_MODES[self.mode]
+        """A function of `modes.py`, or one that trains the folds elsewhere."""
         self.entries: dict[int, FoldEntry] = {}
         """The folds that have ended, by index."""
         self.stopped_by = ""
@@ -266,7 +268,7 @@ class CrossValidationRun:
                 jobs.append(FoldJob(index, split, run=before["id"] if before else None))
         if jobs and not self.stopped_by:
             work = FoldWork(self.task, context, jobs, self._relay, self._done, lambda: bool(self.stopped_by))
-            FOLD_MODES[self.mode](work)  # a function of `modes.py`
+            self.train_folds(work)
         if not self.entries:
             raise TrainingError(f"stopped by {self.stopped_by} before any fold was trained")
         if not self._results:

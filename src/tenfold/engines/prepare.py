@@ -143,9 +143,7 @@ def describe(task: Task) -> dict[str, Any]:
     return {
         "machine": machine,
         "packages": machine.pop("packages"),
-        "command": _command(),
-        "code": _commit(),
-        "user_files": user_files(task.experiment),
+        **origin(task.experiment),
         "parameters": parameter_count(network),
         "lr": {
             "base": base_lr(task.experiment.training, network, splits.labels_per_sample),
@@ -167,6 +165,11 @@ def describe(task: Task) -> dict[str, Any]:
         "shards": audit(task),
         "cores": asdict(task.cores),
     }
+
+
+def origin(experiment: Experiment) -> dict[str, Any]:
+    """Return what started a run: the command line, the version of the code, and the user's files it was made with."""
+    return {"command": _command(), "code": _commit(), "user_files": user_files(experiment)}
 
 
 def measuring_machine(recorded: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,8 @@ HIGH_LOAD = 0.75
 WAIT_POLICY = "OMP_WAIT_POLICY"
 _lacks_threads: set[int] = set()
 """This process, by its number, if it was forked from one whose threads torch may have computed with."""
+_limits: list[int] = []
+"""The numbers of cores that `limited_to` allows, innermost last."""
 _unused: set[int] = set()
 """The process that others are forked from before torch has computed in it, by its number."""
 
@@ -130,8 +132,20 @@ def budget(root: Path = ROOT, allowed: Iterable[int] | None = None) -> int:
     A quota is rounded down, but never to 0. The number of cpus in the machine plays no part.
     """
     cpus = len(usable_cpus() if allowed is None else set(allowed))
+    if allowed is None and _limits:
+        cpus = min(cpus, _limits[-1])
     quota = limits.cpu_quota(root)
     return max(1, cpus if quota is None else min(cpus, math.floor(quota)))
+
+
+@contextmanager
+def limited_to(count: int) -> Iterator[None]:
+    """Let this process count on so many cores at most while the block lasts: others run beside it."""
+    _limits.append(count)
+    try:
+        yield
+    finally:
+        _limits.pop()
 
 
 def count_workers(device: str = "cpu") -> int:

@@ -24,6 +24,7 @@ from tenfold.runs import (
     FoldsStarted,
     Lifecycle,
     Metric,
+    Note,
     Run,
     Span,
     Started,
@@ -357,6 +358,8 @@ class GridProgress(Display):
             self._warn(event)
         elif self._running is not None:
             self._running.listen(event)
+        elif isinstance(event, Note):
+            self._say(event.text, style="dim")
 
     def drawing(self) -> Table:
         """Draw the progress of the running run."""

@@ -1,10 +1,9 @@
 """A run as one value of bytes, to carry it from the store of one machine to that of another.
 
-A bundle is a zip archive without compression: `run.json` with the record, `events.jsonl` with the events, and the files
-of the run below `files/`. It may come from another machine, so everything in it is checked before it becomes part of a
-store: the names of its members, their checksums, the types of all entries, and that tensors and arrays can be read
-without running code. Experiments and pickled models do not travel back: the home store knows which experiment it asked
-for.
+A bundle is a zip archive without compression: `run.json` with the record, `events.jsonl` with the events, and the
+files of the run below `files/`. It may come from another machine, so everything in it is checked before it becomes
+part of a store: the names of its members, their checksums, the types of all entries, and that tensors and arrays can
+be read without running code. Experiments and pickled models do not travel back: home knows which it asked for.
 """
 
 import io

@@ -1,0 +1,58 @@
+"""The folds of a cross-validation as jobs of an executor; their runs are recorded at home as they come back."""
+
+from dataclasses import replace
+
+from tenfold.crossval.fold import FoldEnd, FoldWork, fold_experiment, trains_folds_together
+from tenfold.errors import ExperimentError, StopTraining, TenfoldError
+from tenfold.executors.jobs import Job, JobEnd
+from tenfold.executors.submitting import Submitter
+from tenfold.experiment import Experiment
+from tenfold.runs.bundle import unpack
+from tenfold.runs.store import FOLD
+
+
+def check_jobs(experiment: Experiment) -> None:
+    """Raise ExperimentError if the folds are to be trained together, so that they are no jobs."""
+    if trains_folds_together(experiment):
+        raise ExperimentError(
+            "all folds would be trained together on one device, but an executor trains each as a job; "
+            'use on="local", or fold_mode = "fold-by-fold"'
+        )
+
+
+def train_on(submitter: Submitter, work: FoldWork) -> None:
+    """Train folds as jobs, record the run of each, pass on its events, and report how it ended."""
+    jobs = [Job.of(work.task.experiment, FOLD, job.index) for job in work.jobs]
+    with submitter:
+        for place, end in submitter.run(jobs, work.stopped):
+            fold = work.jobs[place]
+            try:
+                ended = _record(submitter, work, place, end)
+            except TenfoldError as error:
+                ended = FoldEnd(error=str(error))
+            work.done(replace(fold, threads=jobs[place].cores, cores=(place,)), ended)
+
+
+def _record(submitter: Submitter, work: FoldWork, place: int, end: JobEnd) -> FoldEnd:
+    content, error = end
+    if not content:
+        return FoldEnd(error=error)
+    context, fold = work.context, work.jobs[place]
+    split, bundle = fold.split, unpack(content)
+    result = bundle.record.result
+    if "crossval" in result:  # each job has cores of its own, and its time counts from its own start
+        now = context.stopwatch.now()
+        result["crossval"] |= {"began": max(0.0, now - result["crossval"]["ended"]), "ended": now, "cores": [place]}
+    about = {"parent": context.parent, "fold": split.fold, "repeat": split.repeat, "node": split.node}
+    known = {name: context.facts[name] for name in ("command", "code", "user_files") if name in context.facts}
+    number = context.store.import_run(
+        bundle,
+        experiment=fold_experiment(context.stored_experiment, split.name),
+        facts=known | {"crossval": about, "executor": submitter.name},
+    )
+    for event in context.store.events(number):
+        try:
+            work.relay(fold.index, replace(event, worker=fold.index))
+        except StopTraining:  # it has ended already
+            continue
+    return FoldEnd(error=error) if error else FoldEnd(result)

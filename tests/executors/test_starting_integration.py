@@ -1,0 +1,21 @@
+"""Executors that are started for a command, where none is running."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tenfold
+from tenfold.runs import Note
+
+pytestmark = pytest.mark.timeout(240)
+SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 200, "epochs": 1, "threads": 1}
+
+
+@pytest.mark.parametrize("name", ["dask", "ray"])
+def test_an_executor_that_is_started_says_how_long_that_took(name: str, tmp_path: Path) -> None:
+    pytest.importorskip({"dask": "distributed", "ray": "ray"}[name], reason=f"{name} is not installed")
+    heard: list[Any] = []
+    done = tenfold.compare(**SMALL, lr=[0.1, 0.01], runs=tmp_path, on=name, listen=heard.append)
+    assert len(done.runs) == 2
+    assert any(isinstance(event, Note) and f"{name} started" in event.text for event in heard)
