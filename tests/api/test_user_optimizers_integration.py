@@ -52,3 +52,18 @@ def test_a_resumed_run_ends_with_the_same_weights(workers):
         tenfold.train(**BASE, **OWN, workers=workers, listen=interrupt)
     resumed = tenfold.resume(model=BASE["model"], data=(X, Y), optimizer=optimizer, schedule=schedule)
     assert all(torch.equal(one, resumed.weights[name]) for name, one in whole.weights.items())
+
+
+def test_a_resumed_run_keeps_the_fisher_matrices_of_every_worker():
+    fields = BASE | {"optimizer": "ng-sgd", "workers": 4}
+    whole = tenfold.train(**fields)
+
+    def interrupt(event):
+        if getattr(event, "epoch", 0) >= 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tenfold.train(**fields, listen=interrupt)
+    resumed = tenfold.resume(model=BASE["model"], data=(X, Y))
+    assert whole.accuracy > 0.7
+    assert all(torch.equal(one, resumed.weights[name]) for name, one in whole.weights.items())

@@ -66,8 +66,8 @@ def stacked(training, found, start, rates, learning=(slice(0, WIDTH),)):
     return optimizer
 
 
-def test_every_optimizer_but_lbfgs_has_a_rule():
-    assert set(RULES) | {"lbfgs"} == set(OPTIMIZERS)
+def test_every_optimizer_that_needs_no_more_than_gradients_has_a_rule():
+    assert set(RULES) | {"lbfgs", "ng-sgd"} == set(OPTIMIZERS)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
