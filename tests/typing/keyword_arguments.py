@@ -17,7 +17,6 @@ tenfold.train(**tenfold.Experiment().flat())
 tenfold.train(epoch=3)  # type: ignore[call-arg]
 tenfold.train(lr="abc")  # type: ignore[arg-type]
 tenfold.train(workers=2.5)  # type: ignore[arg-type]
-tenfold.train(strategy="buterfly")  # type: ignore[arg-type]
 tenfold.compare(workers=["one"])  # type: ignore[list-item]
 tenfold.Experiment(epochs="three")  # type: ignore[arg-type]
 tenfold.cross_validate(fold=5)  # type: ignore[call-overload]
