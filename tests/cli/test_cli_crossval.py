@@ -70,7 +70,7 @@ def test_show(recorded: Path) -> None:
     [
         (("--folds", "1"), "parallel.folds = 1:"),
         (("--folds", "200"), "parallel.folds = 200: 100 training samples cannot be cut into 200 stratified folds"),
-        (("--fold-mode", "fussed"), "did you mean 'stacked'"),
+        (("--fold-mode", "staked"), "did you mean 'stacked'"),
         (("--fold-kind", "group"), 'parallel.fold_kind = "group" needs data.groups'),
         (("--set", "validation_fraction=0.2"), "data.validation_fraction = 0.2: each fold is validated"),
     ],

@@ -13,7 +13,7 @@ from tenfold.data import SubsetPart, Tensors
 from tenfold.engines import Outcome
 from tenfold.engines.serial import Serial
 from tenfold.engines.stacked_folds import train_folds
-from tenfold.errors import ExperimentError, ModelError, TenfoldError, TrainingError
+from tenfold.errors import ExperimentError, ModelError, TenfoldError, Diverged
 from tenfold.runs import Event, Lifecycle, Metric, Span, Stopwatch
 from tenfold.workers.task import Task
 
@@ -107,7 +107,7 @@ def test_a_fold_that_fails_does_not_stop_the_others() -> None:
     spared = some[0].splits.validation.indices  # type: ignore[union-attr]
     x[spared] = float("nan")
     outcomes, events = together(some)
-    assert [type(outcome) for outcome in outcomes] == [Outcome, TrainingError, TrainingError]
+    assert [type(outcome) for outcome in outcomes] == [Outcome, Diverged, Diverged]
     assert "the loss is nan already in the first step" in str(outcomes[1])
     assert any(isinstance(event, Span) for event in events[1])
 

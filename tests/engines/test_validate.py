@@ -103,7 +103,7 @@ def test_several_workers_step_together_on_a_gpu(device: str, monkeypatch: pytest
     monkeypatch.setattr(devices, "resolve", lambda _: torch.device("cuda"))
     several = Experiment(workers=2, device=device)
     validate(several, None)
-    assert choose(several).name == "stacked"
+    assert choose(several).name == "one-device"
     sentence = (
         f'machine.engine = "processes" runs several workers on CPU only, but machine.device = "{device}"; use auto'
     )
