@@ -39,7 +39,7 @@ def tagged(samples: int = 40, unlabeled: int = 0) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-@pytest.mark.parametrize("engine", ["serial", "stacked"])
+@pytest.mark.parametrize("engine", ["serial", "one-device"])
 @pytest.mark.parametrize("unlabeled", [38, 20])
 def test_a_batch_without_labels_is_named(tmp_path: Path, engine: str, unlabeled: int) -> None:
     """The mean over no labels is NaN, whatever the learning rate is."""
@@ -50,7 +50,7 @@ def test_a_batch_without_labels_is_named(tmp_path: Path, engine: str, unlabeled:
         )
 
 
-@pytest.mark.parametrize(("engine", "workers"), [("serial", 1), ("processes", 2), ("stacked", 2)])
+@pytest.mark.parametrize(("engine", "workers"), [("serial", 1), ("processes", 2), ("one-device", 2)])
 @pytest.mark.parametrize("batch_size", [8, 13])
 def test_a_summed_loss_has_one_scale(tmp_path: Path, engine: str, workers: int, batch_size: int) -> None:
     """It is reported per sample, on the training part and on the test part, however large batches and parts are."""
@@ -97,7 +97,7 @@ def hooked() -> nn.Module:
     return network
 
 
-@pytest.mark.parametrize(("engine", "workers"), [("serial", 1), ("processes", 2), ("stacked", 2)])
+@pytest.mark.parametrize(("engine", "workers"), [("serial", 1), ("processes", 2), ("one-device", 2)])
 def test_hooks_of_an_instance_survive_the_copy(tmp_path: Path, engine: str, workers: int) -> None:
     found = [
         tenfold.train(
@@ -118,7 +118,7 @@ def test_hooks_of_an_instance_survive_the_copy(tmp_path: Path, engine: str, work
 
 
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
-@pytest.mark.parametrize(("engine", "workers"), [("serial", 1), ("processes", 2), ("stacked", 2)])
+@pytest.mark.parametrize(("engine", "workers"), [("serial", 1), ("processes", 2), ("one-device", 2)])
 def test_hooks_of_parameters_are_not_lost_without_a_word(
     tmp_path: Path, engine: str, workers: int, register: str
 ) -> None:

@@ -83,7 +83,7 @@ class ExactSum:
         return [Fraction(unit, 1 << UNIT_BITS) for unit in self.units]
 
     def divided_by(self, divisor: "Tensor | ExactSum | int") -> float:
-        """Return the sum of the first column divided by a count or by another such sum; NaN for a parallel by 0."""
+        """Return the sum of the first column divided by a count or by another such sum; NaN for a division by 0."""
         if isinstance(divisor, ExactSum):
             if not divisor.is_finite or not divisor.units[0]:
                 return math.nan
@@ -153,7 +153,7 @@ def add_sums(first: Sums, second: Sums) -> Sums:
 
 
 def ratio(above: str, below: str) -> Callable[[Sums], float]:
-    """Return the function that divides one sum by another; NaN for a parallel by 0."""
+    """Return the function that divides one sum by another; NaN for a division by 0."""
 
     def value(sums: Sums) -> float:
         sum_, count = sums[above], sums[below]

@@ -199,7 +199,7 @@ def _count_labels(name: str, judge: Any, outputs: Tensor, targets: Tensor) -> Su
     labels, predicted, average = targets > 0.5, outputs > 0, judge._kwargs.get("average")
     if average == "samples":
         true, said = labels.T.long().cpu().numpy(), predicted.T.long().cpu().numpy()  # each sample in place of a label
-        values = judge._score_func(true, said, **judge._kwargs | {"average": None, "zero_parallel": 0.0})
+        values = judge._score_func(true, said, **judge._kwargs | {"average": None, "zero_division": 0.0})
         return {"mean": ExactSum.of(np.asarray(values, dtype=np.float64)), "samples": counted(len(labels))}
     if average not in ("macro", "micro", "weighted"):
         raise ModelError(

@@ -73,7 +73,7 @@ def make_divergence_error(task: Task, loss: float, step: int, worker: int, *, fr
     if from_the_start:
         return Diverged(
             f"the loss is {loss:g} already in the first step (worker {worker}), before any weight has changed; look "
-            "for a logarithm of 0, a parallel by 0 or an overflow in the model and the loss, and for NaN in the samples"
+            "for a logarithm of 0, a division by 0 or an overflow in the model and the loss, and for NaN in the samples"
         )
     rate = base_lr(task.experiment.training, make_network(task), task.splits.labels_per_sample)
     unchecked = "; or look for NaN in the samples of the Dataset" if isinstance(task.splits.train, DatasetPart) else ""

@@ -76,7 +76,7 @@ def test_fields_and_options_reach_torch():
 def test_ways_of_computing_that_exclude_each_other_are_not_forced_together(option):
     group = made(optimizer="sgd", optimizer_options={option: True}).param_groups[0]
     assert group[option]
-    assert not group["stacked"]
+    assert not group["fused"]
 
 
 @looped(
