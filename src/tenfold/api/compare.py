@@ -391,7 +391,7 @@ def experiments_of(
 ) -> Iterable[Experiment]:
     """Yield the experiments of a grid in the order in which they run, each once; `together` as in `compare`.
 
-    A single worker does not average, so settings of the parallel other than its size and its folds are left at their
+    A single worker does not average, so settings of `[parallel]` other than its size and its folds are left at their
     defaults there: one run serves as the baseline of all.
     """
     if repeats < 1:

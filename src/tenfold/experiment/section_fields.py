@@ -50,7 +50,7 @@ from tenfold.experiment.values import (
 
 USUAL_BATCH = 64
 FOLD_FIELDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
-"""The fields of the parallel that describe a cross-validation."""
+"""The fields of `[parallel]` that describe a cross-validation."""
 
 
 class Section(BaseModel):
@@ -342,7 +342,7 @@ class Parallel(Section):
         return self.pace
 
     def counted(self, steps_per_epoch: int) -> "Parallel":
-        """Return the parallel with `sync_every` as a number of steps, given the steps of an epoch."""
+        """Return the section with `sync_every` as a number of steps, given the steps of an epoch."""
         return self.model_copy(update={"sync_every": steps_per_epoch}) if self.pace == "epoch" else self
 
     @property

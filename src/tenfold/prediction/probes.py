@@ -219,7 +219,7 @@ PLAIN: dict[str, Any] = {
     "optimizer_state": "local",
     "oversubscribe": True,
 }
-"""The settings of a parallel that a burst replaces by the simplest."""
+"""The settings of `[parallel]` that a burst replaces by the simplest."""
 
 
 class Kind(NamedTuple):

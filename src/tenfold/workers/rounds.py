@@ -165,7 +165,7 @@ class ReplicaRounds(Rounds):
     bytes_moved: float = 0.0
 
     def __init__(self, parallel: Parallel, replica: AveragedReplica, channels: Channels, samples: list[float]) -> None:
-        """Take part as the parallel says; `samples` are the sizes of all workers' shards."""
+        """Take part as `parallel` says; `samples` are the sizes of all workers' shards."""
         super().__init__(parallel, replica.flat.vector[: replica.flat.parameters])
         averages_gradients = parallel.average == "gradients"
         size = sum(p.numel() for p in replica.trainable_parameters) if averages_gradients else replica.flat.parameters
