@@ -13,7 +13,7 @@ from tenfold.data import SubsetPart, Tensors
 from tenfold.engines import Outcome
 from tenfold.engines.serial import Serial
 from tenfold.engines.stacked_folds import train_folds
-from tenfold.errors import ExperimentError, ModelError, TenfoldError, Diverged
+from tenfold.errors import Diverged, ExperimentError, ModelError, TenfoldError
 from tenfold.runs import Event, Lifecycle, Metric, Span, Stopwatch
 from tenfold.workers.task import Task
 

@@ -75,7 +75,7 @@ def work_of(task: Task) -> tuple[str, int]:
 
 
 def round_extras(parallel: Parallel) -> dict[str, dict[str, Any]]:
-    """Return the compression and the outer optimizer of an experiment, as fields under a key that includes the options."""
+    """Return the compression and the outer optimizer as fields, under a key that includes the options."""
     found = {}
     for field in ("compression", "outer"):
         name, options = getattr(parallel, field), getattr(parallel, f"{field}_options")
