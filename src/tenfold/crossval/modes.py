@@ -1,6 +1,6 @@
 """The fold modes: each trains the given folds, passes on their events, and reports how each fold ended.
 
-Which mode "auto" stands for is decided by `resolve_fold_mode` in `fold_experiment.py`.
+Which mode "auto" stands for is decided by `resolve_fold_mode` in `fold.py`.
 """
 
 from collections.abc import Callable, Sequence

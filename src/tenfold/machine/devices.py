@@ -70,7 +70,7 @@ def gpus() -> list[Gpu]:
 
 
 def supports_graphs(device: "torch.device") -> bool:
-    """Return whether work on this device can be recorded into a graph (`training/capture.py`)."""
+    """Return whether work on this device can be recorded into a graph (`training/stack.py`)."""
     return device.type == "cuda"
 
 

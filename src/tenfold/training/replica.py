@@ -279,7 +279,7 @@ def plan_lr_schedule(
     """Return the learning rate of every step of a network's run.
 
     It is the product of three factors: `base_lr`, the given learning rate or the usual one of the optimizer
-    (`common/optimizer_traits.py`); `lr_scale`, which grows with the workers (`mixing/lr_scaling.py`); and the
+    (`common/optimizer_traits.py`); `lr_scale`, which grows with the workers (`mixing/builders.py`); and the
     warm-up and schedule (`schedules.py`). `warmup` is in epochs; default: the experiment's own.
     """
     epochs = warmup if warmup is not None else training.warmup or 0.0

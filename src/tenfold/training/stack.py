@@ -209,7 +209,7 @@ class Stack:
     def mix(self, matrix: Tensor, *, replicas_are_equal: bool = False, rows: slice = ALL) -> None:
         """Compute X <- M X for all rows or some; `replicas_are_equal`: all rows of M, and so of the new X, are equal.
 
-        Running variances are averaged as second moments (`batch_norm.py`); the reference mean of some rows is the mean
+        Running variances are averaged as second moments (`flat.py`); the reference mean of some rows is the mean
         of their running means.
         """
         mixed = self.matrix[rows]

@@ -1,8 +1,8 @@
 """A process group of torch.distributed over shared memory: `init_process_group("tenfold")`.
 
 torch.distributed's functions, DistributedDataParallel and whatever is built on them call the methods of a
-`ProcessGroup`. Here each makes the tensors contiguous, chooses the operation (`memory/shared_collectives.py`,
-`memory/shared_messages.py`, between hosts `network/host_collectives.py`) and begins it (`process_group_work.py`).
+`ProcessGroup`. Here each makes the tensors contiguous, chooses the operation (`shared_collectives.py`,
+`shared_messages.py`, between hosts `host_collectives.py`) and begins it (`process_group_work.py`).
 """
 
 import functools

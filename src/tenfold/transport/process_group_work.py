@@ -1,6 +1,6 @@
 """The operations of a process group: begun in order, carried on by whoever has the time, and waited for.
 
-An operation is a generator (see `memory/shared_collectives.py`) that says what it waits for. The thread that begins one
+An operation is a generator (see `shared_collectives.py`) that says what it waits for. The thread that begins one
 carries it on for a moment, and a blocking one to its end. Where others take longer, a thread of the group continues, so
 that what was begun asynchronously makes progress while the program computes, and futures that C++ waits for are
 completed.

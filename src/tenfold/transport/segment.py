@@ -65,7 +65,7 @@ class LockedIntegers:
 #
 #     header       magic, number of workers, elements per buffer, type, whether there are channels
 #     stop reason  why all workers must stop (0: they need not), the rank that it is about; the membership asked for
-#     counters     one line a worker, see `counters.py`
+#     counters     one line a worker, see `Counters`
 #     pids         one line a worker
 #     mailboxes    four lines a worker, for `gather`
 #     channels     where asked for, one line for each pair of workers, see `shared_messages.py`

@@ -1,7 +1,7 @@
 """Collective operations of processes on one machine, through memory that all of them map.
 
 Every rank has a row of shared memory with three slots. What it has to say goes into its next slot, then it ticks (see
-`counters.py`), and when all have ticked, each reads from the others' slots what it needs. Longer tensors go in chunks,
+`segment.py`), and when all have ticked, each reads from the others' slots what it needs. Longer tensors go in chunks,
 one slot after another. Three slots are enough that nobody overwrites what a slower rank still reads: who writes a slot
 again has passed a tick that the others make only after they have read it.
 

@@ -41,7 +41,7 @@ class ReadPlan:
 class SharedMemoryTransport(Transport):
     """One of N processes on one machine.
 
-    A round takes two ticks of the counters (see `counters.py`): "my weights are ready" and "I have read". Between them
+    A round takes two ticks of the counters (see `segment.py`): "my weights are ready" and "I have read". Between them
 
     - in a group that averages exactly, member k averages slice k of all members' weights and writes it into all;
     - otherwise each worker combines its sources into memory of its own, and takes it over when its readers are done.
