@@ -28,15 +28,15 @@ from support.options import make_parser, write_json
 from torch import Tensor, nn
 
 from tenfold.data import Splits
-from tenfold.engines.choose import resolve_defaults
 from tenfold.engines.one_device import train_replicas
 from tenfold.engines.prepare import prepare
 from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment
+from tenfold.experiment.fields import with_defaults
 from tenfold.machine.cores import using_threads
 from tenfold.runs import Stopwatch
 from tenfold.training import Replica, base_lr, choose_loss
-from tenfold.workers.task import Task, make_network
+from tenfold.workers.task import Resolved, Task, make_network
 
 VALIDATION = 1 / 6
 MUON = {"optimizer": "muon", "lr_scaling": "sqrt"}
@@ -298,7 +298,7 @@ def train(
     fields = TASKS[task] | ({"batch_size": arguments.batch_size} if arguments.batch_size else {}) | SETTINGS[setting]
     fields |= {"workers": workers, "seed": seed, "limit": arguments.samples}
     if setting.startswith(BY_SAMPLES):
-        fields["lr"] = base_lr(resolve_defaults(Experiment(**fields)).training)
+        fields["lr"] = base_lr(with_defaults(Experiment(**fields)).training)
     if arguments.part == "validation":
         fields["validation_fraction"] = VALIDATION
     if setting == AS_LONG:
@@ -306,7 +306,7 @@ def train(
         fields["epochs"] = math.ceil(fields["epochs"] * ratio)
         print(f"{task}: a step of Muon takes {ratio:.2f} times as long; {fields['epochs']} epochs of SGD", flush=True)
     fields |= {"device": arguments.device, "threads": arguments.threads, "oversubscribe": True, "log_every": 10**6}
-    made = prepare(resolve_defaults(Experiment(**fields)), splits=splits.get(task))
+    made = prepare(Resolved.of(Experiment(**fields)), splits=splits.get(task))
     splits[task] = made.splits
     if arguments.part == "validation":
         made = replace(made, splits=replace(made.splits, test=None))
@@ -324,8 +324,8 @@ def is_error(task: str) -> bool:
 def step_ratio(task: str, steps: int = 40) -> float:
     """Return the CPU time of a step of Muon in units of that of SGD: one thread, the usual batch, medians."""
     fields = TASKS[task] | {"limit": 256, "threads": 1, "oversubscribe": True}
-    made = {name: prepare(resolve_defaults(Experiment(**fields, optimizer=name))) for name in ("muon", "sgd")}
-    replicas = {name: make_replica(one) for name, one in made.items()}
+    made = {name: prepare(Resolved.of(Experiment(**fields, optimizer=name))) for name in ("muon", "sgd")}
+    replicas = {name: make_replica(item) for name, item in made.items()}
     times: dict[str, list[float]] = {name: [] for name in replicas}
     with using_threads(1):
         for step in range(steps):

@@ -16,32 +16,16 @@ import torch.distributed as dist
 from support.gloo_ranks import run_ranks
 from support.options import make_parser, write_json
 from support.turns import spread, take_turns
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import tenfold
+from tenfold.board.demo_tasks import Lstm, tabular
 from tenfold.models.networks import cnn, lenet5
 
 SIZES = {"0.25 MB": 61_706, "4.8 MB": 1_200_000, "100 MB": 25_000_000}
 CALLS = {"0.25 MB": 20, "4.8 MB": 8, "100 MB": 2}
-
-
-class Lstm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(32, 128, batch_first=True)
-        self.out = nn.Linear(128, 10)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.out(self.lstm(inputs)[0][:, -1])
-
-
-def tabular() -> nn.Module:
-    layers: list[nn.Module] = []
-    for width in (64, 256, 256):
-        layers += [nn.Linear(width, 256), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(256, 10))
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
@@ -57,9 +41,10 @@ def main() -> None:
     parser = make_parser(__doc__)
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--workers", type=int, default=cores, help="number of ranks (default: the cores)")
+    parser.add_argument("--only", nargs="+", default=[""], help="rows whose name contains one of these")
     parser.add_argument("--repeats", type=int, default=15, help="turns of each backend")
     options = parser.parse_args()
-    answers = run_ranks(options.workers, measure, options.repeats)
+    answers = run_ranks(options.workers, measure, options.repeats, tuple(options.only))
     rows = max(answers, key=len)
     print(f"\n{options.workers} ranks on {cores} cores, {options.repeats} turns: median [quartiles]\n")
     print(f"{'':<22}{'gloo':>28}{'tenfold':>28}{'gloo / tenfold':>24}")
@@ -70,18 +55,22 @@ def main() -> None:
     write_json(options.json, {"cores": cores, "workers": options.workers, "torch": torch.__version__, "rows": rows})
 
 
-def measure(rank: int, ranks: int, repeats: int) -> list[Any]:
+def measure(rank: int, ranks: int, repeats: int, only: tuple[str, ...]) -> list[Any]:
     """Return a row for each model and size on rank 0, nothing elsewhere."""
     assert tenfold.backend
     groups = {name: dist.new_group(backend=name) for name in ("gloo", "tenfold")}
     rows = []
     for name, (make, shape, steps) in MODELS.items():
+        if not any(word in name for word in only):
+            continue
         ways = {backend: training(make, shape, steps, group, rank) for backend, group in groups.items()}
         seconds = timed(ways, repeats)
         samples = ranks * shape[0] * steps
         rates = [[samples / second for second in seconds[backend]] for backend in groups]
         rows.append((name, "samples/s", *rates, ratios(seconds)))
     for name, numel in SIZES.items():
+        if not any(word in f"all_reduce {name}" for word in only):
+            continue
         seconds = timed({backend: summing(numel, CALLS[name], group) for backend, group in groups.items()}, repeats)
         milliseconds = [[1e3 * second / CALLS[name] for second in seconds[backend]] for backend in groups]
         rows.append((f"all_reduce {name}", "ms", *milliseconds, ratios(seconds)))

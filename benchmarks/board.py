@@ -63,7 +63,7 @@ def bodies(points: int) -> list[str]:
 def record(store: Store, stop: threading.Event) -> list[int]:
     """Let ten runs record 40 points a second until they are stopped."""
     numbers = [
-        store.create(Experiment(model="mlp", data="digits", seed=seed, epochs=1000), kind="train", facts=FACTS)
+        store.create(Experiment(model="mlp", data="digits", seed=seed, epochs=1000), kind="train", metadata=FACTS)
         for seed in range(RUNNING)
     ]
     for number in numbers:

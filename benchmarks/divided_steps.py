@@ -16,11 +16,12 @@ from support.gloo_ranks import run_ranks
 from support.options import make_parser, write_json
 from torch import nn
 
-from tenfold.common.catalog import MODELS
+from tenfold.catalog import MODELS
 from tenfold.experiment import Parallel, Training
 from tenfold.machine import cores
-from tenfold.mixing.builders import make_strategy
+from tenfold.mixing.builders import Mixing, make_strategy
 from tenfold.training import Replica, flat_size
+from tenfold.training.flat import exchange_size
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.rounds import SharedOrthogonalization, stacks_worth_sharing
 from tenfold.workers.trainers import make_trainer
@@ -51,10 +52,11 @@ def main() -> None:
 
 
 def measure(name: str, workers: int, batch_size: int) -> dict[str, Any]:
-    shared = SharedChannels(workers, flat_size(network(name)), strategy=make_strategy(Parallel()), gradients=True)
+    model, strategy = network(name), make_strategy(Parallel())
+    shared = SharedChannels(workers, flat_size(model), strategy=strategy, gradient_numel=exchange_size(model))
     heard = run_ranks(workers, work, shared, name, batch_size)
     shared.close()
-    wall, cpu = ({kind: max(one[which][kind] for one in heard) for kind in ("whole", "divided")} for which in (0, 1))
+    wall, cpu = ({kind: max(item[which][kind] for item in heard) for kind in ("whole", "divided")} for which in (0, 1))
     return {"network": name, "workers": workers, "wall": wall, "cpu": cpu, "pays": heard[0][2]}
 
 
@@ -68,7 +70,9 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
         steps_per_epoch=10**6,
         vector=channels.transport.buffer,
     )
-    trainer: Any = make_trainer(Parallel(workers=workers, average="gradients"), replica, channels, [1.0] * workers)
+    trainer: Any = make_trainer(
+        Mixing.of(Parallel(workers=workers, average="gradients")), replica, channels, [1.0] * workers
+    )
     divided = SharedOrthogonalization(replica, replica.optimizer, channels.transport)  # type: ignore[arg-type]
     own = replica.optimizer.own
     torch.manual_seed(rank)
@@ -85,7 +89,7 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
                     wall[kind].append(perf_counter() - began)
                     cpu[kind].append(thread_time() - began_cpu)
     pays = bool(stacks_worth_sharing(replica.optimizer, workers))
-    medians = [{kind: statistics.median(one[kind]) for kind in one} for one in (wall, cpu)]
+    medians = [{kind: statistics.median(item[kind]) for kind in item} for item in (wall, cpu)]
     return medians[0], medians[1], pays
 
 

@@ -68,12 +68,12 @@ def measure(workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
         "faults": len(struck.result["lost"]),
         "samples_per_second": speeds[::2],
         "kept": kept,
-        "seconds_lost": [(1 - one) * seconds[pair] for one, pair in zip(kept, with_fault, strict=True)],
+        "seconds_lost": [(1 - item) * seconds[pair] for item, pair in zip(kept, with_fault, strict=True)],
         "seconds_to_join": [end - begin for begin, end in zip(faults.lost, faults.joined, strict=False)],
         "accuracy": {"without": usual.metrics["accuracy"], "with": struck.metrics["accuracy"]},
     }
     print(
-        f"{workers} workers: seconds lost by each fault: {[round(one, 2) for one in row['seconds_lost']]}", flush=True
+        f"{workers} workers: seconds lost by each fault: {[round(item, 2) for item in row['seconds_lost']]}", flush=True
     )
     return row
 
@@ -130,7 +130,7 @@ def worker_pids() -> list[int]:
 
 def samples_by_epoch(run: tenfold.Run) -> list[int]:
     """Return how many samples the workers have learnt from in each epoch."""
-    shards, batch = run.facts["shards"]["samples"], run.experiment.training.samples_per_step
+    shards, batch = run.metadata["shards"]["samples"], run.experiment.training.samples_per_step
     steps = -(-max(shards) // batch)
     learnt = [sum(shards)] * run.result["epochs"]
     for loss in run.result["lost"]:

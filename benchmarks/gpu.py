@@ -23,17 +23,15 @@ from torch import nn
 
 from tenfold.data import SubsetPart, Tensors, order
 from tenfold.engines import Outcome
-from tenfold.engines.choose import resolve_defaults
-from tenfold.engines.one_device import train_replicas
+from tenfold.engines.one_device import train_replicas, train_together
 from tenfold.engines.prepare import prepare
 from tenfold.engines.serial import Serial
-from tenfold.engines.stacked_folds import train_folds
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.runs import Event, Metric, Note, Stopwatch, Warned
 from tenfold.training.network_call import autocast
 from tenfold.training.replica import set_matmul_precision
-from tenfold.workers.task import Task, make_network
+from tenfold.workers.task import Resolved, Task, make_network
 
 COMMON = {"data": "mnist", "precision": "tf32", "log_every": 1_000_000, "oversubscribe": True, "optimizer": "sgd"}
 LENET = {"model": "lenet5", "batch_size": 256, "lr": 0.2, "epochs": 12, "warmup": 1.0}
@@ -66,7 +64,7 @@ def lenet(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
     """LeNet-5 to the accuracy of the paper, by seeds."""
     ours, eager, best = [], [], []
     for seed in range(repeats):
-        task = prepare(resolve_defaults(Experiment(**fields | LENET, seed=seed)))
+        task = prepare(Resolved.of(Experiment(**fields | LENET, seed=seed)))
         events: list[Event] = []
         Serial().run(task, Stopwatch(), events.append)
         reached = [
@@ -82,7 +80,7 @@ def lenet(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
 def folds(name: str, settings: dict[str, Any], goal: str, fields: dict[str, Any], repeats: int) -> dict[str, Any]:
     """One epoch of all folds."""
     fields = fields | settings | {"epochs": 1, "limit": fields["limit"] or 20_000}
-    whole = prepare(resolve_defaults(Experiment(**fields)))
+    whole = prepare(Resolved.of(Experiment(**fields)))
     train = whole.splits.train
     parts = np.array_split(np.random.default_rng(0).permutation(len(train)), FOLDS)
     picked = [np.concatenate(parts[:fold] + parts[fold + 1 :]) for fold in range(FOLDS)]
@@ -90,7 +88,7 @@ def folds(name: str, settings: dict[str, Any], goal: str, fields: dict[str, Any]
     ours, eager, notes = [], [], set()
     for _ in range(repeats):
         events: list[Event] = []
-        outcomes = train_folds(tasks, Stopwatch(), [events.append] * FOLDS)
+        outcomes = train_together(tasks, Stopwatch(), [events.append] * FOLDS)
         ours.append(seconds_of(outcomes))
         eager.append(eager_epochs(whole, picked, 1))
         notes |= told(events)
@@ -99,9 +97,8 @@ def folds(name: str, settings: dict[str, Any], goal: str, fields: dict[str, Any]
 
 def nodes(fields: dict[str, Any], repeats: int) -> dict[str, Any]:
     """Virtual nodes that average every 16 steps, by the step."""
-    task = prepare(
-        Experiment(**fields | MLP | {"workers": NODES, "sync_every": 16, "lr_scaling": "none", "epochs": 20})
-    )
+    settings = {"workers": NODES, "sync_every": 16, "lr_scaling": "none", "epochs": 20}
+    task = prepare(Resolved.of(Experiment(**fields | MLP | settings)))
     ours, eager, events = [], [], []
     for _ in range(repeats):
         outcome = train_replicas(task, Stopwatch(), events.append)
@@ -115,7 +112,7 @@ def many_nodes(fields: dict[str, Any], repeats: int) -> dict[str, Any]:  # noqa:
     """So many nodes that each has a few dozen samples."""
     settings = {"model": "mlp", "hidden": [], "workers": min(MANY, (fields["limit"] or MANY * 58) // 10)}
     settings |= {"batch_size": 8, "sync_every": 4, "epochs": 10, "lr_scaling": "none", "lr": 0.5, "log_every": 20}
-    task = prepare(resolve_defaults(Experiment(**fields | settings)))
+    task = prepare(Resolved.of(Experiment(**fields | settings)))
     events: list[Event] = []
     outcome = train_replicas(task, Stopwatch(), events.append)
     ours = [outcome.result["seconds"] / outcome.result["steps"]]
@@ -206,28 +203,29 @@ def accuracy(outcome: Outcome) -> float:
 
 
 def row(name: str, eager: list[float], ours: list[float], goal: str, **more: Any) -> dict[str, Any]:
-    ratios = [one / other for one, other in zip(eager, ours, strict=False)]
+    ratios = [item / other for item, other in zip(eager, ours, strict=False)]
     return {"what": name, "eager": eager, "tenfold": ours, "ratios": ratios, "goal": goal, **more}
 
 
 def show(rows: list[dict[str, Any]]) -> None:
     table = Table("what", "eager", "Tenfold", "ratio, each time", "goal", "test accuracy")
-    for one in rows:
+    for row in rows:
         table.add_row(
-            one["what"],
-            ", ".join(f"{value:.4g} s" for value in one["eager"]),
-            ", ".join(f"{value:.4g} s" for value in one["tenfold"]),
-            ", ".join(f"{value:.1f}x" for value in one["ratios"]),
-            one["goal"],
-            ", ".join(f"{value:.2%}" for value in one.get("accuracies", [])),
+            row["what"],
+            ", ".join(f"{value:.4g} s" for value in row["eager"]),
+            ", ".join(f"{value:.4g} s" for value in row["tenfold"]),
+            ", ".join(f"{value:.1f}x" for value in row["ratios"]),
+            row["goal"],
+            ", ".join(f"{value:.2%}" for value in row.get("accuracies", [])),
         )
     Console(width=140).print(table)
 
 
 PARTS = {
     "lenet": lenet,
-    "cnn": partial(folds, "cnn", {"model": "cnn"}, "12x"),
-    "cnn-bf16": partial(folds, "cnn, bf16", {"model": "cnn", "precision": "bf16"}, "12x"),
+    "cnn": partial(folds, "cnn", {"model": "cnn"}, "15x"),
+    "cnn-bf16": partial(folds, "cnn, bf16", {"model": "cnn", "precision": "bf16"}, "15x"),
+    "cnn-compiled": partial(folds, "cnn, compiled", {"model": "cnn", "precision": "bf16", "compile": True}, "15x"),
     "mlp": partial(folds, "mlp, 3 layers", MLP, "70x"),
     "nodes": nodes,
     "many": many_nodes,

@@ -43,6 +43,7 @@ from tenfold.mixing import STRATEGIES
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.task_prediction import predict_from_profile
 from tenfold.transport.meeting import join
+from tenfold.workers.task import Resolved
 
 SIZES = {"0.25 MB": 61_706, "4.8 MB": 1_200_000}
 ROUNDS = ("allreduce", "butterfly", "hopping-ring")
@@ -168,10 +169,10 @@ def rounds(hosts: Hosts, measured: dict[str, Any]) -> list[dict[str, Any]]:
             predicted = [float(np.max(cluster.round_cost(workers)(round_, 4 * numel))) for cluster in clusters]
             rows.append(row("round", f"{name}, {size}", measured["rounds"][f"{name} {size}"], predicted))
         whole = rows[-len(ROUNDS)]
-        for one in rows[-len(ROUNDS) :]:
-            one["ratio"] = one["median"] / whole["median"]
-            one["predicted_ratios"] = [
-                part / all_ for part, all_ in zip(one["predicted"], whole["predicted"], strict=True)
+        for item in rows[-len(ROUNDS) :]:
+            item["ratio"] = item["median"] / whole["median"]
+            item["predicted_ratios"] = [
+                part / all_ for part, all_ in zip(item["predicted"], whole["predicted"], strict=True)
             ]
     return rows
 
@@ -183,7 +184,7 @@ def trainings(hosts: Hosts, measured: dict[str, Any], steps: int) -> list[dict[s
     clusters = [Cluster.of(workers, link, step_seconds=step) for link in links(hosts, measured)]
     rows = []
     for strategy, every in TRAINED:
-        task = prepare(experiment(strategy, every, steps, workers).replace(transport="auto"))
+        task = prepare(Resolved.of(experiment(strategy, every, steps, workers).replace(transport="auto")))
         predicted = [predict_from_profile(task, Profile(made="", machine={}), cluster).seconds for cluster in clusters]
         name = f"{strategy}, every {every}"
         rows.append(row("training", name, measured["trainings"][f"{strategy} {every}"], predicted))
@@ -205,22 +206,22 @@ def row(kind: str, name: str, seconds: list[float], predicted: list[float]) -> d
         "median": median,
         "range": spread,
         "predicted": predicted,
-        "errors": [one / median - 1 for one in predicted],
+        "errors": [item / median - 1 for item in predicted],
     }
 
 
 def show(hosts: Hosts, rows: list[dict[str, Any]], measured: dict[str, Any]) -> None:
     ways = "latency by ping", "latency measured"
     table = Table("what", "ms", "range", *ways, "of all-reduce", *ways, title=hosts.about)
-    for one in rows:
-        low, high = (f"{1e3 * seconds:,.1f}" for seconds in one["range"])
-        cells = [f"{one['kind']} {one['name']}", f"{1e3 * one['median']:,.1f}", f"{low}-{high}"]
+    for item in rows:
+        low, high = (f"{1e3 * seconds:,.1f}" for seconds in item["range"])
+        cells = [f"{item['kind']} {item['name']}", f"{1e3 * item['median']:,.1f}", f"{low}-{high}"]
         cells += [
-            f"{1e3 * each:,.1f} ({error:+.0%})" for each, error in zip(one["predicted"], one["errors"], strict=True)
+            f"{1e3 * each:,.1f} ({error:+.0%})" for each, error in zip(item["predicted"], item["errors"], strict=True)
         ]
-        if one.get("ratio", 1.0) != 1.0:
-            cells.append(f"{one['ratio']:.2f}")
-            cells += [f"{each:.2f} ({each / one['ratio'] - 1:+.0%})" for each in one["predicted_ratios"]]
+        if item.get("ratio", 1.0) != 1.0:
+            cells.append(f"{item['ratio']:.2f}")
+            cells += [f"{each:.2f} ({each / item['ratio'] - 1:+.0%})" for each in item["predicted_ratios"]]
         table.add_row(*cells)
     Console(width=150).print(table)
     for name in ROUNDS:

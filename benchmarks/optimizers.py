@@ -17,7 +17,7 @@ import torch
 from support.options import make_parser, write_json
 from torch import nn
 
-from tenfold.common.catalog import MODELS
+from tenfold.catalog import MODELS
 from tenfold.experiment import Training
 from tenfold.training import Replica
 
@@ -55,14 +55,14 @@ def measure(model: str, optimizers: list[str], batch_size: int, steps: int) -> T
     replicas = {name: replica(model, name) for name in optimizers}
     times: Times = {name: [] for name in optimizers}
     for _ in range(WARMUP + steps):
-        for name, one in replicas.items():
+        for name, item in replicas.items():
             began = thread_time()
-            one.backward(x, y)
+            item.backward(x, y)
             middle = thread_time()
-            one.optimizer.step()
+            item.optimizer.step()
             times[name].append((thread_time() - began, thread_time() - middle))
     starts = range(WARMUP, WARMUP + steps, TOGETHER)
-    return {name: [mean_times(one[start : start + TOGETHER]) for start in starts] for name, one in times.items()}
+    return {name: [mean_times(item[start : start + TOGETHER]) for start in starts] for name, item in times.items()}
 
 
 def mean_times(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -71,7 +71,7 @@ def mean_times(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 def describe(times: Times, name: str, first: str) -> dict[str, Any]:
     """Return the medians of one optimizer, and the quartiles of the ratio of its steps to the first optimizer's."""
-    ratios = [one / other for (one, _), (other, _) in zip(times[name], times[first], strict=True)]
+    ratios = [item / other for (item, _), (other, _) in zip(times[name], times[first], strict=True)]
     return {
         "step": statistics.median(step for step, _ in times[name]),
         "update": statistics.median(update for _, update in times[name]),

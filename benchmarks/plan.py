@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 
 import tenfold
 from tenfold.experiment import Experiment
+from tenfold.prediction.planning.costs import candidates_here
 from tenfold.prediction.planning.evidence import describe_candidate
 from tenfold.prediction.planning.learning_curve import next_epochs
-from tenfold.prediction.planning.pricing import candidates_here
 from tenfold.reports.results.plan_result import Plan
 
 TASKS: dict[str, tuple[dict[str, Any], float, int]] = {
@@ -128,7 +128,7 @@ def main() -> None:
 def compare(plans: list[Plan], soonest: Judged, seeds: int) -> dict[str, Any]:
     """Train the choices of plans and the soonest setting of the grid in turns; print and return how they compare."""
     choices = [plan.best for plan in plans]
-    settings = {_setting(one): one for one in (*choices, soonest.experiment)}
+    settings = {_setting(item): item for item in (*choices, soonest.experiment)}
     runs: dict[str, list[Trained]] = {key: [] for key in settings}
     for seed in range(FRESH, FRESH + seeds):
         for key, experiment in settings.items():

@@ -1,11 +1,15 @@
 """Predicts the training time of worker processes on this machine, then measures it.
 
     python benchmarks/prediction.py --json prediction.json
+    python benchmarks/prediction.py --models resnet lstm tabular --threads 1 2
     python benchmarks/prediction.py --busy 2
 
 Rounds are calibrated once, and for each network the steps of all numbers of workers. Then its settings take turns in
-real runs on random tensors, one thread a worker, and the median of each is set against what the clock says: the signed
-error is (predicted - measured) / measured. With one worker all strategies are the same, so it is measured once.
+real runs, and the median of each is set against the median of what the clock said before these runs: the signed
+error is (predicted - measured) / measured. Computing, waiting and communicating are compared, too, as points of the
+whole time. A run is covered if it lies in the 80% interval that was predicted just before it. Kendall's tau says how
+well settings of one network are ranked whose times differ by more than 5%. With one worker all strategies are the
+same, so it is measured once.
 
 With --busy, so many other processes compute all the time, from after the calibration on. Before each run the prediction
 looks at how fast the machine is now (about a second), and the median of these predictions counts.
@@ -24,31 +28,54 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
+from support.people_models import TASKS, Task
+from torch import Tensor
 
 import tenfold
 from tenfold.engines.prepare import prepare
 from tenfold.machine import cores
 from tenfold.prediction import calibration
 from tenfold.prediction import task_prediction as current_speed
+from tenfold.prediction.ledger import Ledger, Score
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.task_prediction import predict_from_profile
+from tenfold.workers.task import Resolved
 
-MODELS: dict[str, tuple[dict[str, Any], int]] = {
-    "lenet5": ({"model": "lenet5"}, 192),
-    "cnn": ({"model": "cnn"}, 32),
-    "mlp": ({"model": "mlp", "hidden": [512, 256, 128]}, 512),
+IMAGES = TASKS["LeNet-5"]
+MODELS: dict[str, tuple[dict[str, Any], int, Task]] = {
+    "lenet5": ({"model": "lenet5"}, 192, IMAGES),
+    "cnn": ({"model": "cnn"}, 32, IMAGES),
+    "mlp": ({"model": "mlp", "hidden": [512, 256, 128]}, 512, IMAGES),
+    **{
+        name: ({"model": TASKS[title].make}, steps, TASKS[title])
+        for name, title, steps in (("resnet", "ResNet", 16), ("lstm", "LSTM", 64), ("tabular", "tabular MLP", 1024))
+    },
 }
-"""What is trained, and how many steps of each worker make a run."""
+"""What is trained, how many steps of each worker make a run, and on which data."""
+USUAL = ("lenet5", "cnn", "mlp")
+KINDS = {"computing": ("data", "compute"), "waiting": ("wait",), "communicating": ("communicate",)}
 STRATEGIES, SYNC_EVERY, BATCH = ("allreduce", "butterfly", "ring"), (1, 16), 64
+
+
+_made: dict[str, tuple[Tensor, Tensor]] = {}
+
+
+def samples_of(model: str, count: int) -> tuple[Tensor, Tensor]:
+    """Return so many samples for a model; those of the latest one are kept."""
+    if model not in _made or len(_made[model][0]) < count:
+        _made.clear()
+        _made[model] = MODELS[model][2].data(count)
+    x, y = _made[model]
+    return x[:count], y[:count]
 
 
 @dataclass
 class Setting:
     model: str
     workers: int
+    threads: int
     strategy: str
     sync_every: int
     steps: int
@@ -58,8 +85,9 @@ class Setting:
     predictions: list[float] = field(default_factory=list)
     speeds: list[float] = field(default_factory=list)
     """How fast the machine was before each run, relative to its calibration."""
-    predicted_parts: dict[str, float] = field(default_factory=dict)
-    interval: tuple[float, float] = (0.0, 0.0)
+    predicted_parts: list[dict[str, float]] = field(default_factory=list)
+    intervals: list[tuple[float, float]] = field(default_factory=list)
+    """The predicted interval before each run."""
 
     @property
     def predicted(self) -> float:
@@ -69,29 +97,56 @@ class Setting:
     def error(self) -> float:
         return self.predicted / statistics.median(self.measured) - 1
 
-    def experiment(self, x: torch.Tensor, y: torch.Tensor) -> tenfold.Experiment:
-        samples = self.steps * BATCH * self.workers
+    @property
+    def points(self) -> dict[str, float]:
+        """By kind of time, (predicted - measured) as a share of the whole measured time."""
+        whole = statistics.median(self.measured)
+
+        def seconds(runs: list[dict[str, float]], names: tuple[str, ...]) -> float:
+            return statistics.median(sum(parts.get(name, 0.0) for name in names) for parts in runs)
+
+        return {
+            kind: (seconds(self.predicted_parts, names) - seconds(self.parts, names)) / whole
+            for kind, names in KINDS.items()
+        }
+
+    @property
+    def coverage(self) -> float:
+        """The share of runs whose time lies in the interval that was predicted before it."""
+        pairs = zip(self.intervals, self.measured, strict=True)
+        return statistics.fmean(low <= seconds <= high for (low, high), seconds in pairs)
+
+    @property
+    def score(self) -> Score:
+        name = f"{self.model} {self.workers} x {self.threads}, {self.strategy}, {self.sync_every}"
+        middle = statistics.median(self.measured)
+        return Score(name, self.model, name, self.predicted, self.predicted, self.predicted, middle)
+
+    def experiment(self) -> tenfold.Experiment:
+        x, y = samples_of(self.model, self.steps * BATCH * self.workers)
         return tenfold.Experiment(
             **MODELS[self.model][0],
-            data={"train": (x[:samples], y[:samples]), "test": (x[:BATCH], y[:BATCH])},
+            data={"train": (x, y), "test": (x[:BATCH], y[:BATCH])},
             epochs=1,
             batch_size=BATCH,
             lr=0.01,
             workers=self.workers,
-            threads=1,
+            threads=self.threads,
             strategy=self.strategy,
             sync_every=self.sync_every,
             engine="processes",
         )
 
     def row(self) -> dict[str, Any]:
-        return asdict(self) | {"predicted": self.predicted, "error": self.error}
+        figures = {"predicted": self.predicted, "error": self.error, "points": self.points, "coverage": self.coverage}
+        return asdict(self) | figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--models", nargs="+", default=list(USUAL), choices=list(MODELS))
     parser.add_argument("--workers", type=int, nargs="+", help="default: powers of two up to the cores")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="of each worker, up to the cores in all")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=float, default=1.0, help="factor on the number of steps of a run")
     parser.add_argument("--busy", type=int, default=0, help="other processes that compute all the time")
@@ -101,34 +156,43 @@ def main() -> None:
     current_speed.VALID_SECONDS = 0.0  # every prediction looks again
     counts = arguments.workers or [2**k for k in range(cores.budget().bit_length())]
     settings = [
-        Setting(model, workers, strategy, sync_every, 16 * max(2, round(MODELS[model][1] * arguments.steps / 16)))
+        Setting(model, workers, threads, strategy, sync_every, steps_of(model, arguments.steps))
         for model in arguments.models
+        for threads in arguments.threads
         for workers in counts
+        if workers == 1 or workers * threads <= cores.budget()
         for strategy in STRATEGIES
         for sync_every in SYNC_EVERY
         if workers > 1 or (strategy, sync_every) == ("allreduce", 1)
     ]
-    samples = max(setting.steps * setting.workers for setting in settings) * BATCH
-    x, y = torch.randn(samples, 1, 28, 28), torch.randint(10, (samples,))
     started = perf_counter()
-    profile = calibration.measure_rounds(Profile(made="", machine=calibration.profile_facts()))
+    profile = calibration.measure_rounds(Profile(made="", machine=calibration.profile_metadata()))
     calibrated = perf_counter() - started
     for model in arguments.models:
         alike = [setting for setting in settings if setting.model == model]
         started = perf_counter()
-        profile = calibration.measure_steps(profile, alike[-1].experiment(x, y), counts)
+        for threads in arguments.threads:
+            having = [setting for setting in alike if setting.threads == threads]
+            profile = calibration.measure_steps(
+                profile, having[-1].experiment(), sorted({setting.workers for setting in having})
+            )
         calibrated += perf_counter() - started
         with busy(arguments.busy):
             for _ in range(arguments.repeats):
                 for setting in alike:
-                    predict(setting, profile, x, y)
-                    measure(setting, x, y)
+                    predict(setting, profile)
+                    measure(setting)
                 if arguments.json:
                     save(settings, calibrated, arguments.json)
         show(alike)
     if arguments.profile:
         profile.save(arguments.profile)
     summarize(settings, calibrated)
+
+
+def steps_of(model: str, factor: float) -> int:
+    """Return the steps of a run, of which every 16th has the last round."""
+    return 16 * max(2, round(MODELS[model][1] * factor / 16))
 
 
 @contextmanager
@@ -143,20 +207,19 @@ def busy(count: int) -> Iterator[None]:
             other.wait()
 
 
-def predict(setting: Setting, profile: Profile, x: torch.Tensor, y: torch.Tensor) -> None:
-    task = prepare(setting.experiment(x, y))
+def predict(setting: Setting, profile: Profile) -> None:
+    task = prepare(Resolved.of(setting.experiment()))
     now, speed = current_speed.profile_now(task, profile)
-    prediction = predict_from_profile(task, now)
+    prediction = predict_from_profile(task, now, typical_error=Ledger().typical_error)
     setting.predictions.append(prediction.seconds)
     setting.speeds.append(speed)
-    low, high = setting.interval if len(setting.predictions) > 1 else prediction.interval
-    setting.interval = min(low, prediction.interval[0]), max(high, prediction.interval[1])
-    setting.predicted_parts = {kind: float(times.mean()) for kind, times in prediction.times.items()}
+    setting.intervals.append(prediction.interval)
+    setting.predicted_parts.append({kind: float(times.mean()) for kind, times in prediction.times.items()})
 
 
-def measure(setting: Setting, x: torch.Tensor, y: torch.Tensor) -> None:
+def measure(setting: Setting) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        run = tenfold.train(setting.experiment(x, y), runs=folder)
+        run = tenfold.train(setting.experiment(), runs=folder)
     setting.measured.append(float(run.seconds or 0.0))
     setting.parts.append(run.times)
 
@@ -170,24 +233,30 @@ def save(settings: list[Setting], calibrated: float, path: Path) -> None:
 def show(settings: list[Setting]) -> None:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for setting in settings:
-        low, high = setting.interval
+        low, high = map(statistics.median, zip(*setting.intervals, strict=True))
         middle = statistics.median(setting.measured)
         strategy, every = (setting.strategy, f"every {setting.sync_every}") if setting.workers > 1 else ("any", "")
         table.add_row(
-            f"{setting.model} x {setting.workers}",
+            f"{setting.model} {setting.workers} x {setting.threads}",
             f"{strategy} {every}",
             f"measured {middle:.3f} [{min(setting.measured):.3f}-{max(setting.measured):.3f}] s",
             f"predicted {setting.predicted:.3f} [{low:.3f}-{high:.3f}] s",
             f"{setting.error:+.1%}",
+            " ".join(f"{kind[:4]} {points:+.1%}" for kind, points in setting.points.items()),
             f"now {statistics.median(setting.speeds):.2f}x",
         )
-    Console(width=120).print(table)
+    Console(width=160).print(table)
 
 
 def summarize(settings: list[Setting], calibration_seconds: float) -> None:
     errors = [abs(setting.error) for setting in settings]
     print(f"calibrations: {calibration_seconds:.0f} s; {cores.budget()} cores")
     print(f"within 10%: {sum(error <= 0.1 for error in errors)} of {len(errors)}", end="; ")
+    print(f"runs in their 80% interval: {statistics.fmean(setting.coverage for setting in settings):.0%}", end="; ")
+    if ranked := Ledger(tuple(setting.score for setting in settings)).rank_correlation():
+        print(f"Kendall's tau {ranked[0]:.2f} over {ranked[1]} pairs")
+    parts = [abs(points) for setting in settings for points in setting.points.values()]
+    print(f"parts within 3 points: {sum(part <= 0.03 for part in parts)} of {len(parts)}, worst {max(parts):.1%}")
     print(f"|error|: median {statistics.median(errors):.1%}, largest {max(errors):.1%}")
 
 

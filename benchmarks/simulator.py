@@ -3,7 +3,7 @@
     python benchmarks/simulator.py --json simulator.json
 
 A node-step is one step of one virtual worker, its share of the rounds included. "alone" draws a run once; "together" is
-what a prediction does: several draws go through the clock at once. Rounds are made and priced before the clock is
+what a prediction does: several draws go through the clock at once. Rounds are made and timed before the clock is
 started, except on 131,072 nodes, whose seconds include everything. With --learning the virtual engine learns, too: the
 time of 8 virtual replicas is compared with that of stepping a replica as often.
 """
@@ -150,7 +150,7 @@ def show(figures: dict[str, Any], many_steps: int) -> None:
         virtual, *others = figures["learning"].items()
         console.print(f"An epoch of 8 virtual workers takes {statistics.median(virtual[1]):.2f} s:")
         for name, seconds in others:
-            ratios = [one / other for one, other in zip(virtual[1], seconds, strict=True)]
+            ratios = [item / other for item, other in zip(virtual[1], seconds, strict=True)]
             each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
             steps = f"as many steps of {name.replace('_', ' ')}"
             console.print(f"  {statistics.median(ratios):.2f}x {steps}, {statistics.median(seconds):.2f} s ({each})")

@@ -150,18 +150,20 @@ def gallery_page() -> str:
         )
     for one in json.loads(index.read_text()):
         lines += [f"## {one['title']}", "", one["about"], "", "```sh", one["command"], "```", ""]
-        if (GALLERY / f"{one['name']}.png").exists():
-            lines += [f"[![{one['title']}]({one['name']}.png)]({one['name']}.html)", ""]
-        lines += [f"[Open the page]({one['name']}.html)", ""]
+        picture, page = (GALLERY / f"{one['name']}.{ending}" for ending in ("png", "html"))
+        if picture.exists():
+            lines += [f"![{one['title']}]({picture.name})", ""]
+        if page.exists():  # the board needs a server
+            lines += [f"[Open the page]({page.name})", ""]
     return "\n".join(lines)
 
 
 def _edges_table(diagram: str) -> str:
-    """Return a flowchart as a table: each room, and those it imports from."""
+    """Return a flowchart as a table: each package, and those it imports from."""
     names: dict[str, str] = {}
     targets: dict[str, list[str]] = {}
     for start, start_name, end, end_name in EDGE.findall(diagram):
         names |= {key: name for key, name in ((start, start_name), (end, end_name)) if name}
         targets.setdefault(start, []).append(end)
     rows = [f"| {names.get(start, start)} | {', '.join(ends)} |" for start, ends in targets.items()]
-    return "\n".join(["| room (files) | imports from |", "|---|---|", *rows])
+    return "\n".join(["| package | imports from |", "|---|---|", *rows])

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: tests that share cores must not spin
 
@@ -17,6 +17,9 @@ from forked import programs_server, start_shared_server, use_shared_server
 from hypothesis import settings
 
 from tenfold.workers import fork_server
+
+if TYPE_CHECKING:
+    from network_hosts import Hosts
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,6 +32,8 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).
 if "TENFOLD_NAMED_IMPORTS" not in os.environ:  # else the process that started this one has made it
     _LIST_FOLDER = tempfile.TemporaryDirectory(prefix="tenfold-named-imports-")
     os.environ["TENFOLD_NAMED_IMPORTS"] = str(Path(_LIST_FOLDER.name) / "named_imports.jsonl")
+    # Neither read nor change what this user's own runs have measured and predicted.
+    os.environ["TENFOLD_PROFILE"] = str(Path(_LIST_FOLDER.name) / "profile.toml")
 
 # Making the parsers of all verbs takes longer than most verbs do.
 typer.testing._get_command = cache(typer.testing._get_command)
@@ -90,3 +95,18 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TENFOLD_RUNS", raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.fixture
+def hosts() -> "Iterator[Hosts]":
+    """Make two hosts that are network namespaces of this machine."""
+    from network_hosts import Hosts  # imports torch
+
+    hosts = Hosts(2)
+    try:
+        problem = hosts.make()
+        if problem:
+            pytest.skip(problem)
+        yield hosts
+    finally:
+        hosts.remove()

@@ -44,9 +44,22 @@ def test_the_clock_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert all(row["events"] > 0 for row in figures["heap"])
 
 
-def test_what_many_cores_would_gain_is_predicted(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["many_cores", "--steps", "50"])
-    load("many_cores").main()
-    assert "all-reduce at every step" in capsys.readouterr().out
+def test_the_crossover_is_where_sandblaster_stays_faster(tmp_path: Path) -> None:
+    distbelief = load("distbelief")
+    seconds = {
+        "downpour": [2.0, 1.0, 0.8, None],
+        "synchronous": [1.0, 0.5, 0.4, 0.5],
+        "sandblaster": [9.0, 0.9, 0.9, 0.2],
+    }
+    rows = [
+        {"side": side, "workers": n, "seconds": each}
+        for side, values in seconds.items()
+        for n, each in zip((1, 16, 64, 256), values, strict=True)
+    ]
+    assert distbelief.crossover(rows, "downpour") == 256
+    assert distbelief.crossover(rows, "synchronous") == 256
+    assert distbelief.crossover([*rows[:-1], rows[-1] | {"seconds": None}], "downpour") is None
+    measured = [{"side": "downpour", "workers": 1, "seconds": 2.1}]
+    figures = {"data": "digits", "link": "10gbe", "target": 0.9, "predicted": rows, "measured": measured}
+    distbelief.plot(figures, tmp_path / "crossover.png")
+    assert (tmp_path / "crossover.png").stat().st_size > 10_000

@@ -143,5 +143,28 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     assert named - made == pages, "mkdocs.yml lists the pages of the site under nav"
 
 
+def test_the_paper_cites_what_its_bibliography_has() -> None:
+    cited = set(re.findall(r"@(\w+)", (ROOT / "paper.md").read_text()))
+    assert cited == set(re.findall(r"^@\w+\{(\w+),", (ROOT / "paper.bib").read_text(), re.MULTILINE))
+
+
+def luminance(color: str) -> float:
+    """Return the relative luminance of a color such as "#00695c", as WCAG defines it."""
+    shares = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize(("scheme", "page"), [("default", "#ffffff"), ("default", "#f5f5f5"), ("slate", "#1e2129")])
+def test_links_of_the_site_can_be_read_on_pages_and_code(scheme: str, page: str) -> None:
+    css = (ROOT / "docs" / "assets" / "site.css").read_text()
+    [rules] = re.findall(rf'scheme="{scheme}"[^{{]*{{([^}}]*)}}', css)
+    colors = dict(re.findall(r"--md-(\S+): (#\w{6});", rules))
+    behind = {"typeset-a-color": page, "accent-fg-color": page, "primary-fg-color": "#ffffff"}
+    for name, other in behind.items():
+        low, high = sorted(map(luminance, (colors[name], other)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
 def test_the_table_of_fields_is_fresh() -> None:
     assert FIELDS_PAGE.read_text() == fields_page(), "docs/fields.md is stale: run `python tools/generate_fields.py`"

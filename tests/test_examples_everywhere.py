@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tenfold
-from tenfold.engines.choose import resolve_defaults
+from tenfold.engines import resolve
 from tenfold.engines.one_device import train_replicas
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
@@ -25,9 +25,9 @@ TINY: dict[str, Any] = {"limit": 48, "epochs": 1, "batch_size": 16, "workers": 1
 PROGRAMS = {
     "accumulate_and_average": [
         "",
-        "training.accumulate = 4",
+        "",
         "training.activation_checkpointing",
-        "training.ema = 0.9",
+        "",
     ],
     "different_lengths": ["read sample by sample"],
     "own_model": [""],
@@ -90,19 +90,19 @@ def test_folds(case: tuple[Any, Run, str], tmp_path: Path) -> None:
             tenfold.cross_validate(**folds, fold_mode="stacked")
         return
     together = tenfold.cross_validate(**folds, fold_mode="stacked")
-    for one, other in zip(one_by_one.runs, together.runs, strict=True):
-        for name, tensor in one.weights.items():
+    for item, other in zip(one_by_one.runs, together.runs, strict=True):
+        for name, tensor in item.weights.items():
             assert torch.allclose(tensor, other.weights[name], rtol=1e-3, atol=1e-4), name
 
 
 def test_replicas_on_one_device(case: tuple[Any, Run, str]) -> None:
     fields, run, unfit = case
-    task = prepare(resolve_defaults(tenfold.Experiment(**fields | TINY | {"workers": 2, "engine": "virtual"})))
+    experiment = tenfold.Experiment(**fields | TINY | {"workers": 2, "engine": "one-device"})
     if unfit:
         with pytest.raises(ExperimentError, match=unfit):
-            train_replicas(task, Stopwatch(), lambda _: None)
+            train_replicas(prepare(resolve(experiment)), Stopwatch(), lambda _: None)
         return
-    outcome = train_replicas(task, Stopwatch(), lambda _: None)
+    outcome = train_replicas(prepare(resolve(experiment)), Stopwatch(), lambda _: None)
     assert outcome.result["metrics"].keys() == run.metrics.keys()
 
 

@@ -37,11 +37,11 @@ def test_the_tour_runs(tmp_path):
     NotebookClient(tour, timeout=110, kernel_name="python3", resources=folder).execute()
     cells = [_shown(cell) for cell in tour.cells]
     assert max(map(len, cells)) == 2, "progress is one output that is replaced, and the result another"
-    shown = [one for cell in cells for one in cell]
+    shown = [item for cell in cells for item in cell]
     progress, first = shown[:2]
     assert "epoch 3/3" in progress
     assert "run 1: mlp-digits, finished" in first
-    assert any("cross-validation" in one and "95% in" in one for one in shown)
+    assert any("cross-validation" in item and "95% in" in item for item in shown)
     assert len([run for run in tenfold.list_runs(runs=tmp_path / "runs") if run.status == "finished"]) >= 15
 
 

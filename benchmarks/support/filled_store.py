@@ -11,16 +11,16 @@ from tenfold.runs import Store
 
 
 def fill_store(
-    folder: Path, runs: int, experiments: Sequence[Experiment], facts: dict[str, Any], result: dict[str, Any]
+    folder: Path, runs: int, experiments: Sequence[Experiment], metadata: dict[str, Any], result: dict[str, Any]
 ) -> Store:
     """Return a store with the runs 1, 2, ..., called run-1, run-2, ..., of these experiments in turn."""
     store = Store(folder)
     dumped = [experiment.model_dump_json() for experiment in experiments]
-    described = json.dumps(facts), json.dumps(result)
+    described = json.dumps(metadata), json.dumps(result)
     with sqlite3.connect(store.file) as connection:
         connection.executemany(
-            "INSERT INTO runs (title, kind, status, created, ended, experiment, facts, result, host, pid, pid_started)"
-            " VALUES (?, 'train', 'finished', ?, ?, ?, ?, ?, 'here', 1, 0)",
+            "INSERT INTO runs (title, kind, status, created, ended, experiment, metadata, result, host, pid, "
+            "pid_started) VALUES (?, 'train', 'finished', ?, ?, ?, ?, ?, 'here', 1, 0)",
             (
                 (f"run-{number}", 1.7e9 + number, 1.7e9 + number + 60, dumped[number % len(dumped)], *described)
                 for number in range(1, runs + 1)

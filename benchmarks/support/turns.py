@@ -18,7 +18,7 @@ def take_turns(ways: Mapping[str, Callable[[], Found]], repeats: int) -> dict[st
 
 def quartiles(values: Sequence[float]) -> list[float]:
     """Return the first quartile, the median and the third quartile."""
-    return statistics.quantiles(values if len(values) > 1 else [*values, *values], n=4)
+    return statistics.quantiles(values if len(values) > 1 else [*values, *values], n=4, method="inclusive")
 
 
 def spread(values: Sequence[float], form: str, unit: str = "") -> str:

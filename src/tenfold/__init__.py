@@ -13,7 +13,7 @@ if sys.platform == "win32":
 
 from tenfold import backend as backend  # it registers itself with torch.distributed
 from tenfold.common.imports import lazy_attributes
-from tenfold.machine import cores as _cores  # noqa: F401 - it notices from here on that this process is forked
+from tenfold.machine import cores as _cores  # it notices from here on that this process is forked
 
 if TYPE_CHECKING:
     from tenfold import sklearn as sklearn
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from tenfold.api.cross_validate import cross_validate
     from tenfold.api.open_run import list_runs, open_run
     from tenfold.api.plan import calibrate, plan
-    from tenfold.api.simulate import forecast, simulate, twin
+    from tenfold.api.scaling import scaling
+    from tenfold.api.simulate import forecast, simulate, twin, whatif
+    from tenfold.api.sweep import sweep
     from tenfold.api.train import resume, train
     from tenfold.cluster import Cluster
     from tenfold.common.version import __version__ as __version__
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from tenfold.experiment import Experiment
     from tenfold.loop import average, shard
     from tenfold.reports.pages.run_pages import report
+    from tenfold.reports.results.sweep import Sweep
     from tenfold.runs import Run
     from tenfold.runs.callbacks import Callback
 
@@ -40,6 +43,7 @@ __all__ = [
     "Experiment",
     "Run",
     "StopTraining",
+    "Sweep",
     "TenfoldError",
     "average",
     "calibrate",
@@ -51,10 +55,13 @@ __all__ = [
     "plan",
     "report",
     "resume",
+    "scaling",
     "shard",
     "simulate",
+    "sweep",
     "train",
     "twin",
+    "whatif",
 ]
 
 _HOMES = {
@@ -65,6 +72,7 @@ _HOMES = {
     "Experiment": "tenfold.experiment",
     "Run": "tenfold.runs",
     "StopTraining": "tenfold.errors",
+    "Sweep": "tenfold.reports.results.sweep",
     "TenfoldError": "tenfold.errors",
     "average": "tenfold.loop",
     "calibrate": "tenfold.api.plan",
@@ -76,13 +84,18 @@ _HOMES = {
     "plan": "tenfold.api.plan",
     "report": "tenfold.reports.pages.run_pages",
     "resume": "tenfold.api.train",
+    "scaling": "tenfold.api.scaling",
     "shard": "tenfold.loop",
     "simulate": "tenfold.api.simulate",
+    "sweep": "tenfold.api.sweep",
     "sklearn": "tenfold.sklearn",  # not in __all__, where it would hide the library of this name
     "train": "tenfold.api.train",
     "twin": "tenfold.api.simulate",
+    "whatif": "tenfold.api.simulate",
 }
 
+
+_cores.set_wait_policy()  # where torch is not imported yet
 
 if not TYPE_CHECKING:  # the command line should not wait for torch
     __getattr__ = lazy_attributes(__name__, _HOMES)

@@ -13,7 +13,7 @@ def planned(**grid):
 
 def test_strategies_that_are_the_same_exchange_are_run_once():
     kept, told = planned(workers=[1, 2], strategy=["allreduce", "ring", "none", "butterfly"], sync_every=[4])
-    assert [(one.parallel.workers, one.parallel.strategy) for one in kept] == [
+    assert [(item.parallel.workers, item.parallel.strategy) for item in kept] == [
         (1, "allreduce"),
         (2, "allreduce"),
         (2, "none"),

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from browser import NEEDS_BROWSER, started_browser, widths_that_overflow
 
 import tenfold
 from tenfold.cluster import Cluster
@@ -37,6 +38,9 @@ def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: py
     page = plan.report(tmp_path / "plan.html").read_text(encoding="utf-8")
     assert "earned back" in page
     assert "validation accuracy" in page
+    if all(not mark.args[0] for mark in NEEDS_BROWSER):
+        with started_browser() as browser:
+            assert widths_that_overflow(browser.new_page(), (tmp_path / "plan.html").as_uri()) == []
     plan.best.save(tmp_path / "best.toml")
     assert tenfold.Experiment.load(tmp_path / "best.toml") == plan.best
 
@@ -52,11 +56,11 @@ def test_a_cluster_may_be_one_of_those_with_a_name(monkeypatch: pytest.MonkeyPat
     for given in ("dsmp-c1", NODES, Cluster(**NODES)):
         with pytest.raises(ExperimentError, match="enough"):
             tenfold.plan(model="mlp", data="digits", limit=40, target=0.5, cluster=given)
-    assert [one.workers for one in asked] == [8, 2, 2]
+    assert [item.workers for item in asked] == [8, 2, 2]
 
 
 def test_a_plan_needs_a_target() -> None:
-    with pytest.raises(ExperimentError, match="a plan needs a target"):
+    with pytest.raises(ExperimentError, match="target"):
         tenfold.plan(tenfold.Experiment(model="mlp", data="digits"))
 
 

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 import tenfold
 from tenfold.api.compare import experiments_of
+from tenfold.data import loading
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("_warm_server", "_in_a_folder_of_its_own")]
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [16], "limit": 300, "epochs": 2, "threads": 1}
@@ -34,6 +35,25 @@ def test_loader_processes_read_datasets_that_cannot_be_imported(tmp_path: Path) 
     while readers & set(psutil.pids()) and time.monotonic() < patience:
         time.sleep(0.05)
     assert not readers & set(psutil.pids())
+
+
+def test_a_run_loads_its_data_once_and_builds_its_network_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process: each worker process builds its own."""
+    loaded: list[object] = []
+    built: list[torch.nn.Module] = []
+    load = loading.load
+    monkeypatch.setattr(loading, "load", lambda *args, **options: loaded.append(args) or load(*args, **options))
+
+    def network() -> torch.nn.Module:
+        built.append(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)))
+        return built[-1]
+
+    fields: dict[str, Any] = SMALL | {"model": network, "hidden": None, "epochs": 1}
+    tenfold.train(**fields, workers=2, oversubscribe=True)
+    assert (len(loaded), len(built)) == (1, 1)
+    cluster = {"groups": [{"count": 2, "step_seconds": 0.01, "link": "10gbe"}]}
+    tenfold.simulate(**fields, workers=2, cluster=cluster)
+    assert len(loaded) == 2  # the prediction of one worker takes the same data
 
 
 class TestTheFastestDevice:

@@ -51,6 +51,11 @@ FIELDS = {
     "metrics": ("training", "metrics"),
     "optimizer": ("training", "optimizer"),
     "schedule": ("training", "schedule"),
+    "strategy": ("parallel", "strategy"),
+    "outer": ("parallel", "outer"),
+    "compression": ("parallel", "compression"),
+    "engine": ("machine", "engine"),
+    "transport": ("machine", "transport"),
 }
 
 
@@ -129,7 +134,7 @@ def test_what_only_shows_a_record_needs_no_trust(folder: Path) -> None:
     assert not marker.exists()
 
 
-UNUSED = ("optimizer", "schedule")
+UNUSED = ("optimizer", "schedule", "strategy", "outer", "compression", "engine", "transport")
 """Fields that an evaluation does not need."""
 
 
@@ -142,6 +147,60 @@ def test_a_call_with_options_of_a_record_is_not_made(folder: Path) -> None:
         with pytest.raises(TenfoldError, match="os:system"):
             use()
     assert not (folder / "OWNED").exists()
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a store with a sweep of two trials."""
+    runs = tmp_path_factory.mktemp("swept") / "runs"
+    tenfold.sweep(**SMALL, lr=[0.1, 0.2], sampler="grid", trials=2, runs=runs, progress=False)
+    return runs
+
+
+@looped("place", ["trial", "space", "sweep"])
+def test_the_best_experiment_of_a_sweep_of_somebody_else_runs_nothing(folder: Path, swept: Path, place: str) -> None:
+    """Neither by what the best trial names, nor by fields that the sweep pretends to have varied."""
+    shutil.rmtree(folder / "runs")
+    shutil.copytree(swept, folder / "runs")
+    marker = plant(folder, f"planted_{place}")
+    os_system = {"name": "os:system", "options": {"command": f"touch {folder / 'OWNED'}"}, "hidden": None}
+    connection = sqlite3.connect(folder / "runs" / "tenfold.db")
+    with connection:
+        for number, kind, text, facts in connection.execute("SELECT id, kind, experiment, metadata FROM runs"):
+            experiment, metadata = json.loads(text), json.loads(facts)
+            if kind == "sweep" and place != "sweep":
+                varied = {"model": "[]", "model_options": "[]", "hidden": "[]", "loss": "[]"}
+                metadata["sweep"]["space"] = varied if place == "space" else {"loss": "[]"}
+            if (kind == "sweep") == (place == "sweep"):
+                experiment["training"]["loss"] = f"planted_{place}:anything"
+                experiment["model"] |= os_system if place == "space" else {}
+            row = (json.dumps(experiment), json.dumps(metadata), number)
+            connection.execute("UPDATE runs SET experiment = ?, metadata = ? WHERE id = ?", row)
+    connection.close()
+    assert_one_sentence(tenfold_("train", "--from-sweep", "last", "--quiet"), "--trust")
+    with pytest.raises(TenfoldError, match="importing it runs code"):
+        tenfold.train(tenfold.Sweep(tenfold.open_run("1")).best_experiment, runs="mine")
+    assert not marker.exists()
+    assert not (folder / "OWNED").exists()
+    assert not Path(os.environ["TENFOLD_NAMED_IMPORTS"]).exists()
+    if place != "space":
+        overruled = tenfold_("train", "--from-sweep", "1", "--set", "loss=cross-entropy", "--quiet")
+        assert overruled.exit_code == 0
+        assert not marker.exists()
+        assert tenfold_("train", "--from-sweep", "1", "--trust", "--quiet").exit_code == 0
+        assert marker.exists()
+
+
+def test_a_sweep_with_a_damaged_record_is_named_in_a_sentence(folder: Path, swept: Path) -> None:
+    shutil.rmtree(folder / "runs")
+    shutil.copytree(swept, folder / "runs")
+    connection = sqlite3.connect(folder / "runs" / "tenfold.db")
+    for details in ({"space": {"name": "x"}}, {"space": {"no such field": "x"}}, {"space": []}, {"objective": 1}):
+        with connection:
+            change = "UPDATE runs SET metadata = json_patch(metadata, ?) WHERE id = 1"
+            connection.execute(change, (json.dumps({"sweep": details}),))
+        assert_one_sentence(tenfold_("train", "--from-sweep", "1", "--quiet"), "run 1")
+    connection.close()
 
 
 def test_the_packages_of_a_recorded_module_are_not_imported_to_find_it(folder: Path) -> None:
@@ -315,6 +374,7 @@ def test_a_trusted_recipe_runs(folder: Path) -> None:
         run_recipe(load_recipe("theirs.toml"))
     assert run_recipe("theirs.toml", trust=True).complete
     assert marker.exists()
+    assert not Path(os.environ["TENFOLD_NAMED_IMPORTS"]).exists()  # trust holds for once
 
 
 def test_files_in_the_current_folder_do_not_hide_installed_modules(folder: Path) -> None:
@@ -353,7 +413,10 @@ def test_processes_import_nothing_from_the_current_folder(folder: Path) -> None:
     assert not any(marker.exists() for marker in markers)
 
 
-def test_the_version_of_the_code_is_noted_without_running_what_a_repository_names(folder: Path) -> None:
+def test_the_version_of_the_code_is_noted_without_running_what_a_repository_names(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenfold.engines.prepare.COMMIT_SECONDS", 1e-6)
     (folder / "code.txt").write_text("one")
     (folder / ".gitattributes").write_text("* filter=planted\n")
     for command in (
@@ -369,9 +432,9 @@ def test_the_version_of_the_code_is_noted_without_running_what_a_repository_name
     hook.write_text(f"#!/bin/sh\ntouch {marker}\n")
     hook.chmod(0o755)
     (folder / "code.txt").write_text("two")
-    assert tenfold.train(**SMALL, runs="mine").facts["code"].endswith("?")
+    assert tenfold.train(**SMALL, runs="mine").metadata["code"].endswith("?")
     subprocess.run(["git", "config", "--unset", "filter.planted.clean"], check=True, timeout=60)
-    assert tenfold.train(**SMALL, runs="mine").facts["code"].endswith("+")
+    assert tenfold.train(**SMALL, runs="mine").metadata["code"].endswith("+")
     assert not marker.exists()
 
 
@@ -443,9 +506,10 @@ def test_names_are_imported_in_few_places() -> None:
     assert found == {
         "common/imports.py",  # checks what a record or a file names
         "common/trust.py",  # the check: finds files, imports nothing but torch's own
-        "common/catalog.py",  # the catalog's own members
+        "catalog.py",  # the catalog's own members
         "cli/__init__.py",  # the commands
         "machine/rank_guard.py",  # a function that the rank which starts the guard names
         "prediction/library_averaging.py",  # whether mpi4py is there
+        "prediction/script_rank.py",  # the script that this user simulates
         *("papers/run_recipe.py", "machine/doctor.py", "data/digits.py"),
     }

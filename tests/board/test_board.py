@@ -1,16 +1,22 @@
 import json
+from dataclasses import replace
 
 import pytest
 from board_client import BoardClient
 from made_runs import epoch_events, make_crossval, make_run, started
 
+from tenfold.board import feed
 from tenfold.board.feed import Position
 from tenfold.board.security import Access
 from tenfold.board.server import Board
 from tenfold.errors import StoreError
+from tenfold.executors.jobs import Job
+from tenfold.executors.under_way import note_job
 from tenfold.experiment import Experiment
+from tenfold.prediction.ledger import Ledger, Score
 from tenfold.runs import Recorder, Store
 from tenfold.runs.console import FILE, ConsoleFile
+from tenfold.runs.store import one_invocation
 
 HERE = "http://127.0.0.1"
 
@@ -40,7 +46,7 @@ def running(folder, **fields):
     """Return a run that this process is training, as far as the store knows."""
     experiment = Experiment(epochs=4, **fields)
     store = Store(folder)
-    number = store.create(experiment, kind="train", facts={})
+    number = store.create(experiment, kind="train", metadata={})
     recorder = Recorder(store, number)
     recorder(started(experiment, 50))
     return experiment, number, recorder
@@ -53,6 +59,40 @@ def test_rows_hold_what_the_table_shows(client):
     assert rows[1]["fields"]["lr"] == "0.1"
     assert rows[1]["metric"] == "accuracy"
     assert 0 < rows[1]["score"] < 1
+
+
+def test_the_list_of_runs_says_how_close_predictions_came(client, monkeypatch):
+    monkeypatch.setattr(Ledger, "load", Ledger)
+    assert "Kendall" not in client.get("/").text
+    monkeypatch.setattr(
+        Ledger, "load", lambda: Ledger((Score("a", "g", "", 1, 1, 1, 1.5), Score("b", "g", "", 2, 2, 2, 2.5)))
+    )
+    assert "Kendall&#39;s tau 1.00" in client.get("/").text
+
+
+def test_a_row_has_the_score_after_each_epoch_also_while_the_run_is_running(client, folder):
+    assert client.get("/data/runs").json()["rows"][0]["curve"]
+    experiment, number, recorder = running(folder)
+    for epoch in (0, 1):
+        for event in epoch_events(experiment, epoch, steps_per_epoch=50):
+            recorder(event)
+    recorder.flush()
+    row = next(row for row in client.get("/data/runs").json()["rows"] if row["id"] == number)
+    assert len(row["curve"]) == 2
+    assert row["curve"][-1] == row["score"]
+    assert row["metric"] == "accuracy"
+
+
+def test_runs_of_one_invocation_are_grouped_also_if_the_command_was_repeated(client, folder, board):
+    store = Store(folder)
+    for _ in range(2):
+        with one_invocation(), one_invocation():
+            for _ in range(2):
+                store.create(Experiment(), kind="compare", metadata={"command": "tenfold compare --workers 1,2"})
+    rows = client.get("/data/runs").json()["rows"]
+    groups = [row["invocation"] for row in sorted(rows, key=lambda row: row["id"])]
+    assert groups[:4] == [None] * 4
+    assert groups[4] == groups[5] != groups[6] == groups[7]
 
 
 def test_filters_mix_words_and_conditions(client, board):
@@ -100,7 +140,7 @@ def test_a_run_is_followed_epoch_by_epoch(board, folder):
             recorder(event)
         recorder.flush()
         news = board.feed.news(position)["runs"][number]
-        tested = next(one for one in news["curves"] if (one["name"], one["part"]) == ("accuracy", "test"))
+        tested = next(new for new in news["curves"] if (new["name"], new["part"]) == ("accuracy", "test"))
         assert tested["step"] == [50 * (epoch + 1)]
         assert news["progress"]["done"] == epoch + 1
         assert news["progress"]["left"] > 0
@@ -237,3 +277,15 @@ def test_only_what_makes_sense_can_be_done(client, board, folder):
     assert "still running" in client.post(f"/run/{number}/rename", json={"title": "x"}).text
     assert "still running" in client.post(f"/run/{number}/remove", json={"confirmed": True}).text
     recorder.close(result={}, status="interrupted")
+
+
+def test_the_list_shows_the_jobs_that_are_under_way(board, folder, monkeypatch):
+    monkeypatch.setattr(feed, "JOBS_SECONDS", 0.0)
+    position = Position.read("0:0", None, None)
+    assert board.feed.news(position)["jobs"] == []
+    assert "jobs" not in board.feed.news(position)
+    job = Job.of(Experiment(model="mlp", data="digits"), "trial", label="trial 3", scope="run 1, trial 3")
+    (folder / "jobs").mkdir()
+    note_job(replace(job, kept_in=str(folder / "jobs" / "a")), "ray")
+    [shown] = board.feed.news(position)["jobs"]
+    assert (shown["label"], shown["run"], shown["state"]) == ("trial 3", 1, "waiting")

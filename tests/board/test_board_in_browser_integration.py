@@ -3,14 +3,19 @@
 import os
 import subprocess
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from browser import NEEDS_BROWSER, started_browser
+from browser import NEEDS_BROWSER, started_browser, widths_that_overflow
 from forked import forked_python
 from made_runs import make_run
 
 from tenfold import __file__ as package
+from tenfold.board.race import Contestant, Race
+from tenfold.executors.jobs import Job
+from tenfold.executors.under_way import forget_job, note_job
+from tenfold.experiment import Experiment
 from tenfold.runs import Store
 
 TRAIN = ["--model", "engine_models:Unhurried", "--data", "digits", "--epochs", "100000", "--name", "<b>watched</b>"]
@@ -91,8 +96,14 @@ def test_runs_are_filtered_grouped_and_compared(page, address):
     expect(rows(page)).to_have_count(2)
     page.fill("#filter", "lr>many")
     page.locator("#filter-problem", has_text="number").wait_for()
-    page.fill("#filter", "")
+    page.fill("#filter", "nothing-like-this")
+    page.click("text=Clear the filter")
     expect(rows(page)).to_have_count(4)
+    assert "lr" in page.locator("table.runs thead").inner_text()  # the field in which they differ
+    page.locator('tr[data-run="1"] .pin').click()
+    page.locator(".difference").first.wait_for()
+    page.reload()
+    page.locator("tr.baseline .difference, tr:not(.baseline) .difference").first.wait_for()
     page.select_option("select", "setting")
     expect(page.locator("tr.grouped")).to_have_count(2)
     assert "±" in rows(page).first.inner_text()
@@ -103,6 +114,17 @@ def test_runs_are_filtered_grouped_and_compared(page, address):
     page.wait_for_url("**/compare?runs=*")
     page.locator(".chart canvas").first.wait_for()
     assert page.locator(".legend button", has_text="run 1").count() >= 1
+
+
+def test_every_page_fits_narrow_and_wide_windows(page, folder):
+    sides = [
+        Contestant(name=f"side {run}", about="plain PyTorch: DataLoader", seconds=9.0, interval=(8.0, 9.5), run=run)
+        for run in (1, 2, None)  # the last has not started, so that nothing is predicted
+    ]
+    Race(title="Race", task="by turns", machine="2 cores", target=0.99, contestants=sides).save(folder)
+    origin = page.url.partition("?")[0].rstrip("/")
+    paths = ("", "/run/1", "/compare?runs=1,2,3", "/race")
+    assert [(path, widths) for path in paths if (widths := widths_that_overflow(page, origin + path))] == []
 
 
 def test_a_training_is_watched_stopped_and_resumed(page, folder):
@@ -136,3 +158,13 @@ def test_a_training_is_watched_stopped_and_resumed(page, folder):
     page.locator("#said", has_text=f"Run {number}: removed").wait_for()
     rows(page).nth(3).wait_for()
     assert rows(page).filter(has_text="watched").count() == 0
+
+
+def test_the_jobs_that_are_under_way_are_shown_while_there_are_any(page, folder):
+    (folder / "jobs").mkdir(exist_ok=True)
+    job = Job.of(Experiment(model="mlp", data="digits"), "trial", label="<b>trial 3</b>", scope="run 1, trial 3")
+    note_job(replace(job, kept_in=str(folder / "jobs" / "a")), "ray")
+    page.get_by_role("cell", name="<b>trial 3</b>").wait_for()
+    assert "waiting" in page.locator("#jobs").inner_text()
+    forget_job(str(folder / "jobs" / "a"))
+    page.locator("#jobs").wait_for(state="hidden")

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import foreign_faults
 import input_faults
 import network_faults
@@ -41,6 +42,7 @@ KINDS: dict[str, tuple[Fault, int]] = {
     "lock": (process_faults.lock, 1),
     "rank": (rank_faults.rank, 2),
     "differ": (rank_faults.differ, 2),
+    "backend": (rank_faults.backend, 2),
     "cut": (network_faults.cut, 1),
     "disk": (storage_faults.disk, 2),
     "full": (storage_faults.full, 1),
@@ -82,7 +84,7 @@ def main() -> None:
                     _attempt(kind, number, options.seed, Path(folder), tallies[kind])
             turn += 1
     _print(tallies)
-    fell = [one for tally in tallies.values() for one in tally.fell]
+    fell = [item for tally in tallies.values() for item in tally.fell]
     Path(options.json).write_text(json.dumps(fell, indent=2) + "\n")
     if fell:
         print(f"\nwhat fell is in {options.json}")

@@ -211,7 +211,7 @@ class Command:
         while self.process.poll() is None:
             if time.monotonic() > until:
                 self.family()
-                names = [f"{one.pid} {one.status()}" for one in self._known if one.is_running()]
+                names = [f"{item.pid} {item.status()}" for item in self._known if item.is_running()]
                 raise Fell(f"the command did not end within {limit:g} s; processes: {names}; {self._said().text}")
             self.family()
             time.sleep(0.05)

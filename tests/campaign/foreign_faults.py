@@ -53,7 +53,8 @@ PATHS = (
 )
 FIELDS = (
     *(("model", "name"), ("data", "name"), ("data", "collate"), ("data", "groups"), ("training", "loss")),
-    *(("training", "metrics"), ("training", "optimizer"), ("training", "schedule")),
+    *(("training", "metrics"), ("training", "optimizer"), ("training", "schedule"), ("parallel", "strategy")),
+    *(("parallel", "outer"), ("parallel", "compression"), ("machine", "engine"), ("machine", "transport")),
 )
 COMMANDS: tuple[tuple[str, ...], ...] = (
     *(("predict", "1", "x.npy"), ("evaluate", "1"), ("evaluate", "1", "--part", "train"), ("resume", "1", "--quiet")),
@@ -82,6 +83,7 @@ def foreign(attempt: Attempt) -> None:
     private.write_text("mine")
     _plant(attempt.folder, marker)
     kinds = {"record": _record, "file": _special_file, "weights": _weights, "pickle": _pickle, "recipe": _recipe}
+    kinds |= {"sweep": _sweep}
     chosen = attempt.random.sample(sorted(kinds), attempt.random.randint(1, 2))
     chosen.sort(key="file".__eq__)  # last: it may leave nothing for the others to change
     shutil.copytree(recorded_store(attempt.work, attempt.random.random() < 0.5), attempt.folder / "runs")
@@ -125,6 +127,35 @@ def _record(attempt: Attempt, marker: Path) -> None:
             experiment["model"] |= {"hidden": None, "dropout": None, "batchnorm": None}
         connection.execute("UPDATE runs SET experiment = ? WHERE id = 1", (json.dumps(experiment),))
     connection.close()
+
+
+def _sweep(attempt: Attempt, marker: Path) -> list[tuple[str, ...]]:
+    """Make a sweep and its only trial of the run, which name code and pretend that what names it was varied."""
+    connection = sqlite3.connect(attempt.folder / "runs" / "tenfold.db")
+    with connection:
+        (text,) = connection.execute("SELECT experiment FROM runs WHERE id = 1").fetchone()
+        experiment, space = json.loads(text), {"lr": "0.1:1"}
+        for section, name in attempt.random.sample(FIELDS, attempt.random.randint(1, 2)):
+            path = attempt.random.choice(PATHS)
+            experiment[section][name] = [path] if name == "metrics" else path
+            space |= {section if name == "name" else name: "[]"}
+            if name == "name":
+                experiment[section]["options"] = _options(attempt, marker)
+                space[f"{section}_options"] = "[]"
+        about = {"objective": "loss", "lower": True, "part": "test", "space": space, "trials": 1}
+        trial = {"parent": 1, "number": 1, "values": {"lr": 0.1}}
+        connection.execute(
+            "INSERT INTO runs (title, kind, status, created, experiment, metadata, result, host, pid, pid_started) "
+            "SELECT title, 'trial', 'finished', created, ?, json_set(metadata, '$.trial', json(?)), "
+            "json_set(result, '$.trial', json(?)), host, pid, pid_started FROM runs WHERE id = 1",
+            (json.dumps(experiment), json.dumps(trial), json.dumps({"value": 0.5, "curve": []})),
+        )
+        connection.execute(
+            "UPDATE runs SET kind = 'sweep', metadata = json_set(metadata, '$.sweep', json(?)) WHERE id = 1",
+            (json.dumps(about),),
+        )
+    connection.close()
+    return [("train", "--from-sweep", "last", "--quiet"), ("show", "1"), ("predict", "1", "x.npy")]
 
 
 def _options(attempt: Attempt, marker: Path) -> dict[str, Any]:

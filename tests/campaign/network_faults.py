@@ -3,12 +3,8 @@
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from attempt import LIMIT, LOSS_LIMIT, Attempt, Fell, Skipped, save_experiment
-
-TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "support")]
 
 
 def cut(attempt: Attempt) -> None:

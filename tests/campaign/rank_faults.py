@@ -1,17 +1,19 @@
-"""Ranks under torchrun or mpirun that are killed or stopped at a random moment, or that do not train the same."""
+"""Ranks that are killed, stopped or spied on at a random moment, or that do not train the same."""
 
 import contextlib
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
-from attempt import LOSS_LIMIT, SOURCES, Attempt, Command, Fell, Said
+from attempt import LIMIT, LOSS_LIMIT, SOURCES, Attempt, Command, Fell, Said
 
 LAUNCHERS = ("torchrun", "mpirun")
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -114,6 +116,84 @@ def _write_host(folder: Path, names: list[str]) -> dict[str, Any]:
     (folder / "table.csv").write_text("\n".join(["a,b,label", *rows]))
     (folder / "nets.py").write_text(MODEL.format(**own))
     return {"folder": str(folder), "options": own["options"]}
+
+
+BACKEND = """
+import sys
+import torch, tenfold
+import torch.distributed as dist
+
+dist.init_process_group("tenfold")
+torch.manual_seed(0)
+network = torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.ReLU(), torch.nn.Linear(300, 3))
+model = torch.nn.parallel.DistributedDataParallel(network, bucket_cap_mb=0.01)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+print("BEGUN", flush=True)
+while True:
+    optimizer.zero_grad()
+    model(torch.randn(8, 20)).sum().backward()
+    optimizer.step()
+"""
+SPY = """
+import os, sys
+
+os.setgid(65534)
+os.setuid(65534)
+for name in os.listdir("/dev/shm"):
+    path = f"/dev/shm/{name}"
+    if "tenfold" in name and (os.access(path, os.R_OK) or os.access(path, os.W_OK)):
+        sys.exit(f"another user can open {path}")
+for pid in sys.argv[1:]:
+    try:
+        sys.exit(f"another user sees the open files of rank {pid}: {os.listdir(f'/proc/{pid}/fd')}")
+    except PermissionError:
+        pass
+"""
+
+
+def backend(attempt: Attempt) -> None:
+    """A rank of a DDP script on the backend is killed or stopped: the others name it. Another user cannot read them."""
+    ranks, number = attempt.random.choice([2, 3]), attempt.random.choice([signal.SIGKILL, signal.SIGSTOP])
+    program = attempt.folder / "script.py"
+    program.write_text(BACKEND)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    files = [attempt.folder / f"rank-{rank}" for rank in range(ranks)]
+    world = meeting | {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    started = []
+    try:
+        for rank, file in enumerate(files):
+            own = attempt.environment | world | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            with file.open("w") as out:
+                command = [sys.executable, str(program)]
+                started.append(subprocess.Popen(command, env=own, stdout=out, stderr=subprocess.STDOUT))
+        _wait(lambda: all("BEGUN" in file.read_text() for file in files), LIMIT, "the ranks did not begin")
+        if os.geteuid() == 0:
+            spy = [sys.executable, "-c", SPY, *(str(rank.pid) for rank in started)]
+            if (said := subprocess.run(spy, capture_output=True, text=True, check=False)).returncode:
+                raise Fell(said.stderr)
+        time.sleep(attempt.random.uniform(0, 0.5))
+        victim = attempt.random.randrange(ranks)
+        started[victim].send_signal(number)
+        others = [rank for rank in range(ranks) if rank != victim]
+        _wait(lambda: all(started[rank].poll() is not None for rank in others), LOSS_LIMIT, "the others did not end")
+        for rank in others:
+            text = files[rank].read_text()
+            if started[rank].returncode != 1 or f"rank {victim} " not in text:
+                raise Fell(f"{number.name} to rank {victim}: rank {rank} ended with {started[rank].returncode}: {text}")
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def _wait(is_over: Callable[[], bool], limit: float, problem: str) -> None:
+    until = time.monotonic() + limit
+    while not is_over():
+        if time.monotonic() > until:
+            raise Fell(f"{problem} within {limit:g} s")
+        time.sleep(0.05)
 
 
 def _check(said: Said, number: signal.Signals) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attempt import EXPERIMENT, LIMIT, SOURCES, Attempt, Command, Fell, Skipped
+from fuse_folder import mounted
 
 SITE = """
 import os
@@ -155,10 +156,11 @@ def fuse(attempt: Attempt) -> None:
     """A store on a file system without shared memory maps: the run is killed, read, and resumed."""
     for name in ("behind", "runs"):
         (attempt.folder / name).mkdir()
-    command = ["bindfs", "-o", "direct_io", str(attempt.folder / "behind"), str(attempt.folder / "runs")]
-    if shutil.which("bindfs") is None or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        raise Skipped("nothing can be mounted with bindfs here")
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(mounted(attempt.folder / "behind", attempt.folder / "runs"))
+        except OSError as error:
+            raise Skipped(str(error)) from None
         limit = attempt.limit(epochs=EPOCHS)
         with attempt.started("train", str(attempt.write_experiment(epochs=EPOCHS)), "--quiet") as running:
             _wait_for_checkpoint(attempt, running, limit)
@@ -169,8 +171,6 @@ def fuse(attempt: Attempt) -> None:
         attempt.finish(epochs=EPOCHS)
         if left := [path.name for path in (attempt.folder / "runs").glob("tenfold.db-*")]:
             raise Fell(f"beside the store there are {', '.join(left)}")
-    finally:
-        subprocess.run(["umount", "-l", str(attempt.folder / "runs")], check=False)
 
 
 def _mount(*arguments: str) -> bool:

@@ -44,7 +44,7 @@ def test_runs_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     from tenfold.experiment import Experiment
     from tenfold.runs import Store
 
-    Store("runs").create(Experiment(name="first"), kind="train", facts={})
+    Store("runs").create(Experiment(name="first"), kind="train", metadata={})
     assert completed("tenfold show ").split() == ["last", "1"]
     assert "first" in completed("tenfold show ", "zsh")
     assert completed("tenfold show fi").split() == ["first"]

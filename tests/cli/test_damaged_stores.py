@@ -81,12 +81,12 @@ def test_a_run_of_another_version_is_listed_shown_and_blocks_no_other(store: Pat
     assert tenfold_("show", "2").exit_code == 0
     (first, second) = tenfold.list_runs()
     assert (first.readable, second.readable) == (False, True)
-    with pytest.raises(StoreError, match=r"the experiment of run 1 cannot be read by this version: .*lion3"):
+    with pytest.raises(StoreError, match="lion3"):
         tenfold.resume(1)
     assert json.loads(tenfold_("runs", "--json").stdout)[0]["experiment"]["training"]["optimizer"] == "lion3"
 
 
-@pytest.mark.parametrize("column", ["experiment", "facts", "result", "error", "title", "status", "kind", "created"])
+@pytest.mark.parametrize("column", ["experiment", "metadata", "result", "error", "title", "status", "kind", "created"])
 def test_a_damaged_column(store: Path, column: str) -> None:
     for value in ("", "{half", "[1, 2]", b"\xff\xfe\x00", 1e300):
         change(store, f"UPDATE runs SET {column} = ? WHERE id = 1", value)
@@ -99,7 +99,7 @@ def test_a_damaged_column(store: Path, column: str) -> None:
 def test_values_of_the_wrong_kind_anywhere_in_a_column(store: Path) -> None:
     """Each time one entry, however deep, is replaced or removed."""
     chance = random.Random(0)
-    for column in ("facts", "result", "experiment"):
+    for column in ("metadata", "result", "experiment"):
         whole = read(store, column, 2)
         for number in range(9):
             spoilt = json.loads(whole)
@@ -138,6 +138,6 @@ def test_a_damaged_checkpoint(store: Path, name: str, content: bytes) -> None:
 def test_the_doctor_says_what_is_damaged(store: Path) -> None:
     assert "none damaged" in tenfold_("doctor", "--runs", str(store)).stdout
     change(store, "UPDATE runs SET result = 'x' WHERE id = 2")
-    (found,) = [one for one in json.loads(tenfold_("doctor", "--json").stdout) if one["topic"] == "run 2"]
+    (found,) = [load for load in json.loads(tenfold_("doctor", "--json").stdout) if load["topic"] == "run 2"]
     assert (found["found"], found["status"]) == ("its result is damaged", "problem")
     assert "are undamaged" in found["advice"]

@@ -16,7 +16,7 @@ def runs(tmp_path: Path) -> Path:
     store = Store(tmp_path / "runs")
     for workers in (1, 4):
         experiment = tenfold.Experiment(model="mlp", data="digits", workers=workers)
-        run = store.create(experiment, kind="train", facts={})
+        run = store.create(experiment, kind="train", metadata={})
         store.update(run, result={"metrics": {"accuracy": 0.9}, "seconds": 1.0}, status="finished")
     return store.folder
 

@@ -37,7 +37,7 @@ def run(*words):
 
 import tenfold
 done("import tenfold")
-import tenfold.common.catalog
+import tenfold.catalog
 done("catalog")
 run("--help")
 tenfold.Experiment(model="mlp")

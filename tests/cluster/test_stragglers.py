@@ -89,7 +89,7 @@ def test_more_workers_than_a_trace_has_are_further_machines():
     ("fields", "sentence"),
     [
         ({"mean": 0.0}, "a step takes 0.0 s; it must take more than 0"),
-        ({"mean": 1.0, "between_steps": -0.1}, "spread by 0.0 and -0.1; both must be 0 or more"),
+        ({"mean": 1.0, "between_steps": -0.1}, "spread"),
         ({"mean": 1.0, "between_steps": 2.0, "noise": "shifted-exponential"}, "allows at most 1"),
         ({"mean": 1.0, "fixed": 2.0}, "2.0 s of a step are fixed; it must be 0 to its mean, 1.0 s"),
         ({"mean": 1.0, "trace": np.zeros((2, 2))}, "a trace of step times is an array"),

@@ -4,6 +4,7 @@ from looped import looped
 
 from tenfold.cluster import Cluster, Hardware, StepTime, Workload, predict_time, run_round_clock
 from tenfold.cluster import time_prediction as prediction_module
+from tenfold.cluster.workload import divide_among_the_free
 from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES
 
@@ -21,7 +22,7 @@ def on(workers=4, link="10gbe", step_time=NOISY, **fields):
 
 def share(prediction, kind):
     """Return how much of all workers' training time something takes."""
-    training = sum(prediction.times[one].sum() for one in ("compute", "wait", "communicate"))
+    training = sum(prediction.times[item].sum() for item in ("compute", "wait", "communicate"))
     return prediction.times[kind].sum() / training
 
 
@@ -90,17 +91,17 @@ class TestBytes:
 
 class TestInterval:
     @pytest.mark.parametrize("name", ["none", "allreduce", "butterfly"])
-    def test_nine_of_ten_runs_fall_into_it_over_many_seeds(self, name):
+    def test_eight_of_ten_runs_fall_into_it_over_many_seeds(self, name):
         what, hardware = plan(name, steps=20, sync_every=2), on()
         runs = run_round_clock(what, hardware, seed=99, repeats=300).seconds
         intervals = [predict_time(what, hardware, seed=seed, repeats=8).interval for seed in range(60)]
         inside = [np.mean((low < runs) & (runs < high)) for low, high in intervals]
-        assert np.mean(inside) == pytest.approx(0.9, abs=0.04)
+        assert np.mean(inside) == pytest.approx(0.8, abs=0.04)
 
     def test_an_error_of_the_model_widens_it(self):
         hardware = on(step_time=StepTime(mean=0.01), model_error=0.05)
         got = predict_time(plan(), hardware)
-        assert got.interval == pytest.approx((got.seconds / 1.05**1.645, got.seconds * 1.05**1.645), rel=1e-3)
+        assert got.interval == pytest.approx((got.seconds / 1.05**1.2816, got.seconds * 1.05**1.2816), rel=1e-3)
         wider = predict_time(plan(), on(model_error=0.05)).interval
         assert wider[1] - wider[0] > got.interval[1] - got.interval[0]
 
@@ -122,7 +123,7 @@ class TestInterval:
         assert draws == [6, 3, 1]
 
     def test_no_repeats_are_refused(self):
-        with pytest.raises(ExperimentError, match="repeats is 0; it must be at least 1"):
+        with pytest.raises(ExperimentError, match="repeats"):
             predict_time(plan(), on(), repeats=0)
 
 
@@ -170,5 +171,12 @@ def test_an_impossible_plan_is_refused(fields, sentence):
 
 
 def test_step_times_must_fit_the_plan():
-    with pytest.raises(ExperimentError, match="step times of 3 workers; the workload has 4"):
+    with pytest.raises(ExperimentError, match="workload"):
         predict_time(plan(), Hardware(step_time=[NOISY] * 3, round_cost=lambda *_: 0.0))
+
+
+def test_portions_go_to_whoever_is_free():
+    even, uneven = np.ones((1, 1, 4)), np.array([[[1.0, 1.0, 1.0, 4.0]]])
+    assert divide_among_the_free(even, 16).max() == 1
+    assert divide_among_the_free(uneven, 16).max() == pytest.approx(1.25)  # 5 + 5 + 5 + 1 portions of a quarter second
+    assert divide_among_the_free(uneven, 4).max() == 2

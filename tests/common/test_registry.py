@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import looped
+from strangers import forget, install
 
-from tenfold.common.catalog import Registry, suggest
+from tenfold.catalog import Registry, suggest
 from tenfold.errors import DataError, ExperimentError
 
 BIRDS = Registry("bird", {"owl": 1, "hawk": 2, "robin": 3})
@@ -49,3 +50,36 @@ def test_all_names_are_always_listed(name, known):
 
 def test_names_can_come_from_an_iterator():
     assert suggest("owl", iter(["owls"])) == "did you mean 'owls'? known: owls"
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """Return a function that installs a package with members of the family of birds."""
+    yield lambda package, **names: install(tmp_path / package, monkeypatch, package, {"tenfold.birds": names})
+    forget()
+
+
+def test_packages_add_members(packages):
+    packages("coast", gull="math:sqrt")
+    birds = Registry("bird", {"owl": 1}, group="birds")
+    assert list(birds) == ["owl", "gull"]
+    assert birds["gull"](9) == 3
+
+
+@looped("owner", ["tenfold", "coast"])
+def test_a_name_that_is_taken_is_said_with_the_package_that_wanted_it(owner, packages):
+    packages("harbor", gull="math:cos")
+    packages("coast", gull="math:sin")
+    birds = Registry("bird", {"gull": "math:tan"} if owner == "tenfold" else {}, group="birds")
+    with pytest.warns(UserWarning, match="harbor") as warned:
+        gull = birds["gull"]
+    assert gull(0) == 0
+    assert "math:cos" in "".join(str(warning.message) for warning in warned)
+
+
+@looped("path", ["no_such_module:gull", "math:gull"])
+def test_a_member_that_cannot_be_imported_is_said_with_its_package(path, packages):
+    packages("coast", gull=path)
+    with pytest.raises(DataError, match="coast") as caught:
+        Registry("bird", {}, group="birds", error=DataError)["gull"]
+    assert path in str(caught.value)

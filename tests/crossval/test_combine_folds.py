@@ -9,6 +9,7 @@ import pytest
 from tenfold.crossval.crossval_result import best_first, combine_results, interval, summarize_folds, summary
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
+from tenfold.workers.task import Resolved
 
 # By hand: the mean of 0.90, 0.92, 0.94, 0.96, 0.98 is 0.94; the squared deviations add up to 0.0040, so that
 # s = sqrt(0.0040 / 4) = 0.0316228; t(0.975, 4) = 2.776445; the reach is 2.776445 * 0.0316228 / sqrt(5) = 0.0392649.
@@ -53,7 +54,7 @@ def fold(began: float, cores: list[int], seconds: float, evaluate: float) -> dic
 def test_seconds_are_training_time_and_evaluation_is_counted_apart(
     folds: list[dict[str, Any]], seconds: float, evaluate: float
 ) -> None:
-    task = prepare(Experiment(model="mlp", data="digits", limit=20, folds=2, threads=1))
+    task = prepare(Resolved.of(Experiment(model="mlp", data="digits", limit=20, folds=2, threads=1)))
     entries = [{"status": "finished", "metrics": {}, "cores": fold["crossval"]["cores"]} for fold in folds]
     result = combine_results(task, entries, folds)
     assert result["seconds"] == seconds

@@ -4,7 +4,7 @@ from typing import Any
 
 from looped import looped
 
-from tenfold.crossval.fold import fold_experiment, resolve_fold_mode
+from tenfold.crossval.fold import FoldMode, fold_experiment
 from tenfold.experiment import Experiment, Parallel
 
 
@@ -23,7 +23,7 @@ def experiment(**fields: Any) -> Experiment:
     ],
 )
 def test_auto(fields: dict[str, Any], mode: str) -> None:
-    assert resolve_fold_mode(experiment(**fields)) == mode
+    assert FoldMode.of(experiment(**fields)).name == mode
 
 
 def test_the_experiment_fold_experiment() -> None:

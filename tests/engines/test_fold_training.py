@@ -11,8 +11,8 @@ from threaded import Threads, make_task
 
 from tenfold.data import SubsetPart, Tensors
 from tenfold.engines import Outcome
+from tenfold.engines.one_device import train_together, with_numbers
 from tenfold.engines.serial import Serial
-from tenfold.engines.stacked_folds import train_folds
 from tenfold.errors import Diverged, ExperimentError, ModelError, TenfoldError
 from tenfold.runs import Event, Lifecycle, Metric, Span, Stopwatch
 from tenfold.workers.task import Task
@@ -32,7 +32,7 @@ def tasks(**fields: Any) -> list[Task]:
 
 def together(some: list[Task]) -> tuple[list[Outcome | TenfoldError], list[list[Event]]]:
     events: list[list[Event]] = [[] for _ in some]
-    return train_folds(some, Stopwatch(), [event.append for event in events]), events
+    return train_together(some, Stopwatch(), [event.append for event in events]), events
 
 
 @pytest.mark.parametrize("way", ["loop", "vmap"])
@@ -43,6 +43,7 @@ def together(some: list[Task]) -> tuple[list[Outcome | TenfoldError], list[list[
         {"optimizer": "adam", "clip": 1.0},
         {"batch_size": 11},
         {"epochs": 9, "patience": 1, "lr": 0.8},
+        {"ema": 0.9, "evaluate_every": 0.5},
     ],
 )
 def test_folds_learn_what_each_learns_alone(fields: dict[str, Any], way: str) -> None:
@@ -60,9 +61,9 @@ def test_folds_learn_what_each_learns_alone(fields: dict[str, Any], way: str) ->
             assert outcome.result[key] == expected.result[key], key
         assert outcome.result["metrics"] == pytest.approx(expected.result["metrics"], rel=1e-3)
         assert outcome.result.keys() == expected.result.keys()
-        names = [{(one.part, one.name) for one in some if isinstance(one, Metric)} for some in (told, alone)]
-        assert names[0] == names[1] - {("train", "epoch_accuracy")}  # not counted where replicas step together
-        assert [one.stage for one in told if isinstance(one, Lifecycle)].count("epoch") == expected.result["epochs"]
+        names = [{(item.part, item.name) for item in some if isinstance(item, Metric)} for some in (told, alone)]
+        assert names[0] == names[1]
+        assert [item.stage for item in told if isinstance(item, Lifecycle)].count("epoch") == expected.result["epochs"]
 
 
 @pytest.mark.parametrize(
@@ -122,11 +123,34 @@ def test_a_test_part_that_cannot_be_measured_fails_its_fold_alone() -> None:
     assert [type(outcome) for outcome in outcomes] == [Outcome, ModelError, Outcome]
 
 
+@pytest.mark.parametrize("way", ["loop", "vmap"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "rmsprop", "muon"])
+def test_tasks_with_numbers_of_their_own_learn_what_each_learns_alone(optimizer: str, way: str) -> None:
+    whole = make_task(**FEW | {"optimizer": optimizer, "stacking": way, "nesterov": optimizer in ("sgd", "muon")})
+    numbers: list[dict[str, Any]] = [
+        {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.0},
+        {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.1},
+        {"lr": 0.02, "momentum": 0.8, "weight_decay": 0.01, "seed": 7},
+    ]
+    some = [with_numbers(whole, whole.experiment.replace(**own)) for own in numbers]
+    outcomes, events = together(some)
+    for task, outcome, told in zip(some, outcomes, events, strict=True):
+        assert isinstance(outcome, Outcome)
+        alone: list[Event] = []
+        expected = Serial().run(task, Stopwatch(), alone.append)
+        for name, tensor in expected.weights.items():
+            torch.testing.assert_close(outcome.weights[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+        rates = [
+            [item.value for item in heard if isinstance(item, Metric) and item.name == "lr"] for heard in (told, alone)
+        ]
+        assert rates[0] == pytest.approx(rates[1])
+
+
 def test_tasks_must_fit_together() -> None:
     with pytest.raises(ExperimentError, match="from one data set"):
         together([tasks()[0], tasks()[1]])
     some = tasks()
-    other = replace(some[1], experiment=some[1].experiment.replace(lr=0.3))
+    other = replace(some[1], resolved=some[1].resolved.replace(clip=0.3))
     with pytest.raises(ExperimentError, match="the same settings"):
         together([some[0], other])
     with pytest.raises(ExperimentError, match="read sample by sample"):

@@ -16,7 +16,6 @@ FUSED: dict[str, Any] = {"engine": "one-device", "workers": 3, "strategy": "ring
 
 class TestFused(EngineContract):
     fields: dict[str, Any] = FUSED
-    counts_training_accuracy = False
 
     def test_every_worker_tells_where_its_time_goes(self, whole: tenfold.Run, events: list[Event]) -> None:
         """They step together, so the first tells for all."""
@@ -24,7 +23,7 @@ class TestFused(EngineContract):
         assert {"compute", "evaluate"} <= kinds
 
     def test_a_model_that_does_not_fit_the_data_is_a_sentence(self) -> None:
-        with pytest.raises(ModelError, match="the model failed on its first batch: RuntimeError: mat1 and mat2 shapes"):
+        with pytest.raises(ModelError, match="RuntimeError"):
             self.train(model=lambda: torch.nn.Linear(3, 2), hidden=None, batchnorm=None, dropout=None)
         assert tenfold.open_run().status == "failed"
 
@@ -32,4 +31,4 @@ class TestFused(EngineContract):
 def test_more_workers_than_cores_share_the_device() -> None:
     run = train(**LAWFUL | {"engine": "one-device", "workers": 16, "epochs": 1})
     assert run.result["workers"] == 16
-    assert run.facts["shards"]["once"]
+    assert run.metadata["shards"]["once"]

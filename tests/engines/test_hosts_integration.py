@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,6 @@ import tenfold
 from tenfold.machine.liveness import is_alive
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    hosts = Hosts(2)
-    try:
-        problem = hosts.make()
-        if problem:
-            pytest.skip(problem)
-        yield hosts
-    finally:
-        hosts.remove()
 
 
 def start_all(hosts: Hosts, folder: Path, fields: dict[str, Any]) -> list["subprocess.Popen[str]"]:
@@ -64,7 +51,7 @@ def test_two_hosts_of_two_ranks_give_the_weights_of_four_processes(hosts: Hosts,
     outputs = [said[0] + said[1], said[2] + said[3]]
     assert codes == [0] * 4, outputs
     (run,) = tenfold.list_runs(runs=tmp_path / "host0" / "runs")
-    assert run.facts["launch"]["hosts"] == {"host0": [0, 1], "host1": [2, 3]}
+    assert run.metadata["launch"]["hosts"] == {"host0": [0, 1], "host1": [2, 3]}
     assert outputs[0].count("epoch 2/2") == 1
     assert "epoch" not in outputs[1]
     assert not (tmp_path / "host1" / "runs").exists() or not list((tmp_path / "host1" / "runs").rglob("*.pt"))
@@ -105,8 +92,8 @@ def test_mpirun_over_two_hosts(hosts: Hosts, tmp_path: Path) -> None:
     output = launcher.communicate(timeout=60)[0]
     assert launcher.returncode == 0, output
     (run,) = tenfold.list_runs(runs=tmp_path / "runs")
-    assert run.facts["launch"]["hosts"] == {"host0": [0], "host1": [1]}
-    assert run.facts["launch"]["between_hosts"] == "mpi"
+    assert run.metadata["launch"]["hosts"] == {"host0": [0], "host1": [1]}
+    assert run.metadata["launch"]["between_hosts"] == "mpi"
     assert_as_in_processes(run, 2)
 
 

@@ -211,7 +211,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     assert tenfold.open_run(runs=tmp_path / "runs").status == "interrupted"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_signals_end_everything_and_the_run_can_go_on(number: signal.Signals, code: int) -> None:
     """Even the board, which has a session of its own."""
     arguments = "train --model mlp --data digits --epochs 1000000 --workers 2 --set oversubscribe=true --board"

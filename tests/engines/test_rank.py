@@ -22,7 +22,7 @@ from tenfold.launch.detect import World
 from tenfold.runs import Stopwatch, Store, checkpoint, tensor_file
 from tenfold.transport.network import Network
 from tenfold.workers.coordinator import Coordinator
-from tenfold.workers.task import Saved
+from tenfold.workers.task import Resolved, Saved
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 50, "threads": 1}
 
@@ -105,8 +105,8 @@ class Begun:
         self.world = World(0, 2, 0, 2, launcher, "77", restarts=1)
         self.experiment = with_defaults(Experiment(**SMALL, oversubscribe=True, workers=2))
         self.task = make_task(**SMALL, workers=2)
-        facts = describe(self.task) | {"launch": {"name": "77"}}
-        self.number = self.store.create(self.experiment, kind="train", facts=facts)
+        metadata = describe(self.task) | {"launch": {"name": "77"}}
+        self.number = self.store.create(self.experiment, kind="train", metadata=metadata)
 
     def change(self, **columns: object) -> None:
         with sqlite3.connect(self.store.file) as connection:
@@ -116,8 +116,8 @@ class Begun:
 
 def test_a_job_that_slurm_starts_anew_finds_its_run_again(tmp_path: Path) -> None:
     job, named = Begun(tmp_path / "slurm", "slurm"), Begun(tmp_path / "torchrun", "torchrun")
-    for one in (job, named):
-        one.change(created=1000.0)
+    for item in (job, named):
+        item.change(created=1000.0)
     found = find_begun(job.store, job.world, job.experiment)
     assert found is not None
     assert found["id"] == job.number
@@ -133,5 +133,7 @@ def test_a_launch_goes_on_when_the_host_of_rank_0_has_died(tmp_path: Path, monke
     monkeypatch.setattr(engine, "session", nullcontext)
     monkeypatch.setattr(engine, "prepare", lambda *_: launch.task)
     monkeypatch.setattr(engine, "_joined", SimpleNamespace(network=alone()))
-    found = engine.train(launch.experiment, runs=tmp_path, kind="train", stopwatch=Stopwatch(), listen=lambda _: None)
+    found = engine.train(
+        Resolved.of(launch.experiment), runs=tmp_path, kind="train", stopwatch=Stopwatch(), listen=lambda _: None
+    )
     assert found.record["id"] == launch.number

@@ -17,17 +17,17 @@ from tenfold.engines.processes import divide_among
 from tenfold.errors import ExperimentError, StoreError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
-from tenfold.mixing.builders import lr_scale
 from tenfold.runs import Stopwatch
 from tenfold.runs.storage.claim import LostWorker
+from tenfold.workers.task import Resolved
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, unique=True), min_size=1, max_size=8))
 def test_each_rank_takes_what_it_sees_and_its_own_first(seen: list[list[int]]) -> None:
     taken = assign_states(seen)
-    for rank, (one, visible) in enumerate(zip(taken, seen, strict=True)):
-        assert one in visible
-        assert one == rank or rank not in visible
+    for rank, (item, visible) in enumerate(zip(taken, seen, strict=True)):
+        assert item in visible
+        assert item == rank or rank not in visible
 
 
 def test_ranks_that_see_everything_take_different_states() -> None:
@@ -47,12 +47,12 @@ def experiment(**fields: Any) -> Experiment:
 
 
 def test_the_data_are_divided_among_those_who_are_left_and_the_rate_follows() -> None:
-    three = prepare(experiment(lr_scaling="linear"))
+    three = prepare(Resolved.of(experiment(lr_scaling="linear")))
     for left in (2, 1):
         task = divide_among(three, left)
         assert np.array_equal(np.sort(np.concatenate(task.shards)), np.arange(48))
         assert len(task.shards) == left
-        assert lr_scale(task.experiment) == left
+        assert task.resolved.lr_scale == left
         assert torch.equal(torch.cat([task.share(task.splits.test, rank) for rank in range(left)]), torch.arange(6))
 
 
@@ -75,9 +75,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("fields", "sentence"), REFUSED, ids=lambda value: str(value)[:40])
 def test_what_could_not_go_on_is_refused_before_anything_starts(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExperimentError) as refused:
-        validate_mixing(experiment(**fields))
+        validate_mixing(Resolved.of(experiment(**fields)))
     assert sentence in str(refused.value)
-    validate_mixing(experiment(**fields, on_failure="end"))
+    validate_mixing(Resolved.of(experiment(**fields, on_failure="end")))
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import joblib
+import psutil
 import pytest
 import torch
+from forked import start_program
+from sklearn.datasets import load_digits
+from sklearn.model_selection import GridSearchCV
 from torch import nn
+from waiting import wait_until
 
 import tenfold
+import tenfold.sklearn
 from tenfold.errors import ExperimentError
 from tenfold.executors.jobs import Job, run_job
-from tenfold.runs import FoldChanged, Metric
+from tenfold.executors.submitting import Submitter
+from tenfold.runs import EpochEnded, FoldChanged, JobsChanged, Metric, Started, Store
 from tenfold.runs.bundle import unpack
+from tenfold.runs.callbacks import StopBehind
 
 pytestmark = pytest.mark.timeout(240)
+CLUSTER: list[Any] = []
+"""The Ray cluster of the fixture."""
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 200, "epochs": 1, "threads": 1}
 
 
@@ -44,9 +55,14 @@ def dask() -> Iterator[Executor]:
 @pytest.fixture(scope="module")
 def ray() -> Iterator[str]:
     module = pytest.importorskip("ray", reason="Ray is not installed")
-    module.init(num_cpus=2, log_to_driver=False, include_dashboard=False, logging_level="error")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    module.init(cluster.address, log_to_driver=False, logging_level="error")
+    CLUSTER.append(cluster)
     yield "ray"
     module.shutdown()
+    cluster.shutdown()
 
 
 @pytest.fixture(params=["pool", "dask", "ray"])
@@ -83,7 +99,7 @@ def test_folds_are_those_of_this_machine(on: Any, tmp_path: Path) -> None:
     assert there.run.result["models"] == here.run.result["models"]
     assert all(map(same_weights, there.runs, here.runs))
     assert same_weights(there.run, here.run)
-    assert {run.facts["crossval"]["parent"] for run in there.runs} == {there.run.id}
+    assert {run.metadata["crossval"]["parent"] for run in there.runs} == {there.run.id}
 
 
 def test_jobs_with_several_workers(on: Any, tmp_path: Path) -> None:
@@ -196,4 +212,128 @@ def test_an_interrupted_cross_validation_keeps_its_folds(pool: Executor, tmp_pat
     resumed = tenfold.resume(1, runs=tmp_path)
     whole = tenfold.cross_validate(**fields, runs=tmp_path / "whole")
     assert [fold["metrics"] for fold in resumed.result["folds"]] == [fold["metrics"] for fold in whole.folds]
-    assert "executor" in tenfold.open_run(2, runs=tmp_path).facts, "it was not trained again"
+    assert "executor" in tenfold.open_run(2, runs=tmp_path).metadata, "it was not trained again"
+
+
+def test_a_job_may_depend_on_how_others_ended(pool: Executor) -> None:
+    ended: list[int] = []
+    ended_before: list[int] = []
+
+    def jobs() -> Iterator[Job]:
+        for lr in (0.1, 0.01, 0.001):
+            ended_before.append(len(ended))
+            yield Job.of(tenfold.Experiment(**SMALL, lr=lr), "compare")
+
+    for place, _ in Submitter("pool", None, pool).run(jobs(), at_once=1):
+        ended.append(place)
+    assert (ended, ended_before) == ([0, 1, 2], [0, 1, 2])
+
+
+def test_a_job_stops_when_it_has_fallen_behind() -> None:
+    job = Job.of(tenfold.Experiment(**SMALL | {"epochs": 5}), "compare")
+    bundle, error = run_job(replace(job, stop_behind=StopBehind("test_accuracy", False, {1: 0.0, 2: 2.0})))
+    assert not error
+    assert unpack(bundle).record.result["epochs"] == 2
+
+
+def test_the_trials_of_a_sweep_are_those_of_this_machine(on: Any, tmp_path: Path) -> None:
+    fields = SMALL | {"epochs": 2, "lr": [0.1, 0.01, 1e-5], "momentum": [0, 0.9], "sampler": "grid"}
+    here = tenfold.sweep(**fields, runs=tmp_path / "here")
+    there = tenfold.sweep(**fields, runs=tmp_path / "there", on=on, at_once=2)
+    assert {str(trial.values): trial.curve for trial in there.trials} == {
+        str(trial.values): trial.curve for trial in here.trials
+    }
+    assert all(there.run.other(trial.run).metadata["executor"] for trial in there.trials)
+    again = tenfold.sweep(**fields, runs=tmp_path / "there", on=on, at_once=2)
+    assert [trial.run for trial in again.trials] == [trial.run for trial in there.trials]
+
+
+def sweep_on_processes(runs: Path, epochs: int, trials: int) -> tenfold.Sweep:
+    fields = SMALL | {"epochs": epochs, "lr": "1e-3:1e-1:log", "sampler": "random", "progress": False}
+    return tenfold.sweep(**fields, runs=runs, trials=trials, on="processes", at_once=2)
+
+
+def test_a_sweep_that_was_killed_continues_the_trials_that_it_had_begun(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    killed = start_program(sweep_on_processes, tmp_path, 60, 3)
+    wait_until(lambda: len(list(tmp_path.glob("jobs/*/store/*/checkpoint/manifest.json"))) == 2)
+    pids = [Store(folder).records()[0]["pid"] for folder in tmp_path.glob("jobs/*/store")]
+    killed.kill()
+    killed.join()
+    asked = tenfold.open_run(1, runs=tmp_path).result["sweep"]["asked"]
+    assert len(asked) == 2
+    done = sweep_on_processes(tmp_path, 60, 3)
+    assert done.run.id == 1
+    assert [trial.number for trial in done.trials] == [1, 2, 3]
+    assert {str(trial.number): trial.values for trial in done.trials[:2]} == asked
+    resumed = [
+        any(getattr(event, "resumed", 0) for event in done.run.other(trial.run).events()) for trial in done.trials
+    ]
+    assert resumed == [True, True, False]
+    assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["token"]
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+def test_a_training_on_ray_has_the_weights_of_processes_even_if_a_rank_is_lost(ray: str, tmp_path: Path) -> None:
+    fields = SMALL | {"workers": 2, "oversubscribe": True, "epochs": 20}
+    heard: list[Any] = []
+
+    def kill_once(event: Any) -> None:
+        heard.append(event)
+        if isinstance(event, EpochEnded) and not any(isinstance(other, EpochEnded) for other in heard[:-1]):
+            ranks = [
+                item for item in psutil.Process().children(recursive=True) if "ray::Rank" in " ".join(item.cmdline())
+            ]
+            ranks[-1].kill()
+
+    there = tenfold.train(**fields, runs=tmp_path / "there", on=ray, listen=kill_once)
+    here = tenfold.train(**fields, runs=tmp_path / "here")
+    assert same_weights(there, here)
+    assert [run.status for run in tenfold.list_runs(runs=tmp_path / "there")] == ["finished"]
+    assert any(isinstance(event, Started) and event.resumed for event in heard)
+
+
+def test_each_rank_has_a_gpu_of_ray_where_there_are_any(ray: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    def net() -> Net:
+        with mark.open("a") as file:
+            file.write(f"{os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
+        return Net()
+
+    node = CLUSTER[0].add_node(num_cpus=2, num_gpus=2)  # as Ray is told
+    fields = SMALL | {"model": net, "workers": 2, "oversubscribe": True, "device": "auto"}
+    tenfold.train(**fields, runs=tmp_path / "runs", on=ray)
+    CLUSTER[0].remove_node(node)
+    assert {"0", "1"} <= set(mark.read_text().split())
+
+
+def test_jobs_of_a_node_that_dies_run_elsewhere(ray: str, tmp_path: Path) -> None:
+    node = CLUSTER[0].add_node(num_cpus=2)
+    killed: list[Any] = []
+
+    def kill(event: Any) -> None:
+        if isinstance(event, JobsChanged) and not killed and any(job.done > 0 for job in event.jobs):
+            killed.append(CLUSTER[0].remove_node(node, allow_graceful=False))
+
+    grid = SMALL | {"epochs": 300, "lr": [0.1, 0.05, 0.02, 0.01]}
+    done = tenfold.compare(**grid, runs=tmp_path, on=ray, listen=kill)
+    assert killed
+    assert (len(done.runs), done.failed) == (4, {})
+    assert len(tenfold.list_runs(runs=tmp_path)) == 4, "none is recorded twice"
+
+
+@pytest.mark.parametrize("backend", ["ray", "dask"])
+def test_a_grid_search_on_joblib_backends(backend: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(backend)
+    if backend == "ray":
+        from ray.util.joblib import register_ray
+
+        register_ray()
+    inputs, labels = load_digits(return_X_y=True)
+    classifier = tenfold.sklearn.Classifier(epochs=1, threads=1)
+    search = GridSearchCV(classifier, {"lr": [0.1, 0.01]}, cv=2, n_jobs=2)
+    with joblib.parallel_config(backend):
+        search.fit(inputs[:200], labels[:200])
+    assert len(search.cv_results_["mean_test_score"]) == 2
+    assert search.best_score_ > 0.1

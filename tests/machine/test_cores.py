@@ -1,5 +1,6 @@
 import os
 import re
+import sys
 from pathlib import Path
 
 import psutil
@@ -130,7 +131,7 @@ def test_threads_that_fit_are_given_and_others_only_on_purpose(budget: int, work
     if workers * asked <= budget:
         assert cores.share(budget, workers, asked) == asked
     else:
-        with pytest.raises(MachineError, match="or set oversubscribe to true"):
+        with pytest.raises(MachineError, match="oversubscribe"):
             cores.share(budget, workers, asked)
 
 
@@ -182,12 +183,13 @@ class TestWaiting:
 
 
 @pytest.mark.parametrize(("load", "policy"), [(100.0, "PASSIVE"), (0.0, None)])
-def test_threads_of_the_command_line_sleep_on_a_busy_machine(
-    monkeypatch: pytest.MonkeyPatch, load: float, policy: str | None
-) -> None:
+def test_threads_sleep_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch, load: float, policy: str | None) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
     monkeypatch.setattr(cores, "running_elsewhere", lambda: load)
     monkeypatch.setattr(os, "environ", {})
+    cores.set_wait_policy()
+    assert "OMP_WAIT_POLICY" not in os.environ  # torch has read it already
+    monkeypatch.delitem(sys.modules, "torch")
     cores.set_wait_policy()
     assert os.environ.get("OMP_WAIT_POLICY") == policy
 

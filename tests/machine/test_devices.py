@@ -92,7 +92,7 @@ def test_malformed_names_are_unknown(pretend, device: str) -> None:
 
 def test_gpus_are_listed(pretend) -> None:
     pretend(cuda=2)
-    assert gpus() == [Gpu(f"cuda:{index}", "Card", 16 * 2**30, "9.0") for index in range(2)]
+    assert gpus() == [Gpu(f"cuda:{index}", "Card", 16 * 2**30) for index in range(2)]
     pretend(mps=True)
     assert gpus() == [Gpu("mps", "Apple GPU", 8 * 2**30)]
     pretend()
@@ -107,7 +107,7 @@ def test_a_process_forked_from_one_that_uses_cuda_has_no_gpu(pretend, monkeypatc
     monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
     assert gpus() == []
     assert resolve("auto") == torch.device("cpu")
-    with pytest.raises(MachineError, match="forked from one that uses a GPU; start it with"):
+    with pytest.raises(MachineError, match="forked"):
         resolve("cuda")
 
 

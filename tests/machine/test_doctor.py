@@ -167,7 +167,7 @@ class TestCompute:
         assert "float32" in patient.look("bf16").advice
 
     def test_gpus(self, patient: Patient) -> None:
-        patient.patch.setattr(doctor.devices, "gpus", lambda: [Gpu("cuda:0", "Card", 80 * GB, "9.0")])
+        patient.patch.setattr(doctor.devices, "gpus", lambda: [Gpu("cuda:0", "Card", 80 * GB)])
         assert patient.look("gpus") == Finding("gpus", "cuda:0: Card, 80.0 GB")
 
     @pytest.mark.parametrize(("built", "advice"), [(False, "install a CUDA build"), (True, "check the driver")])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from looped import looped
 from wave_messages import Message, Phases, phases_of, within
 
-from tenfold.mixing.collectives import COLLECTIVES, Server
+from tenfold.mixing.collectives import COLLECTIVES, Server, operation_waves
 
 N = 5040 * 16  # divisible by every group size and power of two below
 SIZES = [2, 3, 4, 5, 6, 7, 8, 9, 12, 16]
@@ -129,3 +129,32 @@ def test_the_ring_passes_odd_bytes_on_without_losing_any():
     phases = within(COLLECTIVES["ring"], group, 10)
     assert phases[0] == (Message(0, 1, 4, True), Message(1, 2, 3, True), Message(2, 0, 3, True))
     assert sum(message.nbytes for phase in phases for message in phase) == 2 * (len(group) - 1) * 10
+
+
+OPERATIONS = {
+    "all_reduce": lambda g: (2 * (g - 1), 2 * N * (g - 1) / g, N * (g - 1) / g),
+    "reduce": lambda g: (ceil(log2(g)), ceil(log2(g)) * N, ceil(log2(g)) * N),
+    "broadcast": lambda g: (ceil(log2(g)), ceil(log2(g)) * N, 0),
+    "reduce_scatter": lambda g: (g - 1, (g - 1) * N, (g - 1) * N),
+    "all_gather": lambda g: (g - 1, (g - 1) * N / g, 0),
+    "gather": lambda g: (1, (g - 1) * N / g, 0),
+    "scatter": lambda g: (1, (g - 1) * N, 0),
+    "all_to_all": lambda g: (1, (g - 1) * N / g, 0),
+    "barrier": lambda g: (ceil(log2(g)), 0, 0),
+}
+"""What operations of torch.distributed cost: how often latency, bytes sent and bytes added count."""
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@looped("g", [3, 4, 7, 16])
+def test_operations_of_torch_distributed(name, g):
+    members = np.arange(g) + 5
+    for root in (0, g - 1):
+        waves = operation_waves(name, members, N, root)
+        assert cost(phases_of(waves)) == OPERATIONS[name](g)
+        assert {end for wave in waves for end in (*wave.src.ravel(), *wave.dst.ravel())} == set(members.tolist())
+
+
+def test_two_swap_and_one_sends_nothing():
+    assert cost(phases_of(operation_waves("all_reduce", np.arange(2), N))) == (1, N, N)
+    assert operation_waves("all_reduce", np.array([3]), N) == ()

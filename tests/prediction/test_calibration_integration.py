@@ -7,14 +7,13 @@ from typer.testing import CliRunner
 
 from tenfold.cli import app
 from tenfold.cluster.cluster import Cluster
-from tenfold.engines.choose import resolve_defaults
 from tenfold.engines.prepare import prepare
 from tenfold.errors import MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
 from tenfold.prediction import calibration, library_averaging, probes
 from tenfold.prediction.profile import Profile
-from tenfold.workers.task import Task
+from tenfold.workers.task import Resolved, Task
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -44,7 +43,7 @@ def small() -> Experiment:
 
 
 def prepared(experiment: Experiment) -> Task:
-    return prepare(resolve_defaults(experiment))
+    return prepare(Resolved.of(experiment))
 
 
 @pytest.mark.usefixtures("hasty")
@@ -60,7 +59,7 @@ def test_a_calibration_has_everything_that_a_clock_asks_for(place: Path) -> None
     assert [(entry.workers, entry.kind, entry.fan) for entry in profile.averaging] == [(2, "group", 2)]
     assert set(profile.costs.start) == {1, 2}
     assert set(profile.costs.save) == {4096, 65536}
-    assert profile.check(calibration.profile_facts()) is None
+    assert profile.check(calibration.profile_metadata()) is None
     assert any(line.startswith("rounds of 2 workers") for line in said)
     assert Profile.load(profile.save()).steps[0].work == profile.steps[0].work
 

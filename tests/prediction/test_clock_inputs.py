@@ -1,16 +1,19 @@
 """Forecasts from a profile made by hand, against seconds computed by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from profiles import task_on_zeros
 
 from tenfold.cluster.cluster import HERE, Cluster
+from tenfold.data import Tensors
 from tenfold.errors import MachineError
 from tenfold.mixing.round import exact_round
 from tenfold.prediction import calibration as cost_keys
-from tenfold.prediction.measurements import Averaging, Costs, Step
+from tenfold.prediction.measurements import Averaging, Costs, Evaluating, Step
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.task_prediction import hardware_here, predict_from_profile, workload_of
 from tenfold.workers.task import Task
@@ -43,6 +46,13 @@ def profile_for(task: Task, **step: Any) -> Profile:
     )
 
 
+def test_a_prediction_remembers_the_highest_load_of_what_it_rests_on():
+    task = task_of()
+    profile = profile_for(task, load=0.5)
+    assert predict_from_profile(task, profile).calibration_load == 0.5
+    assert predict_from_profile(task, profile.with_costs(rounds_load=2.0)).calibration_load == 2.0
+
+
 def test_steps_and_rounds_add_up():
     task = task_of()
     found = predict_from_profile(task, profile_for(task))
@@ -58,9 +68,45 @@ def test_one_round_an_epoch_whatever_the_number_of_workers():
         assert found.seconds == pytest.approx(2 * (task.steps_per_epoch * STEP + ROUND))
 
 
+def test_an_iteration_of_lbfgs_on_always_the_same_samples_evaluates_less_often():
+    seconds = []
+    for steps in (1, 2):
+        task = task_of(workers=1, samples=steps * BATCH, optimizer="sandblaster-lbfgs", sync_every=1)
+        assert task.steps_per_epoch == steps
+        seconds.append(predict_from_profile(task, profile_for(task)).seconds / steps)
+    assert seconds[1] == pytest.approx(2 * STEP)
+    assert seconds[0] == pytest.approx(2 * STEP * 1.25 / 2.1)
+
+
 def test_one_worker_has_no_rounds():
     task = task_of(workers=1)
     assert predict_from_profile(task, profile_for(task)).seconds == pytest.approx(2 * STEPS * STEP)
+
+
+def test_the_test_part_is_evaluated_once_more_after_the_last_epoch():
+    task = task_of()
+    test = Tensors(torch.zeros(100, 3), torch.zeros(100, 1))
+    work, _ = cost_keys.work_of(task)
+    profile = profile_for(task).add(evaluating=[Evaluating(work=work, threads=1, workers=2, samples=50, seconds=0.1)])
+    before, found = (
+        predict_from_profile(item, profile).times["evaluate"].max()
+        for item in (task, replace(task, splits=replace(task.splits, test=test)))
+    )
+    assert found - before == pytest.approx(3 * 0.2), "two epochs"
+
+
+def test_only_worker_processes_have_a_startup():
+    times = [predict_from_profile(task, profile_for(task)).times for task in map(task_of, (1, 2))]
+    assert [float(found["start"].max()) for found in times] == [0.0, 0.5]
+
+
+def test_a_checkpoint_holds_the_state_of_the_optimizer():
+    tasks = [task_of(optimizer=name) for name in ("sgd", "adam")]
+    small = {2 * workload_of(tasks[0]).nbytes: 1e-3}
+    sgd, adam = (
+        predict_from_profile(task, profile_for(task).with_costs(save=small)).times["save"].max() for task in tasks
+    )
+    assert adam == pytest.approx(sgd * 3 / 2), "weights and two vectors, not one"
 
 
 def test_first_steps_are_counted_once():
@@ -115,11 +161,11 @@ def test_doubt_widens_the_interval():
     assert low < 0.97 * found.seconds < found.seconds < high
 
 
-def test_gradients_are_copied_twice():
+def test_gradients_are_copied_into_shared_memory():
     task = task_of(average="gradients")
     plan = workload_of(task)
-    price = hardware_here(task, profile_for(task), plan).round_cost
-    assert price(plan.strategy.round(0, 2), plan.nbytes) == pytest.approx(ROUND + 2e-9 * plan.nbytes)
+    cost = hardware_here(task, profile_for(task), plan).round_cost
+    assert cost(plan.strategy.round(0, 2), plan.nbytes) == pytest.approx(ROUND + 1e-9 * plan.nbytes)
 
 
 def test_compression_makes_messages_smaller_but_not_shared_memory():
@@ -151,7 +197,7 @@ def test_hardware_by_hand_needs_no_steps():
 
 def test_steps_that_were_never_measured_are_named():
     task = task_of()
-    with pytest.raises(MachineError, match=r"no steps of mlp hidden=\[4\], 3 -> 1, \w+, fp32"):
+    with pytest.raises(MachineError, match="fp32"):
         predict_from_profile(task, profile_for(task).model_copy(update={"steps": ()}))
 
 
@@ -160,7 +206,7 @@ def test_workers_that_divide_the_orthogonalization_have_shorter_steps():
     profile = profile_for(task)
     work = cost_keys.step_key(task.experiment, task.splits)
     known = profile.with_costs(orthogonalization={work: {BATCH: 0.4}})
-    before, after = (hardware_here(task, one, workload_of(task)) for one in (profile, known))
+    before, after = (hardware_here(task, item, workload_of(task)) for item in (profile, known))
     assert after.step_time.mean == pytest.approx(STEP * (1 - 0.4 / 2))
     everybody = exact_round(2)
     assert after.round_cost(everybody, 64) > before.round_cost(everybody, 64)

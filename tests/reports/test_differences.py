@@ -56,7 +56,7 @@ def test_python_objects_of_one_name_are_not_taken_for_repeats(tmp_path):
     assert len(differences.group_repeats(runs)) == 1  # read back from the store, only their name is known
     models = (lambda: 1, lambda: 2)
     given = [
-        read_run(run.store, run.id, run.experiment.replace(model=one)) for run, one in zip(runs, models, strict=True)
+        read_run(run.store, run.id, run.experiment.replace(model=item)) for run, item in zip(runs, models, strict=True)
     ]
     assert len(differences.group_repeats(given)) == 2
 

@@ -114,8 +114,8 @@ class TestBaseline:
 
 class TestLaunchedRuns:
     def test_a_launched_run_has_a_speedup_over_a_serial_one_and_launchers_are_told_apart(self, timed):
-        facts = [{"launch": {"launcher": name}} for name in ("torchrun", "open-mpi")]
-        launched = [timed(4.0, workers=2, distribute="scatter", facts=fact) for fact in facts]
+        metadata = [{"launch": {"launcher": name}} for name in ("torchrun", "open-mpi")]
+        launched = [timed(4.0, workers=2, distribute="scatter", metadata=fact) for fact in metadata]
         rows = make_rows([timed(8.0), *launched, timed(5.0, workers=2)])
         assert [row.speedup for row in rows] == [1.0, 2.0, 2.0, 1.6]
         assert [row.settings["launcher"] for row in rows] == [None, "torchrun", "open-mpi", "tenfold"]

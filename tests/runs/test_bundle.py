@@ -41,7 +41,7 @@ def changed(bundle, **members):
 
 def imported(content, folder):
     store = Store(folder)
-    return store, store.import_run(unpack(content), experiment=Experiment(**FIELDS), facts={"command": "here"})
+    return store, store.import_run(unpack(content), experiment=Experiment(**FIELDS), metadata={"command": "here"})
 
 
 def test_everything_of_a_run_arrives(trained, bundle, tmp_path):
@@ -49,14 +49,14 @@ def test_everything_of_a_run_arrives(trained, bundle, tmp_path):
     _, number = imported(bundle, tmp_path)
     run = tenfold.open_run(number, runs=tmp_path)
     assert (number, run.status, run.result, run.kind) == (2, "finished", trained.result, "train")
-    assert run.facts == trained.facts | {"command": "here"}
+    assert run.metadata == trained.metadata | {"command": "here"}
     assert all(torch.equal(run.weights[name], value) for name, value in trained.weights.items())
     assert np.array_equal(run.predictions.outputs, trained.predictions.outputs)
     before, after = list(trained.store.events(trained.id)), list(run.store.events(number))
-    assert [one for one in after if not isinstance(one, Recorded)] == [
-        one for one in before if not isinstance(one, Recorded)
+    assert [item for item in after if not isinstance(item, Recorded)] == [
+        item for item in before if not isinstance(item, Recorded)
     ]
-    assert next(one for one in after if isinstance(one, Recorded)).run == 2
+    assert next(item for item in after if isinstance(item, Recorded)).run == 2
     assert Experiment.load(run.path / "experiment.toml") == Experiment(**FIELDS)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from tenfold.errors import ExperimentError, StopTraining
-from tenfold.runs import Ended, EpochEnded, FoldChanged, Metric, Note, Span
+from tenfold.runs import Ended, EpochEnded, FoldChanged, Metric, Note
 from tenfold.runs.callbacks import Callback, Callbacks, as_list
 
 LOSS = Metric(at=1.0, name="loss", value=0.5, part="train", step=1, epoch=0, seconds=1.0)
@@ -42,11 +42,6 @@ def test_each_method_gets_its_events_and_the_listener_gets_all():
         listen(event)
     assert one.heard == [("metric", LOSS), ("metric", ACCURACY), ("evaluation", ACCURACY), ("epoch", EPOCH)]
     assert told == [LOSS, ACCURACY, EPOCH, Note(at=3.0, text="x")]
-
-
-def test_methods_that_are_not_overridden_cost_nothing():
-    assert Callbacks(print, [Callback()])._methods == {}
-    assert Span not in Callbacks(print, [Hears()])._methods
 
 
 def test_a_stop_is_asked_for_when_training_can_stop():
@@ -88,7 +83,7 @@ def test_slow_callbacks_are_named():
     listen = Callbacks(lambda _: None, [Hears()])
     listen(EPOCH)
     listen.seconds = {"listen": 9.0, "Hears.on_epoch_end": 2.0, "Hears.on_metric": 1.0}
-    with pytest.warns(UserWarning, match=r"callbacks took 3 s of the run's 10 s; most of it Hears.on_epoch_end \(2 s"):
+    with pytest.warns(UserWarning, match=r"Hears\.on_epoch_end"):
         listen(Ended(at=10.0, status="finished"))
     listen.seconds = {"listen": 9.0, "Hears.on_metric": 0.1}
     with warnings.catch_warnings():
@@ -99,9 +94,9 @@ def test_slow_callbacks_are_named():
 @pytest.mark.parametrize(
     ("on", "reason"),
     [
-        ([Hears], r"takes an object of Hears, Hears\(\) with methods such as on_epoch_end\(event\), got type"),
+        ([Hears], "on_epoch_end"),
         (["print"], "got str; methods: on_recorded, on_run_start"),
-        ([type("Typo", (), {"on_epoch_ended": print})()], "Typo.on_epoch_ended is never called; did you mean"),
+        ([type("Typo", (), {"on_epoch_ended": print})()], r"Typo\.on_epoch_ended"),
     ],
 )
 def test_what_is_no_callback_is_refused(on, reason):

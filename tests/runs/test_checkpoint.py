@@ -29,8 +29,8 @@ def test_a_commit_names_its_epoch_and_keeps_the_one_before(tmp_path):
         for _ in range(2):  # again when a worker is lost before the next epoch
             checkpoint.commit(tmp_path, {"epoch": epoch, "workers": 2})
         assert checkpoint.find_undamaged(tmp_path)[0] == {"epoch": epoch, "workers": 2}
-        kept = [one for one in (before, epoch) if one is not None]
-        names = {checkpoint.file_name(one, rank) for one in kept for rank in range(2)}
+        kept = [item for item in (before, epoch) if item is not None]
+        names = {checkpoint.file_name(item, rank) for item in kept for rank in range(2)}
         manifests = {checkpoint.MANIFEST, *([checkpoint.BEFORE] if before else [])}
         assert {path.name for path in tmp_path.iterdir()} == names | manifests
         before = epoch

@@ -65,7 +65,6 @@ def test_a_file_that_cannot_be_read_or_written_stops_nothing(tmp_path):
     for _ in range(3):
         console.add("text\n")
         console.write()
-    assert console._waiting == []
     assert read_console(tmp_path / "gone") == ""
 
 

@@ -4,6 +4,7 @@ import sqlite3
 import time
 
 import pytest
+from made_runs import make_run
 from made_store import DIGITS, new_run, refused, some_events
 
 from tenfold.experiment import Experiment
@@ -14,7 +15,7 @@ def test_a_new_run_is_running_and_has_a_folder_with_its_experiment(tmp_path):
     runs, number = new_run(tmp_path)
     record = runs.find(number)
     assert (record["id"], record["title"], record["kind"], record["status"]) == (1, "mlp-digits", "train", "running")
-    assert record["facts"] == {"cores": 2}
+    assert record["metadata"] == {"cores": 2}
     assert record["result"] == {}
     assert record["ended"] is None
     assert abs(record["created"] - time.time()) < 60
@@ -24,7 +25,7 @@ def test_a_new_run_is_running_and_has_a_folder_with_its_experiment(tmp_path):
 
 def test_numbers_go_up_and_runs_come_oldest_first(tmp_path):
     runs, _ = new_run(tmp_path)
-    numbers = [runs.create(DIGITS, kind="train", facts={}) for _ in range(3)]
+    numbers = [runs.create(DIGITS, kind="train", metadata={}) for _ in range(3)]
     assert numbers == [2, 3, 4]
     assert [record["id"] for record in runs.runs()] == [1, 2, 3, 4]
 
@@ -84,7 +85,7 @@ def test_a_result_without_a_status_leaves_the_run_running(tmp_path):
 
 def test_a_run_is_found_by_number_title_folder_or_as_the_last(tmp_path):
     runs, first = new_run(tmp_path, Experiment(name="one"))
-    second = runs.create(Experiment(name="two"), kind="train", facts={})
+    second = runs.create(Experiment(name="two"), kind="train", metadata={})
     for reference in (first, "1", "one", "1-one"):
         assert runs.find(reference)["id"] == first
     for reference in (second, "last", "two", "2-two"):
@@ -93,7 +94,7 @@ def test_a_run_is_found_by_number_title_folder_or_as_the_last(tmp_path):
 
 def test_a_fold_is_never_meant_by_last(tmp_path):
     runs, whole = new_run(tmp_path)
-    fold = runs.create(DIGITS, kind=store.FOLD, facts={})
+    fold = runs.create(DIGITS, kind=store.FOLD, metadata={})
     assert runs.find("last")["id"] == whole
     assert runs.find(fold)["kind"] == "fold"
 
@@ -101,15 +102,15 @@ def test_a_fold_is_never_meant_by_last(tmp_path):
 def test_the_newest_runs_are_the_end_of_the_list(tmp_path):
     runs = store.Store(tmp_path)
     for kind in ("train", store.FOLD, "train", store.FOLD):
-        runs.create(DIGITS, kind=kind, facts={})
+        runs.create(DIGITS, kind=kind, metadata={})
     listed = runs.runs()
-    assert runs.newest(3, folds=True) == (listed[-3:], 4)
-    assert runs.newest(1, folds=False) == ([listed[2]], 2)
+    assert runs.newest(3, members=True) == (listed[-3:], 4)
+    assert runs.newest(1, members=False) == ([listed[2]], 2)
 
 
 def test_a_number_is_no_title(tmp_path):
     runs, _ = new_run(tmp_path, Experiment(name="2"))
-    second = runs.create(DIGITS, kind="train", facts={})
+    second = runs.create(DIGITS, kind="train", metadata={})
     assert runs.find("2")["id"] == second
 
 
@@ -119,12 +120,12 @@ def test_what_cannot_be_found_is_explained(tmp_path):
     empty = Store(tmp_path / "empty")
     assert "there are no runs in" in refused(empty.find, "last")
     runs, _ = new_run(tmp_path / "runs")
-    runs.create(DIGITS, kind="train", facts={})
+    runs.create(DIGITS, kind="train", metadata={})
     assert "there is no run '9'" in refused(runs.find, 9)
     assert "use a number from 1 to 2, or last" in refused(runs.find, "nine")
     assert refused(runs.find, "mlp-digits") == "'mlp-digits' names 2 runs; choose one by its number: 1, 2"
     assert "there is no run '9'" in refused(runs.claim_and_restart, 9, epoch=0)
-    runs.create(DIGITS, kind="train", facts={})
+    runs.create(DIGITS, kind="train", metadata={})
     with sqlite3.connect(runs.folder / "tenfold.db") as connection:
         connection.execute("DELETE FROM runs WHERE id = 2")
     assert "there is no run '2'" in (said := refused(runs.find, 2))
@@ -156,10 +157,10 @@ def test_a_file_that_is_damaged_later_is_explained(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["'{half of'", "'[1]'", "'null'", "x'ff00'", "NULL"])
-@pytest.mark.parametrize("column", ["experiment", "facts", "result"])
+@pytest.mark.parametrize("column", ["experiment", "metadata", "result"])
 def test_a_record_that_is_damaged_is_read_as_far_as_possible_and_blocks_no_other(tmp_path, column, damage):
     runs, damaged = new_run(tmp_path)
-    sound = runs.create(DIGITS, kind="train", facts={"cores": 2})
+    sound = runs.create(DIGITS, kind="train", metadata={"cores": 2})
     with sqlite3.connect(runs.file) as connection:
         if damage == "NULL":
             connection.execute("PRAGMA ignore_check_constraints = 1")
@@ -167,7 +168,7 @@ def test_a_record_that_is_damaged_is_read_as_far_as_possible_and_blocks_no_other
         connection.execute(f"UPDATE runs SET {column} = {damage} WHERE id = 1")
     assert [record["id"] for record in runs.runs()] == [damaged, sound]
     record = runs.find(damaged)
-    assert record["problems"] == [f"its {column} {'are' if column == 'facts' else 'is'} damaged"]
+    assert record["problems"] == [f"its {column} {'are' if column == 'metadata' else 'is'} damaged"]
     assert record[column] == {}
     assert record["title"] == "mlp-digits"
     assert runs.find(sound)["problems"] == []
@@ -223,7 +224,7 @@ def test_restarting_keeps_the_events_of_whole_epochs_and_supersedes_the_rest(tmp
 
 def test_restarting_touches_no_other_run(tmp_path):
     runs, first = new_run(tmp_path, events=some_events())
-    second = runs.create(DIGITS, kind="train", facts={})
+    second = runs.create(DIGITS, kind="train", metadata={})
     runs.update(second, result={}, status="interrupted")
     runs.claim_and_restart(second, epoch=0)
     assert list(runs.events(first)) == some_events()
@@ -237,8 +238,8 @@ def test_a_run_without_events_restarts_at_zero(tmp_path):
 
 def test_a_run_that_is_running_is_not_restarted(tmp_path):
     runs, number = new_run(tmp_path, events=some_events())
-    for one in (runs, Store(tmp_path)):
-        message = refused(one.claim_and_restart, number, epoch=0)
+    for item in (runs, Store(tmp_path)):
+        message = refused(item.claim_and_restart, number, epoch=0)
         assert f"is still running, in process {os.getpid()} on " in message
         assert "If it is certainly gone, resume with --force" in message
     assert list(runs.events(number)) == some_events()
@@ -286,10 +287,20 @@ def test_while_it_is_kept_open_the_log_is_not_moved_into_the_file(tmp_path):
 
 def test_folds_are_found_by_their_cross_validation(tmp_path):
     runs, parent = new_run(tmp_path)
-    facts = {"crossval": {"parent": parent, "fold": 1}}
-    folds = [runs.create(DIGITS, kind=store.FOLD, facts=facts) for _ in range(2)]
-    runs.create(DIGITS, kind=store.FOLD, facts={"crossval": {"parent": 99}})
+    metadata = {"crossval": {"parent": parent, "fold": 1}}
+    folds = [runs.create(DIGITS, kind=store.FOLD, metadata=metadata) for _ in range(2)]
+    runs.create(DIGITS, kind=store.FOLD, metadata={"crossval": {"parent": 99}})
     with sqlite3.connect(runs.file) as connection:
-        connection.execute("UPDATE runs SET facts = 'x' WHERE id = ?", (folds[1],))
+        connection.execute("UPDATE runs SET metadata = 'x' WHERE id = ?", (folds[1],))
     assert [record["id"] for record in runs.folds(parent)] == folds[:1]
     assert [record["id"] for record in runs.records("train")] == [parent]
+
+
+def test_a_store_of_the_version_before_is_read_and_written(tmp_path):
+    make_run(tmp_path)
+    with sqlite3.connect(tmp_path / "tenfold.db") as connection:
+        connection.execute("ALTER TABLE runs RENAME COLUMN metadata TO facts")
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    assert Store(tmp_path).find(1)["metadata"]
+    assert make_run(tmp_path).id == 2

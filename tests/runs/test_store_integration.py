@@ -3,12 +3,11 @@
 import json
 import multiprocessing
 import os
-import shutil
-import subprocess
 
 import pytest
 import store_processes
 from forked import start_forked
+from fuse_folder import mounted_or_skipped
 from made_store import DIGITS, new_run
 
 from tenfold.runs import Metric, Store
@@ -23,13 +22,8 @@ def folder(request, tmp_path):
         return
     for name in ("behind", "mounted"):
         (tmp_path / name).mkdir()
-    command = ["bindfs", "-o", "direct_io", str(tmp_path / "behind"), str(tmp_path / "mounted")]
-    if shutil.which("bindfs") is None or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("nothing can be mounted with bindfs here")
-    try:
+    with mounted_or_skipped(tmp_path / "behind", tmp_path / "mounted"):
         yield tmp_path / "mounted"
-    finally:
-        subprocess.run(["umount", "-l", str(tmp_path / "mounted")], check=True)
 
 
 @pytest.mark.timeout(120)
@@ -43,12 +37,12 @@ def test_writers_from_several_processes_lose_nothing(folder):
     store = Store(folder / "runs", create=False)
     records = {record["id"]: record for record in store.records()}
     assert sorted(records) == [1, 2, 3, 4]
-    assert sorted(record["facts"]["who"] for record in records.values()) == [0, 1, 2, 3]
+    assert sorted(record["metadata"]["who"] for record in records.values()) == [0, 1, 2, 3]
     for number, record in records.items():
         assert record["status"] == "finished"
         events = list(store.events(number))
         assert [event.step for event in events] == [step for step in range(20) for _ in range(5)]
-        assert all(isinstance(event, Metric) and event.value == record["facts"]["who"] for event in events)
+        assert all(isinstance(event, Metric) and event.value == record["metadata"]["who"] for event in events)
 
 
 @pytest.mark.timeout(60)
@@ -64,7 +58,7 @@ def test_a_killed_writer_leaves_a_store_that_can_be_read_and_written(tmp_path):
     times = [event.at for event in store.events(number)]
     assert times == [float(at) for at in range(1, len(times) + 1)]
     assert json.dumps(store.find("last")["experiment"])
-    assert store.create(DIGITS, kind="train", facts={}) == number + 1
+    assert store.create(DIGITS, kind="train", metadata={}) == number + 1
     assert store.claim_and_restart(number, epoch=0) == times[-1]
 
 

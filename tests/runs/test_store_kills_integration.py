@@ -25,7 +25,7 @@ needs_tracing = pytest.mark.skipif(not can_trace(), reason="processes cannot be 
 def write(folder: Path, who: int, done: mmap.mmap) -> None:
     """Record a run; what is done is noted in shared memory, which takes no system call."""
     store = Store(folder)
-    number = store.create(DIGITS, kind="train", facts={"who": who})
+    number = store.create(DIGITS, kind="train", metadata={"who": who})
     done[who] += 1
     for epoch in range(1, EPOCHS + 1):
         store.append(number, [EpochEnded(at=float(epoch), epoch=epoch - 1)])
@@ -41,7 +41,7 @@ def write(folder: Path, who: int, done: mmap.mmap) -> None:
 def check(folder: Path, done: mmap.mmap, killed: dict[int, int]) -> None:
     """Check that all that was done is there; what was under way may be there."""
     store = Store(folder)
-    records = {record["facts"]["who"]: record for record in store.records()}
+    records = {record["metadata"]["who"]: record for record in store.records()}
     assert not any(record["problems"] for record in records.values())
     for who in range(WRITERS):
         assert who in killed or done[who] == FINISHED
@@ -64,7 +64,7 @@ def check(folder: Path, done: mmap.mmap, killed: dict[int, int]) -> None:
             assert tensor_file.load(path / checkpoint.file_name(left, 0)) == {"epoch": left}
         if record["status"] == "interrupted":
             store.claim_and_restart(record["id"], epoch=left)
-    assert store.create(DIGITS, kind="train", facts={"who": WRITERS}) > max(
+    assert store.create(DIGITS, kind="train", metadata={"who": WRITERS}) > max(
         (r["id"] for r in records.values()), default=0
     )
 

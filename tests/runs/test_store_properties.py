@@ -85,7 +85,7 @@ def test_any_order_of_ten_writers_loses_nothing(operations):
         for who, what in operations:
             if who not in writers:
                 opened = Store(folder)
-                number = opened.create(DIGITS, kind="train", facts={"who": who})
+                number = opened.create(DIGITS, kind="train", metadata={"who": who})
                 writers[who], recorded[number], expected[number] = (opened, number), [], "running"
             opened, number = writers[who]
             at += 1
@@ -132,7 +132,7 @@ def test_a_fault_at_any_write_loses_nothing_that_was_recorded(at, kill):
             patch.object(store.sqlite3, "connect", connecting(faults)),
         ):
             try:
-                number = runs.create(DIGITS, kind="train", facts={})
+                number = runs.create(DIGITS, kind="train", metadata={})
                 path = runs.path(number, "mlp-digits") / "checkpoint"
                 for epoch in range(1, 6):
                     with suppress(StoreError):
@@ -163,4 +163,4 @@ def test_a_fault_at_any_write_loses_nothing_that_was_recorded(at, kill):
             assert tensor_file.load(path / checkpoint.file_name(left, 0)) == {"epoch": left}
         if not status:
             died.claim_and_restart(number, epoch=left)
-            assert [round(event.at) for event in died.events(number)] == [one for one in done if one <= left]
+            assert [round(event.at) for event in died.events(number)] == [item for item in done if item <= left]

@@ -67,7 +67,7 @@ def test_a_run_gives_back_the_numbers_of_its_test_samples(tmp_path: Path) -> Non
     assert (validated.targets == y[validated.samples]).all()
     assert not set(tested.samples) & set(validated.samples)
     silent = tenfold.train(**fields, save_predictions=False)
-    with pytest.raises(StoreError, match="has no stored predictions on a test part"):
+    with pytest.raises(StoreError, match="predictions"):
         _ = silent.predictions
 
 

@@ -26,3 +26,14 @@ def started_browser() -> Iterator[Any]:
         browser = start.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
         yield browser
         browser.close()
+
+
+def widths_that_overflow(page: Any, address: str, widths: tuple[int, ...] = (420, 1400)) -> list[int]:
+    """Return the widths of a window that a page does not fit into."""
+    too_narrow = []
+    for width in widths:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(address)
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            too_narrow.append(width)
+    return too_narrow

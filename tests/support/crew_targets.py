@@ -65,13 +65,6 @@ def stubborn(rank: int, connection: Connection, lifeline: Connection, floats: An
     time.sleep(60)
 
 
-def work_long(rank: int, connection: Connection, lifeline: Connection, floats: Any, seconds: float) -> None:
-    """Say nothing for a while, as in a long step."""
-    attach_to_parent(rank, lifeline, floats)
-    time.sleep(seconds)
-    say(connection, "done")
-
-
 def keep_the_interpreter(rank: int, connection: Connection, lifeline: Connection, floats: Any, seconds: int) -> None:
     """Let no other thread of this process run for a while, as a call into C may."""
     attach_to_parent(rank, lifeline, floats)

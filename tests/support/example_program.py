@@ -13,8 +13,6 @@ def run_program(program: Path, folder: Path, environment: dict[str, str]) -> Non
     os.environ.update(environment)
     os.chdir(folder)
     sys.argv = [str(program)]
-    if program.name == "demo.py":
-        _calibrate_in_short_bursts()
     runpy.run_path(str(program), run_name="__main__")
 
 
@@ -30,10 +28,3 @@ def _write_to(path: Path) -> None:
     with path.open("wb") as output:
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
-
-
-def _calibrate_in_short_bursts() -> None:
-    from tenfold.prediction import probes
-
-    for name, value in {"BURST_SECONDS": 0.02, "TURNS": 1, "MOST_TURNS": 1, "SIZES": {4096: 12, 65536: 12}}.items():
-        setattr(probes, name, value)

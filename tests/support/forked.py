@@ -75,6 +75,7 @@ def run_command(folder: str, *arguments: str, ignoring: Sequence[int] = (), **en
         os.dup2(os.open(Path(name), os.O_WRONLY | os.O_CREAT), stream)
     sys.stdout, sys.stderr = (os.fdopen(stream, "w", buffering=1) for stream in (1, 2))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which the server ignores
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which tests under `nohup` ignore
     for number in ignoring:
         signal.signal(number, signal.SIG_IGN)
     sys.argv = ["tenfold", *arguments]

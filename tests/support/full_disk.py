@@ -67,5 +67,5 @@ def python(limit: int | None, runs: str, answer: Connection) -> None:
         model = type(run.model).__name__
     except tenfold.TenfoldError as error:
         model = str(error)
-    said = [str(one.message) for one in warned]
+    said = [str(item.message) for item in warned]
     answer.send({"status": run.status, "accuracy": run.accuracy, "model": model, "warnings": said, **run.result})

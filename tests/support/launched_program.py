@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import json
 import os
+import runpy
 import socket
 import sys
 from collections.abc import Sequence
@@ -61,6 +62,11 @@ def start_rank(folder: str, environment: dict[str, str], namespace: str = "", co
     os.chdir(folder)
     sys.argv = ["tenfold", *command]
     main()
+
+
+def run_script(path: str) -> None:
+    """Run a program of one's own as this rank."""
+    runpy.run_path(path, run_name="__main__")
 
 
 def enter_host(namespace: str, name: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tenfold.experiment import Parallel
 from tenfold.loop.averaging import LoopWorker, loop_worker
 from tenfold.training import flat_size
-from tenfold.training.flat import exchange_size
+from tenfold.training.flat import exchange_size, flat_dtype
 from tenfold.transport import Segment, SharedMemoryTransport
 from tenfold.workers.channels import Channels
 
@@ -39,7 +39,7 @@ def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
 
 def backward(model: nn.Module, seed: int) -> None:
     x, y = data(seed)
-    nn.functional.cross_entropy(model(x), y).backward()
+    nn.functional.cross_entropy(model(x.to(next(model.parameters()).dtype)), y).backward()
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
@@ -50,7 +50,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
 
 def together(size: int, model: nn.Module, life: Callable[[int, Channels], T]) -> list[T]:
     """Return what each rank's life gives; the first error ends all."""
-    shared = [Segment.create(size, numel) for numel in (flat_size(model), exchange_size(model))]
+    shared = [Segment.create(size, numel, flat_dtype(model)) for numel in (flat_size(model), exchange_size(model))]
     results: dict[int, T] = {}
     errors: list[tuple[int, BaseException]] = []
 

@@ -93,7 +93,9 @@ def epoch_events(
     if accuracy:
         events.append(Metric(name="accuracy", value=1 - reached * 0.35, part="test", **end))
     events.append(Span(at=end["at"], kind="evaluate", seconds=0.38, epoch=epoch))
-    events.append(EpochEnded(at=end["at"] + 0.39, epoch=epoch))
+    metrics = {"train_loss": reached, "test_loss": reached * 0.9 + 0.01}
+    metrics |= {"test_accuracy": 1 - reached * 0.35} if accuracy else {}
+    events.append(EpochEnded(at=end["at"] + 0.39, epoch=epoch, metrics=metrics))
     return events
 
 
@@ -103,7 +105,7 @@ def make_run(
     status: str = "finished",
     epochs_done: int | None = None,
     error: str = "",
-    facts: dict[str, Any] | None = None,
+    metadata: dict[str, Any] | None = None,
     warnings: tuple[str, ...] = (),
     steps_per_epoch: int = 938,
     accuracy: bool = True,
@@ -115,7 +117,7 @@ def make_run(
     """Record a run of an experiment with these fields, and return it."""
     experiment = Experiment(**fields)
     store = Store(folder)
-    number = store.create(experiment, kind=kind, facts=FACTS if facts is None else facts)
+    number = store.create(experiment, kind=kind, metadata=FACTS if metadata is None else metadata)
     record = Recorder(store, number)
     epochs = experiment.training.epochs if epochs_done is None else epochs_done
     came_out: dict[str, Any] = {}
@@ -247,7 +249,7 @@ def make_crossval(folder: Path, result: dict[str, Any] | None = None, **fields: 
     """Record a cross-validation, without the runs of its folds."""
     store = Store(folder)
     experiment = Experiment(**{"folds": 5} | fields)
-    number = store.create(experiment, kind="crossval", facts=FACTS)
+    number = store.create(experiment, kind="crossval", metadata=FACTS)
     record = Recorder(store, number)
     came_out = made_folds(experiment.parallel.folds or 5) if result is None else result
     common = {"epochs": 3, "steps": 900, "workers": experiment.parallel.workers, "threads": 2}

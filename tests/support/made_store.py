@@ -21,7 +21,7 @@ def some_events(epoch=0, at=1.0):
 def new_run(folder, experiment=DIGITS, events=()):
     """Return a store in the folder with one new run in it, and its number."""
     store = Store(folder)
-    number = store.create(experiment, kind="train", facts={"cores": 2})
+    number = store.create(experiment, kind="train", metadata={"cores": 2})
     store.append(number, events)
     return store, number
 

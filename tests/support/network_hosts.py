@@ -25,11 +25,13 @@ def quietly(*command: str) -> subprocess.CompletedProcess[str]:
 class Hosts:
     """Namespaces tenfold-<pid>-0, -1, ... on one bridge, with the addresses 10.213.0.1, .2, ..."""
 
-    def __init__(self, count: int) -> None:
-        self.names = [f"tenfold-{os.getpid()}-{number}" for number in range(count)]
+    def __init__(self, count: int, cluster: int = 0) -> None:
+        """Name the hosts; several clusters of one process are told apart by their number."""
+        mark = f"{os.getpid() % 10**5}{cluster or ''}"
+        self.names = [f"tenfold-{mark}-{number}" for number in range(count)]
         self.addresses = [f"10.213.0.{number + 1}" for number in range(count)]
-        self.switch = f"tenfold-{os.getpid()}-switch"
-        self.ends = [f"tf{os.getpid() % 10**6}h{number}" for number in range(count)]
+        self.switch = f"tenfold-{mark}-switch"
+        self.ends = [f"tf{mark}h{number}" for number in range(count)]
 
     def make(self) -> str:
         """Make the hosts; return why it cannot be done, if so."""
@@ -54,6 +56,17 @@ class Hosts:
             done = quietly(*step)
             if done.returncode != 0:
                 return f"`{' '.join(step)}` does not work here: {done.stderr.strip()}"
+        return ""
+
+    def limit(self, rate: str) -> str:
+        """Limit what each host sends to a rate such as 100mbit; return why it cannot be done, if so."""
+        for name, end in zip(self.names, self.ends, strict=True):
+            # packets of the size that travels, so that a burst, which is free, is no more than a few of them
+            quietly("ip", "-n", name, "link", "set", end, "gso_max_size", "8192", "gso_ipv4_max_size", "8192")
+            shaped = ["tbf", "rate", rate, "burst", "16kb", "latency", "200ms"]
+            done = quietly("tc", "-n", name, "qdisc", "add", "dev", end, "root", *shaped)
+            if done.returncode != 0:
+                return f"`tc` cannot limit rates here: {done.stderr.strip()}"
         return ""
 
     def slow_down(self) -> None:

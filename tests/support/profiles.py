@@ -8,7 +8,7 @@ from tenfold.data import Splits, Tensors
 from tenfold.experiment import Experiment
 from tenfold.prediction.measurements import Averaging, Costs, Evaluating, Step
 from tenfold.prediction.profile import Profile
-from tenfold.workers.task import Task
+from tenfold.workers.task import Resolved, Task
 
 FACTS: dict[str, Any] = {"cpu": {"model": "Quick 1", "logical": 4, "budget": 4}, "torch": {"version": "2.10"}}
 
@@ -17,7 +17,7 @@ def task_on_zeros(samples: int, **fields: Any) -> Task:
     """Return a task with a small network and one thread; `fields` are those of its experiment."""
     part = Tensors(torch.zeros(samples, 3), torch.zeros(samples, 1))
     splits = Splits(name="zeros", train=part, shape=(3,), classes=None, outputs=1)
-    return Task(Experiment(**{"model": "mlp", "hidden": [4], "epochs": 2} | fields), splits, threads=1)
+    return Task.of(Resolved.of(Experiment(**{"model": "mlp", "hidden": [4], "epochs": 2} | fields)), splits, threads=1)
 
 
 def made_profile(work: str = "mlp") -> Profile:

@@ -18,7 +18,7 @@ def write_run(folder: Path, who: int, steps: int, begin: Any) -> None:
     """Record a whole run, and begin when the others do."""
     begin.wait(60)
     store = Store(folder)
-    number = store.create(DIGITS, kind="train", facts={"who": who})
+    number = store.create(DIGITS, kind="train", metadata={"who": who})
     for step in range(steps):
         store.append(number, [Metric(at=step, name="m", value=who, part="train", step=step, epoch=0, seconds=0)] * 5)
     store.update(number, result={"steps": steps}, status="finished")
@@ -27,7 +27,7 @@ def write_run(folder: Path, who: int, steps: int, begin: Any) -> None:
 def write_without_end(folder: Path, answer: Connection) -> None:
     """Record one event of a run after another; send its number after the first."""
     store = Store(folder)
-    number = store.create(DIGITS, kind="train", facts={})
+    number = store.create(DIGITS, kind="train", metadata={})
     for at in itertools.count(1):
         store.append(number, [EpochEnded(at=float(at))])
         if at == 1:

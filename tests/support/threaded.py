@@ -10,22 +10,19 @@ from torch import Tensor
 
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
-from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Event, Stopwatch
 from tenfold.runs.checkpoint import Resumption
-from tenfold.training import flat_size
-from tenfold.training.flat import exchange_size
 from tenfold.transport.segment import StopReason as Stop
-from tenfold.workers.channels import Channels, SharedChannels
+from tenfold.workers.channels import Channels, SharedChannels, count_servers
 from tenfold.workers.coordinator import Coordinator
-from tenfold.workers.task import Decision, Message, Task, make_network
+from tenfold.workers.task import Decision, Message, Resolved, Task
 from tenfold.workers.worker import Worker
 
 State = dict[str, Tensor]
 
 
 def make_task(checkpoints: Path | None = None, **fields: Any) -> Task:
-    task = prepare(Experiment(**{"threads": 1, "oversubscribe": True} | fields))
+    task = prepare(Resolved.of(Experiment(**{"threads": 1, "oversubscribe": True} | fields)))
     return replace(task, checkpoints=checkpoints)
 
 
@@ -47,18 +44,17 @@ class Threads:
         self._told: dict[int, Message] = {}
         stopwatch = Stopwatch()
         self.coordinator = Coordinator(task, stopwatch, self.events.append, resumption.manifest if resumption else None)
-        locks = [threading.Lock() for _ in range(task.workers + 1)]
-        network = make_network(task)
+        locks = [threading.Lock() for _ in range(task.workers + count_servers(task.strategy))]
         self._shared = SharedChannels(
             task.workers,
-            flat_size(network),
+            task.metadata.numel,
             locks,
-            strategy=make_strategy(task.parallel),
-            gradient_numel=exchange_size(network),
+            strategy=task.strategy,
+            gradient_numel=task.metadata.exchange_numel,
         )
         self.channels: list[Channels] = [self._shared.open(rank) for rank in range(task.workers)]
         self.workers = [
-            Worker(task, make_network(task), channels, stopwatch, self.events.append, self._teller(rank))
+            Worker(task, channels, stopwatch, self.events.append, self._teller(rank))
             for rank, channels in enumerate(self.channels)
         ]
         for rank, worker in enumerate(self.workers):
@@ -100,7 +96,7 @@ class Threads:
         def report(message: Message) -> Decision:
             self._told[rank] = message
             if self._meeting.wait() == 0:
-                self.heard.append([self._told[one] for one in sorted(self._told)])
+                self.heard.append([self._told[item] for item in sorted(self._told)])
                 self._verdict = self.coordinator.decide(self.heard[-1])
             self._meeting.wait()
             return self._verdict

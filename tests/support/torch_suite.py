@@ -22,7 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from torch.testing._internal.common_distributed import DistTestCases
 from torch.testing._internal.distributed import distributed_test
 
-import tenfold  # noqa: F401 - it registers the backend
+import tenfold
+import tenfold.transport.mixed_device_group  # noqa: F401 - once, for all ranks, which are forked
 
 BACKEND = os.environ.get("SUITE_BACKEND", "tenfold")
 

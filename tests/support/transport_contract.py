@@ -176,7 +176,7 @@ class TransportContract:
             start, rounds = starting_weights(size, 333), [exact_round(size, Server())]
             for weights in (None, [1.0 + i for i in range(size)]):
                 with self.world(size, 333) as join:
-                    mixed = np.stack([one for one, _ in self.run(size, mix_all, join, start, rounds, weights)])
+                    mixed = np.stack([item for item, _ in self.run(size, mix_all, join, start, rounds, weights)])
                 self.check(mixed, rounds, expected(start, rounds, weights))
 
     @pytest.mark.timeout(60)
@@ -209,15 +209,46 @@ class TransportContract:
             assert results == [(told, [size, size, 1, 1])] * size
 
 
+class MemberConnection:
+    """The connection to a process of a `WorkerPool`, which owes an answer from when it is sent something until then."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.is_owed_an_answer = False
+
+    def send(self, question: Any) -> None:
+        self.is_owed_an_answer = True
+        self._connection.send(question)
+
+    def poll(self, within: float = 0.0) -> bool:
+        return self._connection.poll(within)
+
+    def recv(self) -> Any:
+        answer = self._connection.recv()
+        self.is_owed_an_answer = False
+        return answer
+
+    def close(self) -> None:
+        self._connection.close()
+
+
 class WorkerPool:
-    """Processes that wait for scenarios to play, forked from a server that has what the tests import."""
+    """Processes that wait for scenarios to play, forked from a server that has what the tests import.
+
+    Those whose answer nobody has received, as a test failed before, are replaced: it would be taken for the next one.
+    """
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context(context().get_start_method())
-        self._members: list[tuple[Any, Connection]] = []
+        self._members: list[tuple[Any, MemberConnection]] = []
 
-    def start(self, size: int, scenario: Callable[..., Any], *arguments: Any) -> list[tuple[Any, Connection]]:
+    def start(self, size: int, scenario: Callable[..., Any], *arguments: Any) -> list[tuple[Any, MemberConnection]]:
         """Let `size` members play the scenario; return (process, connection) of each."""
+        for process, connection in self._members:
+            if connection.is_owed_an_answer:
+                process.kill()
+                process.join(10)
+                connection.close()
         alive = [member for member in self._members if member[0].is_alive()]
         while len(alive) < size:
             here, there = self._context.Pipe()
@@ -226,7 +257,7 @@ class WorkerPool:
                 start_server()
                 process.start()
             there.close()
-            alive.append((process, here))
+            alive.append((process, MemberConnection(here)))
         self._members = alive
         join, *rest = arguments
         for rank, (_, connection) in enumerate(alive[:size]):
@@ -243,7 +274,7 @@ class WorkerPool:
             process.kill()
 
 
-def receive(connection: Connection, within: float = 40) -> Any:
+def receive(connection: MemberConnection, within: float = 40) -> Any:
     """Return what a crew member sends, raising what it raised."""
     assert connection.poll(within), f"no answer within {within} s"
     answer = connection.recv()

@@ -85,11 +85,10 @@ def test_a_network_without_weights_has_an_empty_vector():
     assert FlatState(nn.ReLU()).vector.numel() == flat_size(nn.ReLU()) == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_number_formats_are_refused(dtype):
-    name = str(dtype).removeprefix("torch.")
-    with pytest.raises(ModelError, match=f"weights of {name}; they must be float32"):
-        FlatState(nn.Linear(2, 2).to(dtype))
+@pytest.mark.parametrize("dtypes", [[torch.bfloat16], [torch.complex64], [torch.float32, torch.float64]])
+def test_other_number_formats_are_refused(dtypes):
+    with pytest.raises(ModelError, match="float32"):
+        FlatState(nn.Sequential(*(nn.Linear(2, 2, dtype=dtype) for dtype in dtypes)))
 
 
 def test_gradients_are_added_in_the_places_of_their_parameters():
@@ -114,7 +113,7 @@ def test_the_whole_state_is_mixed(replicas, seed):
     """Law 6: mean = avg(mean_i), var = avg(var_i) + var(mean_i)."""
     generator = torch.Generator().manual_seed(seed)
     made = [network() for _ in range(replicas)]
-    flats = [FlatState(one) for one in made]
+    flats = [FlatState(item) for item in made]
     means, variances = torch.randn(replicas, 5, generator=generator), torch.rand(replicas, 5, generator=generator)
     for one, mean, variance in zip(made, means, variances, strict=True):
         one[1].running_mean.copy_(mean)
@@ -135,10 +134,10 @@ def test_the_moments_are_those_of_all_samples_together():
     """The mixed statistics of equal parts are the statistics of the whole."""
     x = torch.randn(4, 100, 5, dtype=torch.float64) * 2 + torch.arange(4.0).reshape(4, 1, 1)
     made = [network() for _ in range(4)]
-    flats = [FlatState(one) for one in made]
-    for one, flat, part in zip(made, flats, x, strict=True):
-        one[1].running_mean.copy_(part.mean(0))
-        one[1].running_var.copy_(part.var(0, unbiased=False))
+    flats = [FlatState(item) for item in made]
+    for item, flat, part in zip(made, flats, x, strict=True):
+        item[1].running_mean.copy_(part.mean(0))
+        item[1].running_var.copy_(part.var(0, unbiased=False))
         flat.batch_norm.variances_to_moments()
     flats[0].vector.copy_(torch.stack([flat.vector for flat in flats]).mean(0))
     flats[0].batch_norm.moments_to_variances(replicas_are_equal=False)
@@ -182,7 +181,7 @@ def test_the_points_move_to_the_means():
 
 
 def test_a_vector_of_another_size_is_refused():
-    with pytest.raises(ModelError, match=r"has 80 weights and statistics here, .* but 96 in another process"):
+    with pytest.raises(ModelError, match="80"):
         FlatState(nn.Linear(64, 1), torch.zeros(96))
 
 

@@ -1,4 +1,5 @@
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tenfold.training import stacked_replicas as module
 from tenfold.training.flat import FlatState
 from tenfold.training.replica import plan_lr_schedule
 from tenfold.training.stack import Stack, groups_for_memory
-from tenfold.training.stacked_replicas import StackedReplicas
+from tenfold.training.stacked_replicas import Lockstep, ReplicaRows, StackedReplicas
 
 K, BATCH, SAMPLES = 3, 8, 60
 DEVICES = [
@@ -117,6 +118,55 @@ def test_fused_replicas_learn_what_separate_ones_learn(make, fields, device):
     check()
 
 
+@pytest.fixture
+def quick_compiler(monkeypatch):
+    """torch.compile without a compiler behind it: what it records is done operation by operation."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_compiled_steps_learn_what_others_learn(device, quick_compiler, monkeypatch):
+    monkeypatch.setattr(module, "supports_graphs", lambda _device: True)
+    monkeypatch.setattr(StackedReplicas, "_capture", StackedReplicas._capture if device == "cuda" else lambda *_: "")
+    training, order = settings_of(lr=0.1, compile=True), orders(6).to(device)
+    separate = [alone(made(convolutions, device), training, order[:, row], data(device)) for row in range(K)]
+    together = stacked(made(convolutions, device), training, steps=6)
+    assert together.prepare({(0, K, BATCH): 6, (0, K, 3): 1}) == ""
+    together.method = together._methods["compiled"]  # whichever was faster
+    losses = torch.stack([together.step(indices) for indices in order])
+    for row, (replica, expected) in enumerate(separate):
+        assert torch.allclose(losses[:, row], expected, rtol=1e-4)
+        for name, tensor in replica.network.state_dict().items():
+            assert torch.allclose(together.state(row)[name].float(), tensor.float(), rtol=1e-4, atol=1e-5), name
+
+
+def test_a_network_that_cannot_be_compiled_steps_as_without(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
+    monkeypatch.setattr(module, "supports_graphs", lambda _device: True)
+    monkeypatch.setattr(StackedReplicas, "_capture", lambda *_: "")
+    together = stacked(made(perceptron), settings_of(lr=0.1, compile=True), k=1, steps=5)
+    assert together.prepare({(0, 1, BATCH): 5}) == ""
+    assert together.method.name == "loop"
+    assert "compiled fails" in together.description
+
+
+def test_a_network_that_the_only_method_refuses_is_said_to_fail():
+    together = stacked(made(Conditional), settings_of(lr=0.1), method="vmap", steps=5)
+    assert together.prepare({(0, K, BATCH): 5}) == ""
+    assert together.failure
+
+
+def test_short_runs_are_not_compiled_with_auto(monkeypatch):
+    monkeypatch.setattr(module, "supports_graphs", lambda _device: True)
+    monkeypatch.setattr(StackedReplicas, "_capture", lambda *_: "")
+    together = stacked(made(perceptron), settings_of(lr=0.1, compile="auto"), k=1, steps=5)
+    together.prepare({(0, 1, BATCH): 5})
+    assert together.method.name == "loop"
+
+
 class Words(nn.Module):
     """An embedding with sparse gradients."""
 
@@ -173,7 +223,7 @@ def test_rows_that_learn_apart_or_in_groups_learn_the_same(method, at_once, cut,
     parts.at_once = at_once
     for indices in order:
         expected = whole.step(indices)
-        parts.advance()
+        parts.begin_step()
         pieces = [rows for rows in (slice(0, cut), slice(cut, K)) if rows.start < rows.stop]
         losses = torch.cat([parts.learn(indices[rows], rows) for rows in pieces])
         assert torch.allclose(losses, expected, rtol=1e-4)
@@ -198,7 +248,14 @@ def test_mixing_is_a_product_with_the_matrix_and_keeps_moments():
         together.step(indices)
     before = [together.state(row) for row in range(K)]
     shares = torch.tensor([[0.5, 0.25, 0.25]]).expand(K, K)
-    together.mix(shares, replicas_are_equal=True)
+    rows = ReplicaRows(Lockstep(together, [SAMPLES] * K, BATCH), slice(0, K))
+
+    def mix(matrix, *, equal):
+        rows.variances_to_moments()
+        rows.vector.copy_(matrix @ rows.vector)
+        rows.moments_to_variances(replicas_are_equal=equal)
+
+    mix(shares, equal=True)
     means = torch.stack([state["2.running_mean"] for state in before])
     variances = torch.stack([state["2.running_var"] for state in before])
     mean = shares[0] @ means
@@ -211,7 +268,7 @@ def test_mixing_is_a_product_with_the_matrix_and_keeps_moments():
     pairs = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
     together.load(2, before[2])
     kept = together.stack.matrix[2].clone()
-    together.mix(pairs)
+    mix(pairs, equal=False)
     assert torch.allclose(together.stack.matrix[2], kept, atol=1e-6)
 
 

@@ -15,7 +15,7 @@ from sklearn.metrics import get_scorer, get_scorer_names
 from torch import nn
 from torch.nn import functional
 
-from tenfold.common.metric_table import METRICS, metric_traits
+from tenfold.common.metric_traits import METRICS, metric_traits
 from tenfold.errors import ModelError
 from tenfold.experiment import Training
 from tenfold.training import choose_loss, choose_metrics, measure

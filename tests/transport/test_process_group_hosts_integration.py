@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,6 @@ import tenfold
 
 pytestmark = pytest.mark.timeout(120)
 ADDRESS = ("10.213.0.1", 29500)
-
-
-@pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    hosts = Hosts(2)
-    try:
-        problem = hosts.make()
-        if problem:
-            pytest.skip(problem)
-        yield hosts
-    finally:
-        hosts.remove()
 
 
 def start(hosts: Hosts, size: int, scenario: Any, folder: Path) -> list[Any]:
@@ -121,8 +108,8 @@ def train(rank: int) -> float:
 def test_every_operation_over_two_hosts(hosts: Hosts, tmp_path: Path, size: int) -> None:
     assert end_ranks(start(hosts, size, everything, tmp_path)) == [0] * size
     found = answers(tmp_path, size)
-    assert all(all(one[0]) for one in found), found
-    assert {trained for one in found for trained in one[1:]} == {found[0][1]}
+    assert all(all(item[0]) for item in found), found
+    assert {trained for item in found for trained in item[1:]} == {found[0][1]}
 
 
 def lose_the_last(rank: int, size: int) -> tuple[str, float]:

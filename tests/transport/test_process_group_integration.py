@@ -27,8 +27,8 @@ from tenfold.errors import TenfoldError, WorkerLost
 pytestmark = pytest.mark.timeout(90)
 GROUPS = count()
 Operation = Callable[[Any, int, int], list[Tensor]]
-LARGE = 3_000_001
-"""Numbers that do not fit into a slot of the shared memory."""
+LARGE = 1_100_003
+"""Numbers that fill every slot of the shared memory more than once."""
 
 
 @cache
@@ -64,7 +64,8 @@ def meet(size: int) -> tuple[int, int, int]:
 def numbers(rank: int, *shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     if dtype.is_floating_point:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+        drawn = torch.float64 if dtype is torch.float64 else torch.float32
+        return torch.randn(*shape, generator=generator, dtype=drawn).to(dtype)
     return torch.randint(0, 2 if dtype is torch.bool else 7, shape, generator=generator).to(dtype)
 
 
@@ -220,7 +221,7 @@ OPERATIONS: list[Operation] = [
     partial(broadcast, root=1, numel=LARGE, dtype=torch.float32),
     reduce,
     partial(all_gather, numel=5),
-    partial(all_gather, numel=1_500_000),
+    partial(all_gather, numel=LARGE),
     all_gather_strided,
     all_gather_into_tensor,
     gather,
@@ -252,7 +253,7 @@ def compare_with_gloo(meeting: tuple[int, int, int], rank: int) -> list[str]:
     return different
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3])
 def test_every_operation_gives_what_gloo_gives(crew: WorkerPool, size: int) -> None:
     assert crew.run(size, compare_with_gloo, meet(size)) == [[]] * size
 
@@ -265,7 +266,7 @@ def play_at_random(meeting: tuple[int, int, int], rank: int) -> list[str]:
         begun: list[Any] = []
         for number in range(150):
             kind = plan.choice(["all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier", "message"])
-            numel, root, later = plan.choice([1, 30, 3000, 40_000, 500_000]), plan.randrange(size), plan.random() < 0.5
+            numel, root, later = plan.choice([1, 30, 3000, 40_000, 300_000]), plan.randrange(size), plan.random() < 0.5
             inputs = [torch.full((numel,), float(number + other)) for other in range(size)]
             mine, expected = inputs[rank].clone(), sum(inputs, torch.zeros(numel))
             match kind:
@@ -441,7 +442,7 @@ def wait_for_one(meeting: tuple[int, int, int], rank: int, how: str) -> tuple[st
             if rank == meeting[2] - 1:
                 match how:
                     case "sleep":
-                        time.sleep(3)
+                        time.sleep(1.7)
                     case "leave":
                         return "", 0.0
                     case _:
@@ -450,7 +451,7 @@ def wait_for_one(meeting: tuple[int, int, int], rank: int, how: str) -> tuple[st
             if rank:
                 work.wait()
             else:
-                work.get_future().wait()
+                torch.futures.collect_all([work.get_future()]).wait()  # in C++, as DDP does
     except RuntimeError as error:
         return str(error), time.perf_counter() - began
     raise AssertionError("nothing happened")
@@ -493,6 +494,19 @@ def lose_a_sender(meeting: tuple[int, int, int], rank: int) -> str:
         with pytest.raises(WorkerLost) as caught:
             dist.recv(tensor, 1)
         return f"{caught.value.rank} {caught.value}"
+
+
+def fail_or_answer(number: int, rank: int) -> int:
+    if rank == 0:
+        raise ValueError("rank 0 fails")
+    return number
+
+
+def test_a_scenario_that_fails_leaves_no_answer_for_the_next(crew: WorkerPool) -> None:
+    for number in range(2):
+        with pytest.raises(ValueError, match="rank 0"):
+            crew.run(3, fail_or_answer, number)
+    assert [receive(connection) for _, connection in crew.start(3, fail_or_answer, 2)[1:]] == [2, 2]
 
 
 def test_a_message_of_the_dead_arrives_and_the_next_does_not(crew: WorkerPool) -> None:

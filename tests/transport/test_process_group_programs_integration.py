@@ -47,7 +47,8 @@ x = torch.randn(256, 8)
 y = x.sum(1, keepdim=True)
 
 def show(weight):
-    print("RESULT", dist.get_backend(), dist.get_world_size(), weight.detach().sum().item(), flush=True)
+    result = f"RESULT {dist.get_backend()} {dist.get_world_size()} {weight.detach().sum().item()}\\n"
+    print(result, end="", flush=True)  # as one text, which the other rank's does not interrupt
 """
 PROGRAMS = {
     "lightning": """

@@ -28,5 +28,5 @@ class TestAlone(TransportContract):
 
 
 def test_a_round_for_others_is_refused() -> None:
-    with pytest.raises(ValueError, match="for 2 replicas but there are 1 workers"):
+    with pytest.raises(ValueError, match="replicas"):
         SingleWorkerTransport(3).mix(everybody(2))

@@ -91,12 +91,12 @@ def test_what_a_peer_sends_reaches_no_terminal_as_a_command() -> None:
     ],
 )
 def test_networks_that_differ_are_told_apart(here: nn.Module, there: nn.Module, name: str) -> None:
-    described = [describe_tensors(one) | describe_layers(one) for one in (here, there)]
+    described = [describe_tensors(item) | describe_layers(item) for item in (here, there)]
     assert name in compared(*described)[0]
 
 
 def test_networks_that_begin_with_other_weights_are_the_same() -> None:
-    described = [describe_tensors(one) | describe_layers(one) for one in (nn.Linear(3, 2), nn.Linear(3, 2))]
+    described = [describe_tensors(item) | describe_layers(item) for item in (nn.Linear(3, 2), nn.Linear(3, 2))]
     assert compared(*described) == ["", ""]
 
 

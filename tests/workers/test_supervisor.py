@@ -51,7 +51,7 @@ def test_the_time_of_an_epoch_is_that_of_the_slowest_worker() -> None:
     judge = Coordinator(make_task(model="mlp", data=DATA, workers=2), Stopwatch(), heard.append)
     shares = [share(judge, torch.zeros(2, 1), first) for first in (0, 2)]
     judge.decide(
-        [replace(trained(judge, 0, 1.0), share=one, seconds=s) for one, s in zip(shares, (1.0, 3.0), strict=True)]
+        [replace(trained(judge, 0, 1.0), share=item, seconds=s) for item, s in zip(shares, (1.0, 3.0), strict=True)]
     )
     measured = [event for event in heard if isinstance(event, Metric)]
     assert {event.part for event in measured} == {"train", "test"}
@@ -61,9 +61,9 @@ def test_the_time_of_an_epoch_is_that_of_the_slowest_worker() -> None:
 @pytest.mark.parametrize(
     ("loss", "advice"),
     [
-        (None, "take logits; leave out the softmax at its end"),
-        ("cross-entropy", "take logits; leave out the softmax at its end"),
-        (loss_of_probabilities, "predict_proba applies another softmax to them; if the loss takes logits"),
+        (None, "softmax"),
+        ("cross-entropy", "softmax"),
+        (loss_of_probabilities, "predict_proba"),
     ],
 )
 def test_what_is_said_of_probabilities_depends_on_the_loss(loss: Any, advice: str) -> None:

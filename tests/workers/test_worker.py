@@ -27,7 +27,7 @@ class Replacing(nn.Module):
 
 
 def test_a_model_that_replaces_a_parameter_is_noticed(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"has replaced its parameter linear.weight by step 4, .* in place"):
+    with pytest.raises(ModelError, match=r"linear\.weight"):
         tenfold.train(model=Replacing, data="digits", limit=64, batch_size=16, epochs=1, threads=1, runs=tmp_path)
 
 

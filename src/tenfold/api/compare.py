@@ -1,6 +1,7 @@
-"""Comparisons: the same experiment over a grid of settings, run in turns, recorded, and put side by side."""
+"""`tenfold.compare`: the same experiment over a grid of settings, run in turns, recorded, and put side by side."""
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -12,23 +13,22 @@ from typing import Any, NamedTuple, Unpack
 
 from tenfold.api.cross_validate import cross_validate
 from tenfold.api.open_run import load_model, open_run
-from tenfold.api.train import noting, train
-from tenfold.common.catalog import SOURCES, suggest
+from tenfold.api.train import finished_run, train_and_record
+from tenfold.catalog import SOURCES, suggest
 from tenfold.common.files import short_path
+from tenfold.common.trust import Origin
 from tenfold.crossval import CrossValidation
 from tenfold.data.user_data import is_one_part
 from tenfold.engines import require_no_launcher
-from tenfold.engines.choose import resolve_defaults
 from tenfold.engines.prepare import measuring_machine, origin, user_files
 from tenfold.errors import ExperimentError, StopTraining, StoreError, TenfoldError, TrainingError
 from tenfold.executors.jobs import Job, JobEnd
-from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named
+from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named, follow_jobs
 from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Experiment, Parallel
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Grid
 from tenfold.experiment.values import TakesList, label_of
-from tenfold.launch.detect import detect_world
-from tenfold.machine.facts import facts
+from tenfold.machine.metadata import collect_metadata
 from tenfold.mixing.builders import make_strategy
 from tenfold.mixing.strategies import exchange_pattern
 from tenfold.reports.differences import describe_settings
@@ -38,10 +38,11 @@ from tenfold.reports.progress import GridProgress, Turn
 from tenfold.reports.results.comparison import Comparison
 from tenfold.reports.rows import NOT_VALIDATED, require_columns
 from tenfold.runs import Emit, Event, Run, Stopwatch, Store
-from tenfold.runs.bundle import unpack
+from tenfold.runs.bundle import Bundle, unpack
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.storage.claim import Claim
-from tenfold.runs.store import CROSSVAL
+from tenfold.runs.store import CROSSVAL, one_invocation
+from tenfold.workers.task import resolve_defaults
 
 KIND = "compare"
 WAIT_SECONDS = 0.5
@@ -59,6 +60,7 @@ class ReusableRun(NamedTuple):
 
 
 @fields_by_name
+@one_invocation()
 def compare(
     experiment: Experiment | None = None,
     *,
@@ -69,7 +71,7 @@ def compare(
     rerun_doubtful: bool = False,
     columns: Sequence[str] = (),
     select: bool = False,
-    on: Asked = LOCAL,
+    on: Asked | Submitter = LOCAL,
     watch: Watch | None = None,
     callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
@@ -101,10 +103,10 @@ def compare(
     the `callbacks` with those of each; `log` is that of `train`. `progress` shows a line for each run; by default on
     a terminal and in a notebook.
     """
-    require_no_launcher("a comparison", detect_world())
+    require_no_launcher("a comparison")
     base, dimensions = split_grid(Experiment.given(experiment), dict(grid))
     planned, left_out = drop_repeated(experiments_of(base, dimensions, repeats, together))
-    dimensions |= {name: [one[name] for one in together if name in one] for one in together for name in one}
+    dimensions |= {name: [item[name] for item in together if name in item] for item in together for name in item}
     _require_own_names(planned)
     require_columns(
         columns, ("accuracy", "loss", *(name for experiment in planned for name in experiment.training.metric_names))
@@ -117,24 +119,24 @@ def compare(
     shows = progress if progress is not None else watch is None and listen is None and is_watched()
     with submitter or nullcontext(), GridProgress() if shows else nullcontext() as shown:
         if shown is not None:
-            watch, listen = _both(shown.watch, watch), _both(shown.listen, listen)
+            watch, listen = both(shown.watch, watch), both(shown.listen, listen)
         label_of = partial(_label, dimensions=dimensions, repeats=repeats)
         run_one = partial(_run, store=store, callbacks=callbacks, listen=listen, on=submitter or LOCAL)
         run_all = partial(_run_all, store=store, label_of=label_of, run_one=run_one, watch=watch or _ignore)
         if submitter is not None:
-            submitter.notify = noting(listen or _ignore_event, Stopwatch())
-            record = partial(_record_end, store=store, name=submitter.name, callbacks=callbacks, listen=listen)
+            follow_jobs(submitter, listen or ignore_event, Stopwatch())
+            record = partial(record_end, store=store, name=submitter.name, callbacks=callbacks, listen=listen)
             run_all = partial(run_all, submitter=submitter, record_end=record)
         done, failed, reused = run_all(planned, fresh=fresh)
         if rerun_doubtful and (doubtful := Comparison(done, failed).doubtful):
             again = [
                 experiment
                 for experiment in planned
-                if _stored(experiment) in {_stored(run.experiment) for run in doubtful}
+                if stored(experiment) in {stored(run.experiment) for run in doubtful}
             ]
             repeated, problems, _ = run_all(again, fresh=True)
-            renewed = {_stored(run.experiment): run for run in repeated}
-            done, failed = [renewed.get(_stored(run.experiment), run) for run in done], failed | problems
+            renewed = {stored(run.experiment): run for run in repeated}
+            done, failed = [renewed.get(stored(run.experiment), run) for run in done], failed | problems
     if not done:
         reasons = "; ".join(dict.fromkeys(failed.values()))
         none = f"none of the {len(planned)} runs could be done" if len(planned) > 1 else "the run could not be done"
@@ -169,7 +171,7 @@ def _run_all(
     failed: dict[str, str] = {}
     reused: set[int] = set()
     known = {} if fresh else _finished(store, submitter)
-    turns = {place: Turn(place, len(planned), label_of(one), one) for place, one in enumerate(planned, 1)}
+    turns = {place: Turn(place, len(planned), label_of(item), item) for place, item in enumerate(planned, 1)}
 
     def finish(turn: Turn, run: Callable[[], Run]) -> None:
         watch(turn)
@@ -192,7 +194,13 @@ def _run_all(
     def submit(chosen: Sequence[Turn]) -> None:
         assert submitter is not None
         assert record_end is not None
-        jobs = [Job.of(turn.experiment, KIND) for turn in chosen]
+        # what is run again is not continued where another command, or an older version of a file, has left it
+        scopes = ["" if fresh else json.dumps(user_files(turn.experiment)) for turn in chosen]
+        jobs = [
+            Job.of(turn.experiment, KIND, label=turn.label, scope=scope)
+            for turn, scope in zip(chosen, scopes, strict=True)
+        ]
+        submitter.keep_in(store.folder)
         for place, end in submitter.run(jobs):
             finish(chosen[place], partial(record_end, chosen[place].experiment, end))
 
@@ -217,16 +225,26 @@ def _run_all(
     return [done[place] for place in sorted(done)], failed, reused
 
 
-def _record_end(
-    experiment: Experiment, end: JobEnd, store: Store, name: str, callbacks: Sequence[object], listen: Emit | None
+def record_end(
+    experiment: Experiment,
+    end: JobEnd,
+    store: Store,
+    name: str,
+    callbacks: Sequence[object],
+    listen: Emit | None,
+    complete: Callable[[Bundle], dict[str, Any]] = lambda _bundle: {},
 ) -> Run:
-    """Record the run that a job brought back, pass on its events, and return it; raise TrainingError if it failed."""
+    """Record the run that a job brought back, pass on its events, and return it; raise TrainingError if it failed.
+
+    `complete` may add to the result of the run before it is recorded, and returns metadata to record with it.
+    """
     bundle, error = end
     number = None
     if bundle:
-        facts = origin(experiment) | {"executor": name}
-        number = store.import_run(unpack(bundle), experiment=experiment, facts=facts)
-        listener = Callbacks(listen or _ignore_event, callbacks)
+        run = unpack(bundle)
+        metadata = origin(experiment) | {"executor": name} | complete(run)
+        number = store.import_run(run, experiment=experiment, metadata=metadata)
+        listener = Callbacks(listen or ignore_event, callbacks)
         for event in store.events(number):
             with suppress(StopTraining):  # it has ended already
                 listener(event)
@@ -235,13 +253,13 @@ def _record_end(
     return Run(store, store.find(number), build=load_model, experiment=experiment)
 
 
-def _ignore_event(_event: Event) -> None:
+def ignore_event(_event: Event) -> None:
     """Ignore an event."""
 
 
 def _reusable(experiment: Experiment, known: Mapping[str, ReusableRun], store: Store) -> Run | None:
     """Return a recorded run of an experiment that was made with the same files; None if there is none."""
-    found = known.get(_stored(experiment))
+    found = known.get(stored(experiment))
     if found is None or found.user_files != user_files(experiment):
         return None
     with suppress(StoreError):  # removed since
@@ -251,7 +269,7 @@ def _reusable(experiment: Experiment, known: Mapping[str, ReusableRun], store: S
 
 def _held(run: Run) -> Run:
     """Read what the store has of a run, so that its row stays if the run is removed before the comparison ends."""
-    _ = run.facts
+    _ = run.metadata
     return run
 
 
@@ -283,7 +301,7 @@ def _alone(experiment: Experiment, store: Store, waits: Callable[[], None]) -> I
 
 
 def _claimed_folder(experiment: Experiment, store: Store) -> Path:
-    digest = hashlib.blake2b(_stored(experiment).encode(), digest_size=8).hexdigest()
+    digest = hashlib.blake2b(stored(experiment).encode(), digest_size=8).hexdigest()
     return store.folder / "comparing" / digest
 
 
@@ -305,7 +323,7 @@ def _take(folder: Path) -> Claim | None:
             raise StoreError(f"the run store {short_path(folder)} cannot be written to: {error.strerror}") from None
 
 
-def _stored(experiment: Experiment) -> str:
+def stored(experiment: Experiment) -> str:
     """Return an experiment as the store records it, to compare it with those of recorded runs."""
     return experiment.model_dump_json()
 
@@ -314,14 +332,16 @@ def _require_own_names(planned: Iterable[Experiment]) -> None:
     """Raise an error for settings whose records would be equal, such as two networks of one class."""
     known: dict[str, Experiment] = {}
     for experiment in planned:
-        if known.setdefault(_stored(experiment), experiment) != experiment:
+        if known.setdefault(stored(experiment), experiment) != experiment:
             raise ExperimentError(
                 "two settings of the grid would be recorded under one name, since objects of Python are recorded by "
                 "theirs; give functions or classes with different names"
             )
 
 
-def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Callable[[Any], None]:
+def both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Callable[[Any], None]:
+    """Return a function that calls both, or the first if there is no second."""
+
     def call(value: Any) -> None:
         one(value)
         if other is not None:
@@ -333,9 +353,9 @@ def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Ca
 def _run(
     experiment: Experiment, store: Store, callbacks: Sequence[object], listen: Emit | None, on: Asked | Submitter
 ) -> Run:
-    if experiment.parallel.folds is None:
-        return train(experiment, runs=store.folder, kind=KIND, callbacks=callbacks, listen=listen, progress=False)
     shown: dict[str, Any] = {"callbacks": callbacks, "listen": listen, "progress": False}
+    if experiment.parallel.folds is None:
+        return finished_run(train_and_record(experiment, runs=store.folder, kind=KIND, **shown))
     done: CrossValidation = cross_validate(experiment, runs=store.folder, on=on, **shown)
     return done.run
 
@@ -345,7 +365,7 @@ def _finished(store: Store, submitter: Submitter | None = None) -> dict[str, Reu
 
     They are of this machine, or of the same executor and versions, whose machines are not known before.
     """
-    found, here = {}, measuring_machine({"machine": facts()})
+    found, here = {}, measuring_machine({"machine": collect_metadata()})
 
     def is_comparable(recorded: dict[str, Any]) -> bool:
         then = measuring_machine(recorded)
@@ -355,11 +375,11 @@ def _finished(store: Store, submitter: Submitter | None = None) -> dict[str, Reu
 
     for record in store.records(KIND, CROSSVAL):
         whole = record["status"] == "finished" and not record["result"].get("failed")
-        if whole and not record["problems"] and is_comparable(record["facts"]):
+        if whole and not record["problems"] and is_comparable(record["metadata"]):
             with suppress(ExperimentError):  # a run of another version, which may have had other fields
-                experiment = Experiment(**record["experiment"])
+                experiment = Experiment.recorded(record["experiment"], Origin(f"run {record['id']}"))
                 if not experiment.unrecorded_fields:
-                    found[_stored(experiment)] = ReusableRun(record["id"], record["facts"].get("user_files", {}))
+                    found[stored(experiment)] = ReusableRun(record["id"], record["metadata"].get("user_files", {}))
     return found
 
 
@@ -389,17 +409,13 @@ def split_grid(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment
 def experiments_of(
     base: Experiment, dimensions: dict[str, list[Any]], repeats: int, together: Sequence[Mapping[str, Any]] = ()
 ) -> Iterable[Experiment]:
-    """Yield the experiments of a grid in the order in which they run, each once; `together` as in `compare`.
-
-    A single worker does not average, so settings of `[parallel]` other than its size and its folds are left at their
-    defaults there: one run serves as the baseline of all.
-    """
+    """Yield the experiments of a grid in the order in which they run, each once; `together` as in `compare`."""
     if repeats < 1:
         raise ExperimentError(f"repeats = {repeats}: should be at least 1")
-    for name in (*dimensions, *(name for one in together for name in one)):
+    for name in (*dimensions, *(name for item in together for name in item)):
         if name not in FIELDS:
             raise ExperimentError(f"'{name}' is not an experiment field; {suggest(name, FIELDS)}")
-        if name in dimensions and any(name in one for one in together):
+        if name in dimensions and any(name in item for item in together):
             raise ExperimentError(f"{name} is given twice, in the grid and among settings that change together")
         if not dimensions.get(name, [name]):
             raise ExperimentError(f"{name} = []: give at least one value to compare")
@@ -407,14 +423,22 @@ def experiments_of(
     for repeat in range(repeats):
         for *values, group in product(*dimensions.values(), together or [{}]):
             one = base.replace(**dict(zip(dimensions, values, strict=True)), **group)
-            one = one.replace(seed=one.training.seed + repeat)
-            if one.parallel.workers == 1:
-                kept = {name: getattr(one.parallel, name) for name in FOLD_FIELDS}
-                one = one.replace(parallel=Parallel(**kept))
-            one = resolve_defaults(one)
+            one = without_idle_fields(one.replace(seed=one.training.seed + repeat))
             if one not in seen:  # by equality, which distinguishes Python objects of one name
                 seen.append(one)
                 yield one
+
+
+def without_idle_fields(experiment: Experiment) -> Experiment:
+    """Return the experiment with all defaults filled in, and without settings that have no effect.
+
+    A single worker does not average, so settings of `[parallel]` other than its size and its folds are left at their
+    defaults there: one run serves as the baseline of all.
+    """
+    if experiment.parallel.workers == 1:
+        kept = {name: getattr(experiment.parallel, name) for name in FOLD_FIELDS}
+        experiment = experiment.replace(parallel=Parallel(**kept))
+    return resolve_defaults(experiment)
 
 
 def _as_list(key: str, value: Any) -> Any:
@@ -431,8 +455,8 @@ def _listed(key: str, value: Any) -> bool:
     if not isinstance(value, list | range) or (key in ("data", "data.name") and is_one_part(value)):
         return False
     section, field = FIELDS.get(key, ("training", "seed"))
-    takes_lists = any(isinstance(one, TakesList) for one in SECTIONS[section].model_fields[field].metadata)
-    return not takes_lists or any(isinstance(one, list | tuple) or getattr(one, "ndim", 0) for one in value)
+    takes_lists = any(isinstance(item, TakesList) for item in SECTIONS[section].model_fields[field].metadata)
+    return not takes_lists or any(isinstance(item, list | tuple) or getattr(item, "ndim", 0) for item in value)
 
 
 def drop_repeated(planned: Iterable[Experiment]) -> tuple[list[Experiment], list[str]]:
@@ -463,7 +487,7 @@ def _exchange(experiment: Experiment) -> Any:
         return None
     try:
         strategy = make_strategy(parallel)
-        return exchange_pattern(strategy, parallel.workers, priced=experiment.machine.engine == "virtual")
+        return exchange_pattern(strategy, parallel.workers, with_costs=experiment.machine.is_virtual)
     except TenfoldError:  # reported when it is run
         return None
 

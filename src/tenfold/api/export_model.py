@@ -14,6 +14,7 @@ from tenfold.common.files import replacing
 from tenfold.common.imports import optional_module
 from tenfold.errors import ModelError, StoreError
 from tenfold.runs import Run
+from tenfold.training.flat import flat_dtype
 
 PROGRAM = """\
 import torch
@@ -68,7 +69,7 @@ def export_onnx(run: Run, path: Path) -> str:
 
 def _exported(run: Run) -> tuple[Any, torch.Tensor]:
     """Return the model as a program for a batch of any size, and the two samples that it was traced with."""
-    shape = run.facts["data"]["shape"]
+    shape = run.metadata["data"]["shape"]
     if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
         raise ModelError(
             f"the model of run {run.id} takes several inputs, which are not exported yet; "
@@ -76,7 +77,7 @@ def _exported(run: Run) -> tuple[Any, torch.Tensor]:
         )
     network: nn.Module = run.model
     failure: Exception | None = None
-    for x in (torch.zeros(2, *shape), torch.zeros(2, *shape, dtype=torch.int64)):
+    for x in (torch.zeros(2, *shape, dtype=flat_dtype(network)), torch.zeros(2, *shape, dtype=torch.int64)):
         try:
             with torch.no_grad():
                 network(x)

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenfold.common.catalog import MODELS
+from tenfold.catalog import MODELS
 from tenfold.common.files import read_regular
 from tenfold.common.trust import was_written_here
 from tenfold.errors import ModelError
@@ -13,7 +13,7 @@ from tenfold.experiment.values import LARGEST_PICKLE, PythonObject, UnrecordedOb
 from tenfold.machine.cores import use_threads_that_exist
 from tenfold.runs import Run, Store
 from tenfold.runs.run_filter import filter_runs
-from tenfold.runs.store import MODEL_PICKLE
+from tenfold.runs.store import MODEL_PICKLE, SWEEP
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,10 +43,10 @@ def list_runs(*, runs: str | Path | None = None, filter: str = "") -> list[Run]:
     return filter_runs(listed, filter) if filter else listed
 
 
-def newest_runs(count: int, *, runs: str | Path | None = None, folds: bool = False) -> tuple[list[Run], int]:
-    """Return the newest runs, oldest first, and the number of all runs, with or without folds."""
+def newest_runs(count: int, *, runs: str | Path | None = None, members: bool = False) -> tuple[list[Run], int]:
+    """Return the newest runs, oldest first, and the number of all runs, with or without folds and trials."""
     store = Store(runs, create=False)
-    rows, total = store.newest(count, folds=folds)
+    rows, total = store.newest(count, members=members)
     return [Run(store, row, build=load_model) for row in rows], total
 
 
@@ -57,7 +57,7 @@ def build_model(run: Run) -> "nn.Module":
     from tenfold.data.part import shape_from_record
     from tenfold.models import build
 
-    weights, shapes, model = run.weights, run.facts["data"], run.experiment.model
+    weights, shapes, model = run.weights, run.metadata["data"], run.experiment.model
     make = partial(build, model, shape_from_record(shapes["shape"]), shapes["outputs"])
     if isinstance(model.name, UnrecordedObject) and (file := _model_pickle(run)).exists():
         content = _read_pickle(file)
@@ -95,11 +95,15 @@ def _from_class_in_main(run: Run, model: Any, make: "partial[nn.Module]") -> "nn
     """Return the trained network, made from a class that the running script or notebook defines; None if none fits."""
     from torch import nn
 
-    known = getattr(sys.modules.get("__main__"), model.name.name, None)
-    if not (isinstance(known, type) and issubclass(known, nn.Module) and known.__module__ == "__main__"):
+    network_class = getattr(sys.modules.get("__main__"), model.name.name, None)
+    if not (
+        isinstance(network_class, type)
+        and issubclass(network_class, nn.Module)
+        and network_class.__module__ == "__main__"
+    ):
         return None
     try:
-        network = make.func(model.model_copy(update={"name": PythonObject(known)}), *make.args[1:], seed=0)
+        network = make.func(model.model_copy(update={"name": PythonObject(network_class)}), *make.args[1:], seed=0)
         return _fill(network, run.weights, run).eval()
     except Exception:  # it takes arguments that are not known, or was changed
         return None
@@ -114,6 +118,8 @@ def _fill(network: "nn.Module", weights: dict[str, Any], run: Run, *, assign: bo
 
     floats = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
     problem = ""
+    if run.experiment.training.precision == "fp64":
+        network.double()
     add_scaling(network, scaling_in(weights), change_main_output)
     for name, own in network.state_dict().items():
         kinds = {own.dtype, weights[name].dtype} if name in weights and isinstance(own, torch.Tensor) else set()
@@ -130,8 +136,17 @@ def _fill(network: "nn.Module", weights: dict[str, Any], run: Run, *, assign: bo
 
 def _model_pickle(run: Run) -> Path:
     """Return where the model of a run is kept; that of a fold is in the folder of the cross-validation."""
-    parent = run.facts.get("crossval", {}).get("parent")
+    parent = run.metadata.get("crossval", {}).get("parent")
     return (run.path if parent is None else run.other(parent).path) / MODEL_PICKLE
+
+
+def _trained(run: Run) -> Run:
+    """Return the run whose model is meant: the best trial of a sweep, and any other run itself."""
+    if run.kind != SWEEP:
+        return run
+    from tenfold.reports.results.sweep import Sweep
+
+    return Sweep(run).best_run
 
 
 class _ModelLoader:
@@ -139,19 +154,19 @@ class _ModelLoader:
 
     def __call__(self, run: Run, /) -> "nn.Module":
         use_threads_that_exist()
-        return build_model(run)
+        return build_model(_trained(run))
 
     def predict(self, run: Run, x: Any, /, *, probabilities: bool = False) -> Any:
         from tenfold.api.predict import predict
 
         use_threads_that_exist()
-        return predict(run, x, probabilities=probabilities)
+        return predict(_trained(run), x, probabilities=probabilities)
 
     def evaluate(self, run: Run, data: Any, /, *, part: str | None, metrics: Any, loss: Any) -> dict[str, float]:
         from tenfold.api.predict import evaluate
 
         use_threads_that_exist()
-        return evaluate(run, data, part=part, metrics=metrics, loss=loss).metrics
+        return evaluate(_trained(run), data, part=part, metrics=metrics, loss=loss).metrics
 
     def report(self, run: Run, path: str | Path, /) -> Path:
         from tenfold.reports.pages.run_pages import report

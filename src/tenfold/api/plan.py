@@ -6,25 +6,30 @@ from typing import Any
 
 from tenfold.cluster import Cluster
 from tenfold.cluster.cluster import HERE, cluster_of
-from tenfold.data import FetchProgress, Splits
 from tenfold.engines import require_no_launcher, validate
-from tenfold.engines.choose import resolve_defaults
-from tenfold.engines.prepare import load
-from tenfold.errors import ExperimentError
+from tenfold.engines.prepare import load_task
+from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
-from tenfold.launch.detect import detect_world
-from tenfold.machine import devices
+from tenfold.experiment.section_fields import Precision
+from tenfold.machine import cores, devices
+from tenfold.machine.metadata import has_bf16, instruction_sets
 from tenfold.prediction.calibration import measure_all
+from tenfold.prediction.ledger import Ledger
 from tenfold.prediction.planning import planner
+from tenfold.prediction.planning.costs import Candidate, candidates_here, candidates_on, compare_bf16
 from tenfold.prediction.planning.evidence import find_setting
 from tenfold.prediction.planning.learning_probe import validation_share
-from tenfold.prediction.planning.pricing import Candidate, candidates_here, candidates_on
 from tenfold.prediction.probes import ReportProgress
 from tenfold.prediction.profile import Profile
+from tenfold.prediction.virtual_engine import describe_division
 from tenfold.reports.display import reporter
 from tenfold.reports.results.plan_result import Plan
 from tenfold.training.measures import check_target
+from tenfold.workers.task import Resolved, Task, resolve_defaults
+
+BF16_WORTH = 0.9
+"""The part of its time in fp32 that a step in bf16 may take at most to be worth a try."""
 
 
 @fields_by_name
@@ -36,10 +41,11 @@ def plan(
     max_workers: int | None = None,
     budget: float = planner.BUDGET,
     progress: bool | ReportProgress | None = None,
-    fetching: FetchProgress | None = None,
     **fields: Any,
 ) -> Plan:
-    """Find the workers, threads, batch size and averaging that reach a target soonest, here or on a cluster.
+    """Find the workers, threads, batch size, averaging and precision that reach a target soonest.
+
+    That is on this machine, or on a cluster, where the precision stays as it is.
 
     `target` is a value of the first metric, as in training. `budget` are the seconds for measuring step times and for
     all training runs. Step times and short training runs predict how long each setting takes; trial runs with several
@@ -48,7 +54,7 @@ def plan(
     validation part, the plan holds one out of the training part. `plan.table` has every setting. `progress` is as in
     `forecast`.
     """
-    require_no_launcher("a plan", detect_world())
+    require_no_launcher("a plan")
     base = Experiment.given(experiment, **fields)
     target = base.training.target if target is None else target
     if target is None:
@@ -62,13 +68,21 @@ def plan(
     base = base.replace(target=None, engine="auto", cluster=None, link=None)
     validate(base.replace(workers=1), None)
     hardware = HERE if cluster is None else cluster_of(base.replace(workers=1, cluster=cluster))
-    base, splits, loading = _with_validation(base, fetching)
+    base, task, loading = _with_validation(base)
+    splits = task.splits
     check_target(base.training, splits.classes, target)
     if hardware is not HERE:
         candidates = candidates_on(hardware, base, most_workers=max_workers)
     else:
         gpu = devices.resolve("auto")
-        candidates = candidates_here(base, most_workers=max_workers, gpu=None if gpu.type == "cpu" else str(gpu))
+        precisions, remark = _other_precisions(task, reporter(progress))
+        candidates = candidates_here(
+            base,
+            most_workers=max_workers,
+            gpu=None if gpu.type == "cpu" else str(gpu),
+            precisions=precisions,
+            gpu_precisions=("bf16",) if base.training.precision == "fp32" and devices.supports_bf16(gpu) else (),
+        )
     own = Candidate(resolve_defaults(base.replace(device="cpu") if hardware is not HERE else base))
     found = planner.search(
         candidates,
@@ -80,21 +94,38 @@ def plan(
         loading=loading,
         report=reporter(progress),
     )
-    return Plan(found, planner.best_of(found, target), find_setting(found.assessments, own), target)
+    remarks = [describe_division(task, max(2, cores.budget())), remark] if hardware is HERE else []
+    result = Plan(found, planner.best_of(found, target), find_setting(found.assessments, own), target, remarks)
+    if hardware is HERE and result.chosen.interval is not None:
+        Ledger.note_plan(result.best, len(splits.train), result.predicted_seconds, result.interval)
+    return result
 
 
-def _with_validation(base: Experiment, fetching: FetchProgress | None) -> tuple[Experiment, Splits, float]:
-    """Return the experiment and its data with a validation part, and the seconds for which these were loaded.
+def _other_precisions(task: Task, report: ReportProgress) -> tuple[list[Precision], str]:
+    """Return the precisions worth a try on this CPU beside the experiment's own, and a sentence that says why."""
+    if task.experiment.training.precision != "fp32" or not has_bf16(instruction_sets()):
+        return [], ""
+    try:
+        ratio = compare_bf16(task, report)
+    except TenfoldError as error:
+        return [], f"bf16 was not tried: {error}"
+    if ratio > BF16_WORTH:
+        return [], f"bf16 was not tried: a step takes {ratio:.2f} times as long as in fp32 (one thread)"
+    return ["bf16"], f"bf16 was tried: a step takes {ratio:.2f} of its time in fp32 (one thread)"
+
+
+def _with_validation(base: Experiment) -> tuple[Experiment, Task, float]:
+    """Return the experiment and its task with a validation part, and the seconds for which the data were loaded.
 
     One that has no validation part holds out some training samples.
     """
     began = perf_counter()
-    splits = load(base, "cpu", fetching)
-    if splits.validation is None:
-        base = base.replace(validation_fraction=validation_share(len(splits.train)))
+    task = load_task(Resolved.of(base.replace(workers=1, device="cpu")), 1)
+    if task.splits.validation is None:
+        base = base.replace(validation_fraction=validation_share(len(task.splits.train)))
         began = perf_counter()
-        splits = load(base, "cpu", fetching)
-    return base, splits, perf_counter() - began
+        task = load_task(Resolved.of(base.replace(workers=1, device="cpu")), 1)
+    return base, task, perf_counter() - began
 
 
 def calibrate(

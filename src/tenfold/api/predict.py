@@ -1,4 +1,4 @@
-"""What a run's model predicts for samples: `run.predict(x)` and `run.predict_proba(x)`."""
+"""What a trained model says about samples: `run.predict`, `run.predict_proba` and `run.evaluate`."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tenfold.common.catalog import suggest
+from tenfold.catalog import suggest
 from tenfold.common.part_names import PARTS
 from tenfold.data import SOURCES, Part, Splits, Tensors, loading
 from tenfold.data.columns import TARGET_NAMES, Columns, columns_of, is_frame
@@ -26,7 +26,7 @@ from tenfold.data.part import (
     tree_map,
 )
 from tenfold.data.user_data import as_splits
-from tenfold.data.user_datasets import LabelRules, as_tensor, check_finite, is_array, is_dataset, read_by_loader
+from tenfold.data.user_datasets import ValueRules, as_tensor, check_finite, is_array, is_dataset, read_by_loader
 from tenfold.engines.prepare import load, python_value
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
@@ -35,6 +35,7 @@ from tenfold.models.networks import scaling_in
 from tenfold.runs import Run
 from tenfold.runs.store import FOLD
 from tenfold.training import choose_loss, choose_metrics, evaluation
+from tenfold.training.flat import flat_dtype
 from tenfold.training.measures import output_kind, takes_any_labels
 from tenfold.training.network_call import takes_inputs
 
@@ -45,7 +46,7 @@ def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
     Classes are predicted by their numbers, a single logit as 0 or 1, and numbers as they are; with `probabilities`,
     those of each class or of a 1.
     """
-    training, classes = run.experiment.training, run.facts["data"]["classes"]
+    training, classes = run.experiment.training, run.metadata["data"]["classes"]
     x = _without_targets(run, x)
     outputs = _outputs(run, x if isinstance(x, Part) else inputs_for(run, x))
     kind = output_kind(training, classes, outputs)
@@ -72,7 +73,7 @@ def _without_targets(run: Run, x: Any) -> Any:
 
     A Dataset, also that of a DataLoader, becomes a part; anything else is returned as it is.
     """
-    shape = shape_from_record(run.facts["data"]["shape"])
+    shape = shape_from_record(run.metadata["data"]["shape"])
     if is_loader(x) or is_dataset(x) or (isinstance(x, list) and len(x) > 0 and isinstance(x[0], (tuple, dict))):
         return _as_part(run, x, shape)
     if isinstance(x, (tuple, list)) and len(x) == 2 and is_array(x[1]):
@@ -96,7 +97,12 @@ def _as_part(run: Run, x: Any, shape: Any) -> Part:
     section = run.experiment.data
     given, collate = read_by_loader(x)
     columns = Columns(section.input_columns, section.target_column)
-    read = as_splits({"train": given}, columns=columns, collate=collate or python_value(section.collate, "collate"))
+    read = as_splits(
+        {"train": given},
+        columns=columns,
+        collate=collate or python_value(section.collate, "collate"),
+        rules=ValueRules(dtype=flat_dtype(run.model)),
+    )
     if not have_fitting_shape(run, read.shape, shape):
         raise DataError(
             f"the samples have the shape {describe_shape(read.shape)}; the model of run {run.id} takes samples of "
@@ -107,19 +113,20 @@ def _as_part(run: Run, x: Any, shape: Any) -> Part:
 
 def inputs_for(run: Run, x: Any) -> Any:
     """Return samples x in the form and on the scale that the run's model was trained on."""
-    shape = shape_from_record(run.facts["data"]["shape"])
+    shape = shape_from_record(run.metadata["data"]["shape"])
     if has_several(shape):
         return _several_inputs(run, x, shape)
-    features = run.facts["data"].get("features")
+    features = run.metadata["data"].get("features")
     if features and (is_frame(x) or isinstance(x, dict)):
-        x = KnownData(tuple(features)).inputs(columns_of(x) if is_frame(x) else x, "x")
+        x = KnownData(tuple(features)).inputs(columns_of(x) if is_frame(x) else x, "x", flat_dtype(run.model))
     elif features and not isinstance(x, Tensor) and np.asarray(x).dtype.kind == "O":
         raise DataError(
             f"x is a {type(x).__name__}; the model of run {run.id} was trained on a table, so x should be a DataFrame "
             "or a dict of columns; a single row of a frame is frame.iloc[[0]]"
         )
-    given = as_tensor(x, "x")
-    inputs = _scaled(given, run.facts["data"].get("name"))
+    dtype = flat_dtype(run.model)
+    given = as_tensor(x, "x", dtype)
+    inputs = _scaled(given, run.metadata["data"].get("name"), dtype)
     if lengths_vary(run) and inputs.ndim == len(shape) + 1:
         shape = tuple(inputs.shape[1:])
     if _without_ones(inputs.shape[1:]) != _without_ones(shape) and inputs.shape[1:] != (math.prod(shape),):
@@ -151,18 +158,19 @@ def have_fitting_shape(run: Run, found: Any, recorded: Any) -> bool:
 def _dimensions(shape: Any) -> Any:
     if not has_several(shape):
         return len(shape)
-    return {name: len(one) for name, one in (shape.items() if isinstance(shape, dict) else enumerate(shape))}
+    return {name: len(item) for name, item in (shape.items() if isinstance(shape, dict) else enumerate(shape))}
 
 
 def _several_inputs(run: Run, x: Any, shape: Any) -> Any:
     """Return the inputs of a model that takes several, as a tuple or a dict of tensors."""
-    inputs = as_inputs(tree_map(lambda one: as_tensor(one, "an input in x"), x))
+    dtype = flat_dtype(run.model)
+    inputs = as_inputs(tree_map(lambda one: as_tensor(one, "an input in x", dtype), x), dtype)
     inputs, shape = _needed_inputs(run, inputs, shape)
     lengths = {len(leaf) for leaf in tree_leaves(inputs)}
-    found = tree_map(lambda one: tuple(one.shape[1:]), inputs)
-    if not have_fitting_shape(run, found, shape) or len(lengths) != 1:
+    shapes = tree_map(lambda one: tuple(one.shape[1:]), inputs)
+    if not have_fitting_shape(run, shapes, shape) or len(lengths) != 1:
         raise DataError(
-            f"x holds inputs of shape {describe_shape(found)} for {', '.join(map(str, sorted(lengths)))} samples; the "
+            f"x holds inputs of shape {describe_shape(shapes)} for {', '.join(map(str, sorted(lengths)))} samples; the "
             f"model of run {run.id} takes {describe_shape(shape)}, in the same form as in training"
         )
     return inputs
@@ -175,8 +183,8 @@ def _needed_inputs(run: Run, inputs: Any, shape: Any) -> tuple[Any, Any]:
     it computes its loss in training.
     """
     if isinstance(shape, dict) and isinstance(inputs, dict):
-        inputs = {name: one for name, one in inputs.items() if name in shape or name not in TARGET_NAMES}
-        needed: Any = {name: one for name, one in shape.items() if name in inputs}
+        inputs = {name: item for name, item in inputs.items() if name in shape or name not in TARGET_NAMES}
+        needed: Any = {name: item for name, item in shape.items() if name in inputs}
     elif isinstance(shape, tuple) and not isinstance(inputs, dict):
         inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
         needed = shape[: len(inputs)]
@@ -186,12 +194,12 @@ def _needed_inputs(run: Run, inputs: Any, shape: Any) -> tuple[Any, Any]:
     return inputs, needed if is_shorter and takes_inputs(run.model, needed) else shape
 
 
-def _scaled(given: Tensor, name: str | None) -> Tensor:
+def _scaled(given: Tensor, name: str | None, dtype: torch.dtype) -> Tensor:
     """Return inputs on the scale of training; whole numbers for built-in data are pixels as the files hold them."""
     scale = SOURCES[name].scale if name is not None and name in SOURCES else None
     if scale is not None and (not given.is_floating_point() or bool((given == given.round()).all())):
-        return scale(given)
-    return as_input(given)
+        return scale(given).to(dtype)
+    return as_input(given, dtype)
 
 
 def _outputs(run: Run, inputs: Any) -> Tensor:
@@ -236,14 +244,14 @@ def evaluate(
     changes = {"metrics": metrics, "loss": loss}
     experiment = run.experiment.replace(**{name: value for name, value in changes.items() if value is not None})
     _check_measures(run, experiment)
-    splits = (
-        _own_data(run, experiment, part) if data is None else _read_as_recorded(experiment, run.facts["data"], data)
-    )
+    splits = _own_data(run, experiment, part) if data is None else _read_as_recorded(run, experiment, data)
     name, chosen = _choose(splits, part, own=data is None)
     _check_fit(run, splits)
-    training, classes = experiment.training, run.facts["data"]["classes"]
-    unit = run.facts["data"].get("loss_unit")
-    loss_of_run = choose_loss(training, classes, None if unit is None else torch.tensor(unit))
+    training, classes = experiment.training, run.metadata["data"]["classes"]
+    unit = run.metadata["data"].get("loss_unit")
+    loss_of_run = choose_loss(
+        training, classes, None if unit is None else torch.tensor(unit, dtype=flat_dtype(run.model))
+    )
     measures = loss_of_run, choose_metrics(training, classes)
     return Evaluation(
         metrics=evaluation.evaluate(run.model, chosen, *measures, precision=training.precision),
@@ -257,25 +265,26 @@ def _own_data(run: Run, experiment: Experiment, part: str | None) -> Splits:
         raise DataError(f"run {run.id} was given its data as Python objects; pass them: run.evaluate(data=...)")
     if run.kind == FOLD and part in ("train", "validation"):
         raise DataError(f"run {run.id} is a fold; `tenfold show {run.id}` has its metrics on its {part} part")
-    return load(experiment, "cpu")
+    return load(experiment, flat_dtype(run.model))
 
 
-def _read_as_recorded(experiment: Experiment, facts: dict[str, Any], given: Any) -> Splits:
+def _read_as_recorded(run: Run, experiment: Experiment, given: Any) -> Splits:
     """Read other data in the way in which the data of a run were read, and in the parts that they come in.
 
-    The columns and the collate function are those of its experiment, categories and classes those of its facts.
+    The columns and the collate function are those of its experiment, categories and classes those of its metadata.
     """
-    section, known = experiment.data, KnownData.of(facts)
+    section, metadata = experiment.data, run.metadata["data"]
+    trained_on = KnownData.of(metadata)
     given, collate = read_by_loader(given)
     is_folder = isinstance(given, str) and Path(given).expanduser().is_dir()
-    are_images = is_folder and known is not None and not known.features
+    are_images = is_folder and trained_on is not None and not trained_on.features
     return loading.read(
         given,
         section.options if are_images else None,
         columns=Columns(section.input_columns, section.target_column),
         collate=collate or python_value(section.collate, "collate"),
-        known=known,
-        rules=LabelRules(facts["classes"], takes_any_labels(experiment.training)),
+        known=trained_on,
+        rules=ValueRules(metadata["classes"], takes_any_labels(experiment.training), flat_dtype(run.model)),
     )
 
 
@@ -288,18 +297,18 @@ def _check_measures(run: Run, experiment: Experiment) -> None:
 
 def _choose(splits: Splits, part: str | None, *, own: bool) -> tuple[str, Part]:
     """Return the chosen part and its name; by default test, or all samples of other data without parts."""
-    found = splits.parts
+    parts = splits.parts
     if part is None:
-        part = "test" if "test" in found else "validation" if own and "validation" in found else "train"
-    if not own and list(found) == ["train"] == [part]:
-        return "all", found["train"]
-    if part not in found:
-        raise DataError(f"the data have no {part} part; they have {', '.join(found)}")
-    return part, found[part]
+        part = "test" if "test" in parts else "validation" if own and "validation" in parts else "train"
+    if not own and list(parts) == ["train"] == [part]:
+        return "all", parts["train"]
+    if part not in parts:
+        raise DataError(f"the data have no {part} part; they have {', '.join(parts)}")
+    return part, parts[part]
 
 
 def _check_fit(run: Run, splits: Splits) -> None:
-    expected = run.facts["data"]
+    expected = run.metadata["data"]
     shape = shape_from_record(expected["shape"])
     if not have_fitting_shape(run, splits.shape, shape):
         raise DataError(

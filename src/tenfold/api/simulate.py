@@ -13,27 +13,30 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tenfold.api.compare import experiments_of, split_grid
-from tenfold.api.train import train
-from tenfold.common.metric_table import main_metric
+from tenfold.api.cross_validate import cross_validate
+from tenfold.api.open_run import open_run
+from tenfold.api.train import finished_run, train_and_record, warn
+from tenfold.common.metric_traits import main_metric
 from tenfold.crossval.crossval_run import predict_fold_times
-from tenfold.data import FetchProgress, Splits
-from tenfold.engines import require_no_launcher
-from tenfold.engines.choose import resolve_defaults
+from tenfold.data import Splits
+from tenfold.engines import Resolved, require_no_launcher
 from tenfold.engines.prepare import prepare
+from tenfold.engines.recording import RecordedRun, record_work
 from tenfold.errors import TenfoldError
 from tenfold.experiment import FOLD_FIELDS, Data, Experiment, Parallel
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields, Grid
-from tenfold.launch.detect import detect_world
 from tenfold.prediction.calibration import silent
 from tenfold.prediction.probes import ReportProgress
+from tenfold.prediction.script_simulation import Say, Script
 from tenfold.prediction.task_prediction import predict_task
+from tenfold.prediction.whatif import USUAL_LINKS, WhatIf, check_links, replay_changed
 from tenfold.reports.display import reporter
 from tenfold.reports.formatting import duration, metric_value, plural, ratio
 from tenfold.reports.related_runs import find_single_worker
 from tenfold.reports.results.forecast_result import Forecast, Twin
-from tenfold.runs import Emit, Run
-from tenfold.runs.store import absolute
+from tenfold.runs import Emit, Run, Stopwatch, Store
+from tenfold.runs.store import SCRIPT, absolute, one_invocation
 from tenfold.workers.task import Task
 
 
@@ -46,7 +49,6 @@ def simulate(
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     progress: bool | None = None,
-    fetching: FetchProgress | None = None,
     **fields: Unpack[Fields],
 ) -> Run:
     """Train as a virtual cluster would, and predict how long that takes there.
@@ -55,30 +57,57 @@ def simulate(
     `cluster` is a `Cluster`, a table, a file or "here", the processes of this machine; without one, nodes are joined by
     `link`. `run.result["baseline_seconds"]` is the predicted time of one worker there, and `run.result["speedup"]` the
     speedup over it; both are left out where the run stopped early or reached a target, because nobody knows when one
-    worker would have done so.
+    worker would have done so. Where `folds` is set, the run is a cross-validation: its folds are trained on this
+    machine, and the time is that of all of them on the cluster.
     """
     experiment = Experiment.given(experiment, **fields).replace(engine="virtual")
-    run = train(
-        experiment,
-        runs=runs,
-        callbacks=callbacks,
-        log=log,
-        listen=listen,
-        progress=progress,
-        fetching=fetching,
-        kind="simulate",
-    )
-    _record_baseline(experiment, run)
+    shown: dict[str, Any] = {"log": log, "listen": listen, "progress": progress}
+    loaded = LoadedData()
+    if experiment.parallel.folds is not None:
+        run: Run = cross_validate(experiment, runs=runs, callbacks=callbacks, **shown).run
+        _record_baseline(experiment, run, loaded)
+        return run
+    recorded = train_and_record(experiment, runs=runs, callbacks=callbacks, **shown, kind="simulate")
+    run = finished_run(recorded)
+    if recorded.splits is not None:
+        loaded.add(recorded.experiment, recorded.splits)
+    _record_baseline(experiment, run, loaded)
     return run
 
 
-def _record_baseline(experiment: Experiment, run: Run) -> None:
+def simulate_script(
+    script: str | Path,
+    *arguments: str,
+    only_time: bool = False,
+    runs: str | Path | None = None,
+    say: Say = lambda _, line: print(line),
+    listen: Emit = warn,
+    **fields: Unpack[Fields],
+) -> Run:
+    """Run a script of torch.distributed on a virtual cluster, and predict how long it takes there.
+
+    The script needs no change: each of `workers` ranks is a process of it, started as torchrun would, and whatever
+    backend it names, its process groups move real tensors and virtual time. Of the fields, `workers`, `link` or
+    `cluster`, `threads` and `seed` (of stragglers) apply. With `only_time` the ranks end after a few dozen optimizer
+    steps, and the rest is extrapolated. `say(rank, line)` gets what the ranks print.
+    """
+    require_no_launcher("a simulation")
+    program = Script.of(Path(script), arguments, only_time=only_time, **fields)
+    stopwatch, store = Stopwatch(), Store(runs)
+    number = store.create(program.experiment, kind=SCRIPT, metadata=program.metadata())
+    outcome = record_work(
+        lambda emit: program.run(stopwatch, emit, say), store, number, stopwatch, listen, can_resume=False
+    )
+    return finished_run(RecordedRun.finished(store, number, outcome, program.experiment))
+
+
+def _record_baseline(experiment: Experiment, run: Run, loaded: "LoadedData") -> None:
     """Store the predicted time of one worker with a run, and the speedup, where that time can be predicted.
 
     Errors are ignored: the run is trained and recorded by now, and complete without a speedup.
     """
     with suppress(TenfoldError):
-        if (baseline := simulation_baseline(experiment, run)) is not None:
+        if (baseline := simulation_baseline(experiment, run, loaded)) is not None:
             baseline.record(run)
 
 
@@ -110,7 +139,7 @@ class SimulationBaseline:
         )
 
 
-def simulation_baseline(experiment: Experiment, run: Run) -> SimulationBaseline | None:
+def simulation_baseline(experiment: Experiment, run: Run, loaded: "LoadedData") -> SimulationBaseline | None:
     """Return what a simulated run of an experiment is compared with; None where there is nothing to compare it with.
 
     One worker is its own baseline. A run that stopped before its last step, or reached its target, took less training
@@ -120,7 +149,7 @@ def simulation_baseline(experiment: Experiment, run: Run) -> SimulationBaseline 
         return None
     if run.result.get("stopped_early") or run.seconds_to_target is not None:
         return None
-    seconds = forecast(_alone(experiment), progress=False).forecasts[0].prediction.seconds
+    seconds = forecast_grid(_alone(experiment), {}, loaded).forecasts[0].prediction.seconds
     return SimulationBaseline(seconds, seconds / run.seconds)
 
 
@@ -139,15 +168,17 @@ def _alone(experiment: Experiment) -> Experiment:
 
 def accuracy_warning(experiment: Experiment, run: Run) -> str:
     """Return a sentence on accuracy that a simulated run lost, or may have lost; "" if there is no reason for one."""
-    if experiment.parallel.workers == 1:
+    if experiment.parallel.workers == 1 or experiment.parallel.folds is not None:
         return ""
-    return _warning(run, resolve_defaults(_alone(experiment)).training.samples_per_step)
+    if experiment.training.optimizer_traits.steps_with_all_workers:
+        return ""
+    return _warning(run, Resolved.of(_alone(experiment)).experiment.training.samples_per_step)
 
 
 def _warning(run: Run, batch: int) -> str:
     """Return how much accuracy was lost compared with a recorded run of one worker, or that steps were very few."""
     steps = run.result.get("steps") or 0
-    alone = math.ceil(run.facts["data"]["train"] / batch) * run.result.get("epochs", 0)
+    alone = math.ceil(run.metadata["data"]["train"] / batch) * run.result.get("epochs", 0)
     few = f"each replica took {plural(steps, 'step')}, one worker alone would take {alone:,}"
     cure = "train more epochs, or use fewer workers or a smaller batch size"
     found, name = find_single_worker(run), main_metric(run.metrics)
@@ -175,7 +206,7 @@ def forecast(
     Where `folds` is set, the time is that of the whole cross-validation. `progress` shows what is measured on this
     machine: True anywhere, False nowhere, None where a person looks, or a function that is called with each line.
     """
-    require_no_launcher("a forecast", detect_world())
+    require_no_launcher("a forecast")
     base, dimensions = split_grid(Experiment.given(experiment, engine="virtual"), dict(settings))
     return forecast_grid(base, dimensions, LoadedData(), reporter(progress))
 
@@ -184,16 +215,19 @@ class LoadedData:
     """The data of experiments that are predicted one after another; what several have in common is loaded once."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[Data, str, Splits]] = []
+        self._loaded: list[tuple[Data, Splits]] = []
 
     def task_of(self, experiment: Experiment) -> Task:
         """Return the task of an experiment."""
-        device = experiment.machine.device
-        known = next((splits for data, on, splits in self._known if data == experiment.data and on == device), None)
-        task = prepare(experiment, splits=known)
-        if known is None:
-            self._known.append((experiment.data, device, task.splits))
+        splits = next((splits for data, splits in self._loaded if data == experiment.data), None)
+        task = prepare(Resolved.of(experiment), splits=splits)
+        if splits is None:
+            self.add(experiment, task.splits)
         return task
+
+    def add(self, experiment: Experiment, splits: Splits) -> None:
+        """Keep the data of an experiment."""
+        self._loaded.append((experiment.data, splits))
 
 
 def forecast_grid(
@@ -210,6 +244,7 @@ def forecast_grid(
 
 
 @fields_by_name
+@one_invocation()
 def twin(
     experiment: Experiment | None = None,
     *,
@@ -221,18 +256,29 @@ def twin(
 
     `watch` is called with the name of each run before it begins, and returns the listener of its events.
     """
-    require_no_launcher("a twin", detect_world())
+    require_no_launcher("a twin")
     runs = absolute(runs)  # before the user's own code can change the current folder
     real = Experiment.given(experiment, **fields)
-    if real.machine.engine == "virtual":
+    if real.machine.is_virtual:
         real = real.replace(engine="auto", cluster=None, link=None)
     virtual = real.replace(engine="virtual", cluster="here")
-    predict_task(prepare(resolve_defaults(virtual)))  # measures what it needs before either of the two runs
+    predict_task(prepare(Resolved.of(virtual)))  # measures what it needs before either of the two runs
     done = {
-        name: train(one, runs=runs, kind="twin", listen=watch(name) if watch else None)
-        for name, one in {"real": real, "virtual": virtual}.items()
+        name: finished_run(train_and_record(item, runs=runs, kind="twin", listen=watch(name) if watch else None))
+        for name, item in {"real": real, "virtual": virtual}.items()
     }
     return Twin(done["real"], done["virtual"], difference(done["real"].weights, done["virtual"].weights))
+
+
+def whatif(
+    run: str | int | Run = "last", *, runs: str | Path | None = None, links: Sequence[str] = USUAL_LINKS
+) -> WhatIf:
+    """Predict how long a recorded run would have taken with one thing changed, by replaying the steps it recorded.
+
+    `links` are links between nodes that it could have had in place of shared memory.
+    """
+    check_links(links)
+    return replay_changed(run if isinstance(run, Run) else open_run(run, runs=runs), links)
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> float:

@@ -1,28 +1,36 @@
 """`tenfold.train`: train a model and record the run."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from tenfold import crossval
 from tenfold.api.open_run import load_model
+from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.common.files import sweep
 from tenfold.common.imports import warn_user
 from tenfold.common.trust import remember_named
-from tenfold.data import FetchProgress
-from tenfold.engines import RecordedRun, resolve
-from tenfold.engines.choose import resolve_defaults
+from tenfold.data import Splits
+from tenfold.engines import RecordedRun, Resolved, require_no_launcher, resolve
 from tenfold.engines.prepare import check_same_data, prepare, user_modules
-from tenfold.errors import StoreError
+from tenfold.errors import StopTraining, StoreError
+from tenfold.executors.folds import check_jobs, train_on
+from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named, follow_jobs, recorded_executor
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
+from tenfold.prediction.ledger import Ledger
 from tenfold.reports.display import follow
 from tenfold.reports.loggers import make_loggers
 from tenfold.reports.progress import FoldProgress, RunProgress
 from tenfold.runs import Emit, Event, Note, Run, Stopwatch, Store, Warned, WorkerDropped
 from tenfold.runs.callbacks import Callbacks, as_list
-from tenfold.runs.store import CROSSVAL, FOLD, absolute
+from tenfold.runs.store import CROSSVAL, FOLD, MEMBERS, SCRIPT, SWEEP, absolute
+
+KIND = "train"
+"""The kind of run that the store records."""
 
 
 @fields_by_name
@@ -34,8 +42,7 @@ def train(
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
     progress: bool | None = None,
-    fetching: FetchProgress | None = None,
-    kind: str = "train",
+    on: Asked | Submitter = LOCAL,
     **fields: Unpack[Fields],
 ) -> Run:
     """Train a model and record the run.
@@ -44,23 +51,76 @@ def train(
     fields next to an experiment change it. `runs` is the folder of the run store ($TENFOLD_RUNS, else "runs").
     `callbacks` are objects with methods such as `on_epoch_end(event)` (see `tenfold.Callback`), which may stop the
     training by raising `tenfold.StopTraining`; `log`, "tensorboard" or "mlflow" or both, also writes the run's numbers
-    there. `listen` is called with every event, `fetching` with the progress of a download. `progress` shows the epochs;
-    by default on a terminal and in a notebook, but not in logs. `kind` is the kind of run that the store records.
+    there. `listen` is called with every event. `progress` shows the epochs;
+    by default on a terminal and in a notebook, but not in logs.
 
     Under torchrun, mpirun or srun all ranks call it, and each is a worker. Rank 0 records; the others get the same
-    result and weights, but cannot read events from the store.
+    result and weights, but cannot read events from the store. With `on="ray"` each worker is an actor of Ray, on
+    this machine or a cluster; callbacks get the events, and cannot stop the training.
     """
-    stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
     experiment = Experiment.given(experiment, **fields)
+    submitter = executor_named(on)
+    if submitter is not None:
+        return _train_elsewhere(experiment, submitter, absolute(runs), callbacks, log, listen, progress)
+    return finished_run(
+        train_and_record(
+            experiment,
+            runs=runs,
+            callbacks=callbacks,
+            log=log,
+            listen=listen,
+            progress=progress,
+        )
+    )
+
+
+def _train_elsewhere(
+    experiment: Experiment,
+    submitter: Submitter,
+    runs: Path,
+    callbacks: Sequence[object],
+    log: str | Sequence[str] | None,
+    listen: Emit | None,
+    progress: bool | None,
+) -> Run:
+    """Train with the ranks that an executor starts, which record the run."""
+    require_no_launcher("a training on an executor")
+    with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
+        listener = Callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
+
+        def hear(event: Event) -> None:
+            with suppress(StopTraining):
+                listener(event)
+
+        follow_jobs(submitter, hear, Stopwatch())
+        number = submitter.train(experiment, KIND, runs, hear)
+    store = Store(runs)
+    return Run(store, store.find(number), build=load_model, experiment=experiment)
+
+
+def train_and_record(
+    experiment: Experiment,
+    *,
+    runs: str | Path | None,
+    kind: str = KIND,
+    callbacks: Sequence[object] = (),
+    log: str | Sequence[str] | None = None,
+    listen: Emit | None = None,
+    progress: bool | None = None,
+) -> RecordedRun:
+    """Train as `train` does, record a run of a kind, and return what was recorded, with the data."""
+    stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
     with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
         listener = shown
         if callbacks != () or log is not None or listen is not None:  # each may ask to stop
             listener = Callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
         resolved = resolve(experiment, noting(listener, stopwatch))
-        recorded = resolved.engine.train(
-            resolved.experiment, runs=runs, kind=kind, stopwatch=stopwatch, listen=listener, fetching=fetching
+        recorded: RecordedRun = resolved.engine.train(
+            resolved, runs=runs, kind=kind, stopwatch=stopwatch, listen=listener
         )
-    return finished_run(recorded)
+    if resolved.engine.predictable:
+        Ledger.score(finished_run(recorded))
+    return recorded
 
 
 def noting(listen: Emit, stopwatch: Stopwatch) -> Callable[[str], None]:
@@ -93,6 +153,7 @@ def resume(
     runs: str | Path | None = None,
     force: bool = False,
     trust: bool = False,
+    on: Asked | Submitter | None = None,
     callbacks: Sequence[object] = (),
     log: str | Sequence[str] | None = None,
     listen: Emit | None = None,
@@ -112,14 +173,15 @@ def resume(
     the run was given as Python objects (model, data, loss, metrics, groups, collate, optimizer, schedule) has to be
     given again, and so has everything that the run names by import paths which your own commands have not named before,
     unless `trust` is set: importing runs code. `force` takes over the run even if another process seems to work on it;
-    if that process is still alive, it stops before its next write.
+    if that process is still alive, it stops before its next write. The folds of a cross-validation and the trials of a
+    sweep go where `on` says, by default to the same executor as before, if it has a name; jobs still under way there
+    are waited for.
     """
     given = {"model": model, "data": data, "loss": loss, "metrics": metrics, "groups": groups}
     given |= {"collate": collate, "optimizer": optimizer, "schedule": schedule}
     store = run.store if isinstance(run, Run) else Store(runs, create=False)
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
-    callbacks = [*as_list(callbacks), *make_loggers(log, store.folder)]
     _check_resumable(store, record)
     again = {field: value for field, value in given.items() if value is not None}
     trust = trust or (isinstance(run, Run) and run.is_trusted)
@@ -128,48 +190,81 @@ def resume(
     _check_given(experiment, number)
     remember_named(Experiment(**again).import_paths)
     _warn_of_changes(experiment, record)
+    if record["kind"] == SWEEP:
+        from tenfold.api.sweep import continue_sweep
+
+        about: dict[str, Any] = {"callbacks": callbacks, "log": log, "listen": listen, "progress": progress}
+        return continue_sweep(store, record, experiment, on=on, force=force, **about).run
     folded = record["kind"] == CROSSVAL
     with follow(lambda: FoldProgress() if folded else RunProgress(experiment), progress, listen, warn) as shown:
-        listener = Callbacks(shown, callbacks)
+        listener = Callbacks(shown, [*as_list(callbacks), *make_loggers(log, store.folder)])
         if folded:
-            return _resume_folds(store, record, experiment, listener, force=force)
+            submitter = executor_named(on or recorded_executor(record["metadata"]))
+            return _resume_folds(store, record, experiment, listener, submitter, force=force)
         resolved = resolve(experiment, noting(listener, Stopwatch()))
-        recorded = resolved.engine.resume(resolved.experiment, store, record, listener, force=force)
+        recorded = resolved.engine.resume(resolved, store, record, listener, force=force)
     return finished_run(recorded)
 
 
-def _resume_folds(store: Store, record: dict[str, Any], experiment: Experiment, listen: Emit, *, force: bool) -> Run:
-    experiment = resolve_defaults(experiment)
-    crossval.check_folds(experiment)
-    crossval.start_processes_early(experiment)
-    number, facts = record["id"], record["facts"]
-    with crossval.shared_data(prepare(experiment)) as task:
+def _resume_folds(
+    store: Store,
+    record: dict[str, Any],
+    experiment: Experiment,
+    listen: Emit,
+    submitter: Submitter | None,
+    *,
+    force: bool,
+) -> Run:
+    resolved = Resolved.of(crossval.trained_here(experiment))
+    crossval.check_folds(resolved.experiment)
+    if submitter is None:
+        crossval.start_processes_early(resolved.experiment)
+    else:
+        check_jobs(resolved.experiment)
+    number, metadata = record["id"], record["metadata"]
+    with crossval.shared_data(resolved) as task:
         check_same_data(record, task)
         splits = crossval.make_fold_splits(task)
         stopwatch = Stopwatch(store.claim_and_restart(number, epoch=1, force=force))  # the events so far stay
         sweep(store.path(number, record["title"]))
-        outcome = crossval.CrossValidationRun(task, splits, store, number, facts, stopwatch, listen).record()
+        prediction = predict_folds(experiment, task.splits)
+        recorded = crossval.CrossValidationRun(task, splits, store, number, metadata, stopwatch, listen, prediction)
+        if submitter is not None:
+            follow_jobs(submitter, listen, stopwatch)
+            recorded.train_folds = partial(train_on, submitter)
+        outcome = recorded.record()
     return finished_run(RecordedRun.finished(store, number, outcome, experiment))
+
+
+def predict_folds(experiment: Experiment, splits: Splits) -> TimePrediction | None:
+    """Return the predicted time of all folds on the experiment's virtual cluster; None where it has none."""
+    if not experiment.machine.is_virtual:
+        return None
+    from tenfold.prediction.task_prediction import predict_task
+
+    return crossval.predict_fold_times(prepare(Resolved.of(experiment), splits=splits), predict_task)
 
 
 def _check_resumable(store: Store, record: dict[str, Any]) -> None:
     """Raise StoreError for a run that is damaged, finished, or a fold of another."""
     number = record["id"]
-    if not record["experiment"] or "data" not in record["facts"]:
+    if record["kind"] == SCRIPT:
+        raise StoreError(f"run {number} simulates a script, which cannot be resumed; simulate it again")
+    if not record["experiment"] or "data" not in record["metadata"]:
         raise StoreError(f"run {number} cannot be resumed: {'; '.join(record['problems'])}")
     if record["status"] == "finished" and not record["result"].get("failed"):
         unfinished = [run for run in store.runs() if run["status"] in ("interrupted", "failed")]
-        open_ones = [str(one["id"]) for one in unfinished if one["kind"] != FOLD]
+        open_ones = [str(item["id"]) for item in unfinished if item["kind"] not in MEMBERS]
         others = f"; runs that did not finish: {', '.join(open_ones)}" if open_ones else ""
         raise StoreError(f"run {number} is finished; there is nothing to resume{others}")
     if record["kind"] == FOLD:
-        parent = record["facts"]["crossval"]["parent"]
+        parent = record["metadata"]["crossval"]["parent"]
         raise StoreError(f"run {number} is a fold of run {parent}; `tenfold resume {parent}` resumes all of its folds")
 
 
 def _warn_of_changes(experiment: Experiment, record: dict[str, Any]) -> None:
     """Warn if a module that the experiment names has changed; data that have changed are refused later."""
-    before = record["facts"].get("user_files", {})
+    before = record["metadata"].get("user_files", {})
     for name, digest in user_modules(experiment).items():
         if before.get(name, digest) != digest:
             warn_user(

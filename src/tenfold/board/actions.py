@@ -69,7 +69,7 @@ class Actions:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, start_new_session=True
             )
-        self._started = [one for one in self._started if one.poll() is None] + [process]
+        self._started = [item for item in self._started if item.poll() is None] + [process]
         until = time.monotonic() + RESUME_SECONDS
         while process.poll() is None and time.monotonic() < until:
             if self.store.find(number)["status"] == "running":
@@ -105,7 +105,7 @@ class Actions:
         """Remove a run and its folds; their folders go to the trash."""
         if given.get("confirmed") is not True:
             raise StoreError("removing a run has to be confirmed")
-        places = [remove_run(self.store, one) for one in to_remove(self.store, self.store.find(number))]
+        places = [remove_run(self.store, item) for item in to_remove(self.store, self.store.find(number))]
         return f"removed; its folder is in {places[-1].parent.name}/{places[-1].name}"
 
 

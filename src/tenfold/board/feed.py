@@ -1,10 +1,11 @@
-"""What is new on the console of a run: complete lines, and the line that is being written."""
+"""What a page of the board is sent while it is open: new rows, points and lines of the console."""
 
 import asyncio
 import os
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from tenfold.board.pages import Pages, RunList, Watch, progress_of
 from tenfold.common.files import json_text, open_regular
 from tenfold.errors import TenfoldError
+from tenfold.executors.under_way import JobUnderWay, jobs_under_way
 from tenfold.runs.console import FILE, LIMIT
 from tenfold.runs.store import Follower
 
@@ -52,6 +54,7 @@ def console_since(folder: Path, before: ConsolePosition | None) -> tuple[dict[st
 
 
 TICK_SECONDS = 0.5
+JOBS_SECONDS = 2.0
 KEEP_ALIVE_TICKS = 20
 MOST_FOLLOWED = 64
 INSTANCE = secrets.token_hex(4)
@@ -71,6 +74,8 @@ class Position:
     """How much of each run's console the page has."""
     only: int | None = None
     """The only run whose row the page shows; None for all."""
+    jobs: list[JobUnderWay] | None = None
+    """The jobs under way that the page shows; None before it has heard of any."""
 
     @classmethod
     def read(
@@ -113,6 +118,8 @@ class Feed:
         self.watch = watch
         self.pages = pages
         self.follower = follower
+        self._jobs: tuple[float, list[JobUnderWay]] = (-JOBS_SECONDS, [])
+        """When they were looked up, and the jobs under way."""
         self.stopping: Callable[[], bool] = lambda: False
         """Whether the server is about to end, which waits for its pages."""
 
@@ -133,7 +140,7 @@ class Feed:
 
     def news(self, position: Position) -> dict[str, Any]:
         """Return what is new after a position, and move the position there."""
-        found: dict[str, Any] = {}
+        answer: dict[str, Any] = {}
         self.runs.update()
         if position.version is not None:
             listed = self.runs.since(position.version)
@@ -141,7 +148,16 @@ class Feed:
                 position.version = listed["version"]
                 rows = [row for row in listed["rows"] if position.only in (None, row["id"])]
                 if rows or listed["gone"] or position.only is None:
-                    found["list"] = {"rows": rows, "gone": listed["gone"], "version": f"{INSTANCE}:{listed['version']}"}
+                    answer["list"] = {
+                        "rows": rows,
+                        "gone": listed["gone"],
+                        "version": f"{INSTANCE}:{listed['version']}",
+                    }
+        if position.version is not None and position.only is None:
+            jobs = self.jobs()
+            if jobs != position.jobs:
+                position.jobs = jobs
+                answer["jobs"] = [asdict(job) for job in jobs]
         runs = {}
         for run in position.runs:
             try:
@@ -151,36 +167,44 @@ class Feed:
             if news:
                 runs[run] = news
         if runs:
-            found["runs"] = runs
-        return found
+            answer["runs"] = runs
+        return answer
+
+    def jobs(self) -> list[JobUnderWay]:
+        """Return the jobs of executors that are under way, looked up every few seconds."""
+        looked, jobs = self._jobs
+        if time.monotonic() - looked > JOBS_SECONDS:
+            jobs = jobs_under_way(self.runs.store.folder)
+            self._jobs = (time.monotonic(), jobs)
+        return jobs
 
     def _run_news(self, number: int, position: Position) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        answer: dict[str, Any] = {}
         with self.watch.measurements(number) as watched:
             new = watched.since(position.runs[number])
             position.runs[number] = watched.position
         if new is not None:
-            found |= new
+            answer |= new
         run = self.watch.open(number)
         now = (run.status, len(self.follower.stages(number)))
         before = position.shown.get(number)
         if run.status == "running":
             progress = progress_of(run, self.follower)
             if new is not None or before is None:
-                found["progress"] = progress
+                answer["progress"] = progress
         if now != before and (before is not None or run.status == "running"):
-            found["status"] = run.status
+            answer["status"] = run.status
             if position.with_parts:
                 several = len(position.runs) > 1
                 numbers = list(position.runs)
-                found["parts"] = self.pages.comparison_parts(numbers) if several else self.pages.run_parts(number)
+                answer["parts"] = self.pages.comparison_parts(numbers) if several else self.pages.run_parts(number)
         position.shown[number] = now
         was_running = "running" in (run.status, before[0] if before else "") or number in position.console
         if position.with_parts and len(position.runs) == 1 and was_running:
             printed, position.console[number] = console_since(run.path, position.console.get(number))
             if printed is not None:
-                found["console"] = printed
-        return found
+                answer["console"] = printed
+        return answer
 
 
 def json_line(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the board knows of single runs: their measurements, read as they are recorded and kept for the next request."""
+"""Fills the templates of the board: the list of runs, single runs, comparisons, and plots."""
 
 import hashlib
 import json
@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenfold.api.open_run import load_model
+from tenfold.board.race import Race, Scaling, race_content
 from tenfold.common.files import short_path
-from tenfold.common.metric_table import loss_last
+from tenfold.common.metric_traits import loss_last
 from tenfold.errors import StoreError
 from tenfold.experiment import FIELDS, Experiment
+from tenfold.prediction.ledger import Ledger
+from tenfold.reports.clocks import ledger_note
 from tenfold.reports.curves import Curves, Lanes
 from tenfold.reports.formatting import field_value
 from tenfold.reports.pages.comparison_page import EVALUATED, comparison_charts, comparison_content, comparison_tables
@@ -26,16 +29,16 @@ from tenfold.reports.pages.page import (
     render_parts,
     render_template,
 )
-from tenfold.reports.pages.run_pages import about_curves, common_content, run_content
+from tenfold.reports.pages.run_pages import about_curves, common_content, run_content, sweep_charts
 from tenfold.reports.pages.sections import fold_charts, fold_figures, state_note
-from tenfold.reports.plots.charts import chart_data, series
+from tenfold.reports.plots.charts import PlotStyles, Style, chart_data, series
 from tenfold.reports.related_runs import compare_runs
 from tenfold.reports.results.comparison import Comparison
 from tenfold.reports.summary import model_quality
-from tenfold.runs import FoldChanged, FoldsStarted, Run, Started, Store
+from tenfold.runs import EpochEnded, FoldChanged, FoldsStarted, Run, Started, Store
 from tenfold.runs.run_filter import filter_runs
 from tenfold.runs.storage.tables import RunRecord
-from tenfold.runs.store import CROSSVAL, FOLD, Follower
+from tenfold.runs.store import CROSSVAL, INVOCATION, SWEEP, Follower
 
 MOST_RUNS = 64
 """The most runs that are kept in memory; the least recently used one is dropped first."""
@@ -126,6 +129,10 @@ ALWAYS = ("model", "data", "workers", "strategy", "sync_every", "epochs", "batch
 """Fields that are sent of every run; of the others, those that are not at their defaults."""
 
 
+MOST_POINTS = 40
+"""Of a sparkline."""
+
+
 @dataclass
 class Listed:
     """A run, its row, and the version of the list in which the row changed last."""
@@ -153,7 +160,7 @@ class RunList:
         """Read what has changed in the store, and how far the running runs are."""
         with self._lock:
             written = self.follower.version()
-            running = [number for number, one in self._listed.items() if one.row["status"] == "running"]
+            running = [number for number, item in self._listed.items() if item.row["status"] == "running"]
             if written == self._store_version and not running:
                 return
             self._store_version = written
@@ -197,7 +204,9 @@ class RunList:
         return (record for record in self.store.records() if record["id"] in wanted)
 
     def _put(self, run: Run, row: dict[str, Any]) -> None:
-        row = row | {"progress": progress_of(run, self.follower) if run.status == "running" else None}
+        row = row | {"progress": None}
+        if run.status == "running":
+            row |= {"progress": progress_of(run, self.follower)} | _so_far(self.follower.stages(run.id))
         if run.id not in self._listed or self._listed[run.id].row != row:
             self.version += 1
             self._listed[run.id] = Listed(run, row, self.version)
@@ -231,8 +240,36 @@ class RunList:
             "target": run.seconds_to_target,
             "tags": list(run.tags),
             "note": run.note,
-            "parent": run.facts.get("crossval", {}).get("parent") if run.kind == FOLD else None,
+            "parent": run.metadata.get("crossval", run.metadata.get("trial", {})).get("parent"),
+            "invocation": run.metadata.get(INVOCATION),
+            "command": run.metadata.get("command"),
+            **({} if run.status == "running" else {"curve": _scores(self.follower.stages(run.id), score[0])}),
         }
+
+
+def _epochs(stages: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
+    """Return what was measured after each epoch, by part and name."""
+    return [row["metrics"] for row in stages if row.get("what") == EpochEnded.KIND and row.get("metrics")]
+
+
+def _scores(stages: Sequence[dict[str, Any]], metric: str | None) -> list[float]:
+    """Return the values of a metric (default: the loss) after each epoch; of many epochs, some."""
+    epochs = _epochs(stages)
+    for part in ("validation", "test", "train"):
+        found = [epoch[f"{part}_{metric or 'loss'}"] for epoch in epochs if f"{part}_{metric or 'loss'}" in epoch]
+        if found:
+            return found[:: -(-len(found) // MOST_POINTS)]
+    return []
+
+
+def _so_far(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what a row shows of a run that is running: score and loss after its last epoch."""
+    last = next(iter(reversed(_epochs(stages))), {})
+    part = next((part for part in ("validation", "test", "train") if any(name.startswith(part) for name in last)), "")
+    found = loss_last({name.removeprefix(f"{part}_"): last[name] for name in last if name.startswith(f"{part}_")})
+    metric = next(iter(found), None)
+    score = found[metric] if metric is not None else None
+    return {"metric": metric, "score": score, "loss": found.get("loss"), "curve": _scores(stages, metric)}
 
 
 def progress_of(run: Run, follower: Follower) -> dict[str, Any]:
@@ -240,15 +277,21 @@ def progress_of(run: Run, follower: Follower) -> dict[str, Any]:
     stages, metric = follower.stages(run.id), follower.latest_metric(run.id)
     if run.kind == CROSSVAL:
         return _fold_progress(stages)
+    if run.kind == SWEEP:
+        done = sum(trial["status"] != "running" for trial in run.store.trials(run.id))
+        whole = max(run.metadata["sweep"]["trials"], done)  # more may have been asked for since
+        left = stages[-1]["at"] / done * (whole - done) if done else None
+        return {"share": min(1.0, done / whole), "done": done, "of": whole, "unit": "trial", "left": left, "loss": None}
     epochs = run.experiment.training.epochs if run.readable else 0
     started: dict[str, Any] = next((row for row in reversed(stages) if row.get("what") == Started.KIND), {})
     per_epoch, step = started.get("steps_per_epoch") or 0, metric.get("step") or 0
     whole, before = epochs * per_epoch, started.get("epoch", 0) * per_epoch
     if not whole or not step:
-        return {"share": 0.0, "done": 0, "of": epochs, "unit": "epoch", "left": None}
+        return {"share": 0.0, "done": 0, "of": epochs, "unit": "epoch", "left": None, "loss": None}
     passed = metric["at"] - started["at"]
     left = passed / (step - before) * (whole - step) if step > before and run.clock == "measured" else None
-    return {"share": min(1.0, step / whole), "done": metric["epoch"] + 1, "of": epochs, "unit": "epoch", "left": left}
+    found = {"share": min(1.0, step / whole), "done": metric["epoch"] + 1, "of": epochs, "unit": "epoch", "left": left}
+    return found | {"loss": metric["value"] if (metric["part"], metric["name"]) == ("train", "loss") else None}
 
 
 def _fold_progress(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -310,12 +353,14 @@ class Pages:
     def __init__(self, watch: Watch, action_token: str) -> None:
         self.watch = watch
         self.action_token = action_token
+        self._scaling = Scaling(watch.store.folder)
 
     def runs(self) -> str:
         """Return the page with the table of all runs."""
         folder = str(short_path(self.watch.store.folder))
-        content = {"title": "Runs", "facts": [folder], "truth": "Times were measured, unless marked as predicted"}
-        return render_template("board.html", content | {"board": self._board("runs.js")})
+        content = {"title": "Runs", "details": [folder], "truth": "Times were measured, unless marked as predicted"}
+        predictions = ledger_note(Ledger.load())
+        return render_template("board.html", content | {"board": self._board("runs.js"), "predictions": predictions})
 
     def run(self, number: int) -> str:
         """Return the page of one run."""
@@ -356,11 +401,39 @@ class Pages:
         compared = compare_runs(self.watch.open(number), self.watch.open(other))
         return render_parts("runs.html", {"versus": compared, "board": self._board("run.js")}, ("versus",))["versus"]
 
+    def race(self) -> str:
+        """Return the page of a race."""
+        return render_template("race.html", self._race_content())
+
+    def race_parts(self) -> dict[str, Any]:
+        """Return the parts of that page that change while contestants run, and whether the race is over."""
+        content = self._race_content()
+        parts = render_parts("race.html", content, ("race",))
+        return {"parts": parts, "plots": content["figures"]["plots"], "over": content["over"]}
+
+    def race_scaling(self, link: str, workers: int) -> dict[str, Any]:
+        """Return the predicted speedups on a link, and a sentence about one number of workers."""
+        chart, text = self._scaling.curve(Race.load(self.watch.store.folder), link, workers)
+        return {"plots": chart_data({"scaling": chart}), "text": text}
+
+    def _race_content(self) -> dict[str, Any]:
+        race = Race.load(self.watch.store.folder)
+        runs = {
+            contestant.run: self.watch.open(contestant.run)
+            for contestant in race.contestants
+            if contestant.run is not None
+        }
+        return race_content(race, runs) | {"board": self._board("race.js")}
+
     def after_end(self, number: int) -> dict[str, Any]:
         """Return what a page shows of a run once it has ended: its model, and the plots of its folds."""
         run = self.watch.open(number)
         folds = fold_figures(run) if run.kind == CROSSVAL else []
-        return {"quality": model_quality(run), "folds": folds, "plots": chart_data(fold_charts(run))}
+        return {
+            "quality": model_quality(run),
+            "folds": folds,
+            "plots": chart_data(fold_charts(run) | sweep_charts(run)),
+        }
 
     def _run_content(self, run: Run, *, whole: bool = True) -> dict[str, Any]:
         content = common_content(Comparison([run])) | run_content(run, self.watch.figure(run), whole=whole)
@@ -393,23 +466,24 @@ class Pages:
     def _each_figure(self, comparison: Comparison) -> list[dict[str, Any]]:
         """Return a figure for each run, as runs that are running are drawn one by one."""
         found: list[dict[str, Any]] = []
+        styles = PlotStyles(comparison.rows)
         for row in comparison.rows:
             for run in row.runs:
                 label = row.label if len(row.runs) == 1 else f"{row.label}, run {run.id}"
-                color = series(len(found))[0]
-                found.append({**self.watch.figure(run, label=label), "color": color, "lanes": None})
+                style = styles.style(row) if len(row.runs) == 1 else Style(series(len(found))[0])
+                found.append({**self.watch.figure(run, label=label, style=style), "lanes": None})
         return found
 
-    def _board(self, script: str, **facts: Any) -> dict[str, Any]:
-        return {"action_token": self.action_token, "script": script, **facts}
+    def _board(self, script: str, **details: Any) -> dict[str, Any]:
+        return {"action_token": self.action_token, "script": script, **details}
 
 
 def _empty_panels(run: Run, content: dict[str, Any]) -> dict[str, Any]:
     """Return the places of plots that a running run will fill."""
-    folded = run.kind == CROSSVAL
+    folded = run.kind in (CROSSVAL, SWEEP)
     bars = content["figures"]["bars"] or ([] if folded else [{"label": "", "times": {}}])
     return {
-        "learning": about_curves(run),
+        "learning": about_curves(run) if run.kind != SWEEP else "",
         "lanes": not folded,
         "quality": True,
         "console": "",

@@ -55,10 +55,13 @@ class Board:
             Route("/run/{run:int}", self.run_page),
             Route("/run/{run:int}.{kind:str}", self.download),
             Route("/compare", self.comparison_page),
+            Route("/race", self.race_page),
             Route("/static/{name:str}", self.static_file),
             Route("/data/runs", self.runs_data),
             Route("/data/filter", self.filter_data),
             Route("/data/compare", self.comparison_data),
+            Route("/data/race", self.race_data),
+            Route("/data/race/scaling", self.scaling_data),
             Route("/data/run/{run:int}", self.run_data),
             Route("/data/run/{run:int}/rest", self.rest_data),
             Route("/data/run/{run:int}/{what:str}", self.stretch_data),
@@ -87,6 +90,19 @@ class Board:
         """Answer with the plots of several runs that change as these end."""
         return _json(self.pages.comparison_charts(_numbers(request)))
 
+    def race_page(self, _request: Request) -> Response:
+        """Answer with the page of the race that `tenfold demo` runs."""
+        return HTMLResponse(self.pages.race())
+
+    def race_data(self, _request: Request) -> Response:
+        """Answer with the parts of that page that change, and whether the race is over."""
+        return _json(self.pages.race_parts())
+
+    def scaling_data(self, request: Request) -> Response:
+        """Answer with the predicted speedups on a link, and a sentence about one number of workers."""
+        query = request.query_params
+        return _json(self.pages.race_scaling(query.get("link", ""), int(query.get("workers", "0"))))
+
     def static_file(self, request: Request) -> Response:
         """Answer with a script or style; only the names that the package has are known."""
         if request.path_params["name"] not in self.static:
@@ -97,8 +113,8 @@ class Board:
     def runs_data(self, _request: Request) -> Response:
         """Answer with the rows of all runs."""
         self.runs.update()
-        found = self.runs.since(0)
-        return _json(found | {"version": f"{INSTANCE}:{found['version']}"})
+        rows = self.runs.since(0)
+        return _json(rows | {"version": f"{INSTANCE}:{rows['version']}"})
 
     def filter_data(self, request: Request) -> Response:
         """Answer with the numbers of the runs that a filter selects."""

@@ -7,13 +7,14 @@ import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from tenfold.catalog import installed, load, package_of
 from tenfold.cli.output import (
     Terminated,
     UsageError,
@@ -27,7 +28,6 @@ from tenfold.cli.output import (
 )
 from tenfold.errors import TenfoldError
 from tenfold.machine import limits
-from tenfold.machine.cores import set_wait_policy
 
 
 class Commands(TyperGroup):
@@ -115,14 +115,17 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "Train": (
         "tenfold.cli.train:train",
         "tenfold.cli.compare:compare",
+        "tenfold.cli.compare:sweep",
         "tenfold.cli.train:crossval",
         "tenfold.cli.train:resume",
         "tenfold.cli.launch:launch",
     ),
     "Predict the time": (
         "tenfold.cli.predict_time:simulate",
+        "tenfold.cli.predict_time:scaling",
         "tenfold.cli.predict_time:plan",
         "tenfold.cli.predict_time:twin",
+        "tenfold.cli.predict_time:whatif",
         "tenfold.cli.predict_time:calibrate",
     ),
     "Look at runs": (
@@ -141,9 +144,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "tenfold.cli.model:export",
     ),
     "Set up": (
+        "tenfold.cli.train:demo",
         "tenfold.cli.setup:init",
         "tenfold.cli.setup:schema",
-        "tenfold.cli.data:app",
+        "tenfold.cli.setup:data_app",
         "tenfold.cli.setup:doctor",
     ),
 }
@@ -157,11 +161,25 @@ def _add(command: Any, name: str | None, heading: str) -> None:
         app.command(name=name, rich_help_panel=heading)(command)
 
 
+def _loaded(plugin: EntryPoint) -> Any:
+    """Return a command of an installed package, or one that says why it cannot be loaded: the others still work."""
+    try:
+        return load(plugin, "command")
+    except TenfoldError as error:
+        problem = error
+
+    def refuse() -> None:
+        raise problem
+
+    refuse.__doc__ = f"Cannot be loaded; see the package {package_of(plugin)}."
+    return refuse
+
+
 for heading, commands in COMMANDS.items():
     for module, _, name in (path.partition(":") for path in commands):
-        _add(getattr(import_module(module), name), "data" if name == "app" else None, heading)
-for plugin in entry_points(group="tenfold.commands"):
-    _add(plugin.load(), plugin.name, "Added by installed packages")
+        _add(getattr(import_module(module), name), "data" if name == "data_app" else None, heading)
+for plugin in installed("tenfold.commands"):
+    _add(_loaded(plugin), plugin.name, "Added by installed packages")
 
 
 def main() -> None:
@@ -170,7 +188,6 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed by whoever started this program
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the program ends
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    set_wait_policy()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

@@ -1,23 +1,25 @@
-"""`tenfold compare`, and the grids of values that it shares with `simulate`."""
+"""`tenfold compare` and `tenfold sweep`, and the grids of values that they share with `simulate`."""
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tenfold.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
 from tenfold.cli import options
 from tenfold.cli.options import complete_list, parse_setting, parse_value
 from tenfold.cli.output import exit_interrupted, exit_partial, print_rich
-from tenfold.common.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
     from tenfold.reports.progress import GridProgress
     from tenfold.reports.results.comparison import Comparison, ResultTable
+    from tenfold.reports.results.scaling import ScalingStudy
+    from tenfold.reports.results.sweep import Sweep
 
 
 Values = str | None
@@ -34,11 +36,11 @@ class Form(StrEnum):
     MARKDOWN = "markdown"
 
 
-def dimension(name: str, text: str, known: Iterable[str] = ()) -> Any:
+def dimension(name: str, text: str, known: Iterable[str] = (), panel: str = GRID, metavar: str = "A,B,...") -> Any:
     """Return the option of a field that takes several values, with known ones for the shell to complete."""
     complete = complete_list(known)
     return typer.Option(
-        f"--{name}", help=text, show_default=False, rich_help_panel=GRID, metavar="A,B,...", autocompletion=complete
+        f"--{name}", help=text, show_default=False, rich_help_panel=panel, metavar=metavar, autocompletion=complete
     )
 
 
@@ -47,15 +49,15 @@ def several(text: str) -> list[Any]:
     whole = parse_value(text)
     if isinstance(whole, list | dict):
         return whole if isinstance(whole, list) else [whole]
-    parts = [one.strip() for one in text.split(",")]
+    parts = [word.strip() for word in text.split(",")]
     return _row(text, parts) if ELLIPSIS in parts else [parse_value(part) for part in parts]
 
 
 def _row(text: str, parts: list[str]) -> list[int]:
     """Continue a sequence by the factor, or else the step, of the last two numbers before the dots, up to the last."""
     place = parts.index(ELLIPSIS)
-    known, ends = [parse_value(one) for one in parts[:place]], [parse_value(one) for one in parts[place + 1 :]]
-    whole = all(isinstance(one, int) and one > 0 for one in (*known, *ends))
+    known, ends = [parse_value(part) for part in parts[:place]], [parse_value(part) for part in parts[place + 1 :]]
+    whole = all(isinstance(item, int) and item > 0 for item in (*known, *ends))
     if not whole or len(known) < 2 or len(ends) != 1 or not known[-2] < known[-1] <= ends[0]:
         raise ExperimentError(f"'{text}' is not a sequence of numbers; write it as 1,2,4,...,64 or 2,4,6,...,10")
     before, last, end = known[-2], known[-1], ends[0]
@@ -71,9 +73,9 @@ def varied(text: str) -> tuple[str, list[Any]]:
     name, equals, values = text.partition("=")
     if not (equals and name.strip() and values.strip()):
         raise ExperimentError(f"expected field=a,b, such as momentum=0,0.9, got '{text}'")
-    short, found = _short(name.strip().replace("-", "_")), several(values.strip())
-    if _takes_list(short) and not any(isinstance(one, list) for one in found):
-        lists = [[one] for one in found]
+    short, found = short_name(name.strip().replace("-", "_")), several(values.strip())
+    if _takes_list(short) and not any(isinstance(item, list) for item in found):
+        lists = [[item] for item in found]
         raise ExperimentError(f"each value of {short} is a list; write a list of lists, such as {short}={lists}")
     return short, found
 
@@ -86,7 +88,7 @@ def _takes_list(name: str) -> bool:
     if name not in FIELDS:
         return False
     section, field = FIELDS[name]
-    return any(isinstance(one, TakesList) for one in SECTIONS[section].model_fields[field].metadata)
+    return any(isinstance(item, TakesList) for item in SECTIONS[section].model_fields[field].metadata)
 
 
 def settings_together(texts: list[str] | None) -> list[dict[str, Any]]:
@@ -94,7 +96,7 @@ def settings_together(texts: list[str] | None) -> list[dict[str, Any]]:
     found = [dict(map(parse_setting, text.split())) for text in texts or []]
     if not all(found):
         raise ExperimentError("expected settings that change together, such as --together 'pin=0,1 threads=2'")
-    return [{_short(name): value for name, value in one.items()} for one in found]
+    return [{short_name(name): value for name, value in item.items()} for item in found]
 
 
 def grid_of(given: dict[str, Values], vary: list[str] | None, settings: list[str] | None) -> dict[str, list[Any]]:
@@ -104,13 +106,30 @@ def grid_of(given: dict[str, Values], vary: list[str] | None, settings: list[str
         if name in grid:
             raise ExperimentError(f"{name} is given twice; list all its values in one place: {name}=a,b")
         grid[name] = values
-    for name in (_short(parse_setting(text)[0]) for text in settings or []):
+    for name in (short_name(parse_setting(text)[0]) for text in settings or []):
         if name in grid:
             raise ExperimentError(f"{name} is given twice, in the grid and by --set; give it once")
     return grid
 
 
-def _short(name: str) -> str:
+def with_several_values(settings: list[str] | None) -> tuple[list[str], list[str]]:
+    """Return the settings of --set that have one value, and those that list several, which are varied."""
+    from tenfold.experiment import Experiment, nested
+
+    one: list[str] = []
+    several_values: list[str] = []
+    for text in settings or []:
+        name, value = parse_setting(text)
+        is_list = isinstance(value, str) and "," in value
+        if is_list:
+            with suppress(ExperimentError):  # a value that may have commas, such as pin=0,1
+                Experiment(**nested({name: value}))
+                is_list = False
+        (several_values if is_list else one).append(text)
+    return one, several_values
+
+
+def short_name(name: str) -> str:
     """Return a field's short name, which may be given as it is or with its section."""
     from tenfold.experiment import FIELDS
 
@@ -118,7 +137,7 @@ def _short(name: str) -> str:
 
 
 @contextmanager
-def watching(quiet: bool) -> "Iterator[GridProgress]":
+def watching(quiet: bool, on: object = None) -> "Iterator[GridProgress]":
     """Show the progress of a grid's runs, and say how to continue when it is interrupted."""
     from tenfold.reports.progress import GridProgress
 
@@ -126,10 +145,10 @@ def watching(quiet: bool) -> "Iterator[GridProgress]":
         with GridProgress(quiet=quiet) as progress:
             yield progress
     except KeyboardInterrupt:
-        exit_interrupted("run the same command again to do the rest")
+        exit_interrupted("run the same command again to do the rest", on)
 
 
-def print_result(result: "ResultTable", form: Form) -> None:
+def print_result(result: "ResultTable | ScalingStudy | Sweep", form: Form) -> None:
     """Print a table of settings in the wanted form."""
     if form is Form.TABLE:
         print_rich(result)
@@ -145,7 +164,7 @@ def print_side_by_side(result: "ResultTable", form: Form, output: Path | None) -
     if output is not None:
         typer.echo(f"the report is in {result.report(output)}", err=form is not Form.TABLE)
     if isinstance(result, Comparison) and not result.complete:
-        exit_partial("some runs or folds failed; run the same command again to repeat them")
+        exit_partial(f"{result.failure_counts()}; run the same command again to repeat them")
 
 
 def _check_plot(path: Path | None) -> Path | None:
@@ -157,6 +176,7 @@ def _check_plot(path: Path | None) -> Path | None:
     return path
 
 
+@options.with_executor
 def compare(
     file: options.File = None,
     settings: options.Set = None,
@@ -187,6 +207,7 @@ def compare(
     batch_size: Annotated[Values, dimension("batch-size", "Samples per step.")] = None,
     optimizer: Annotated[Values, dimension("optimizer", "Optimizers: sgd,adam.", OPTIMIZERS)] = None,
     lr: Annotated[Values, dimension("lr", "Learning rates.")] = None,
+    precision: Annotated[Values, dimension("precision", "Number formats: fp32,bf16.", options.PRECISIONS)] = None,
     loader_workers: Annotated[Values, dimension("loader-workers", "Processes that load batches: 0,4.")] = None,
     threads: Annotated[Values, dimension("threads", "Threads per worker.")] = None,
     device: Annotated[Values, dimension("device", "Devices: cpu,cuda.")] = None,
@@ -194,7 +215,7 @@ def compare(
     target: options.Target = None,
     seed: options.Seed = None,
     pin: options.Pin = None,
-    on: options.On = "local",
+    where: options.Where | None = None,
     repeats: Annotated[int, typer.Option(help="Runs of each setting, with different seeds.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already recorded.")] = False,
     rerun_doubtful: Annotated[
@@ -227,18 +248,25 @@ def compare(
     """
     given = {"workers": workers, "strategy": strategy, "folds": folds, "sync_every": sync_every, "model": model}
     given |= {"data": data, "epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "lr": lr}
-    given |= {"loader_workers": loader_workers, "threads": threads, "device": device}
-    grid: dict[str, Any] = grid_of(given, vary, settings)
+    given |= {"precision": precision, "loader_workers": loader_workers, "threads": threads, "device": device}
+    settings, listed = with_several_values(settings)
+    grid: dict[str, Any] = grid_of(given, [*(vary or []), *listed], settings)
     groups = settings_together(together)
     experiment = options.experiment_from(file, settings, name=name, seed=seed, pin=pin, target=target)
-    if plot is not None and experiment.training.target is None and not any("target" in one for one in (grid, *groups)):
+    if (
+        plot is not None
+        and experiment.training.target is None
+        and not any("target" in item for item in (grid, *groups))
+    ):
         raise ExperimentError("--plot shows how soon a target is reached, and there is none; add one: --target 0.99")
-    if on == "local":
+    if where is None:
         _start_early(grid)
     from tenfold.api.compare import compare as run_all
 
+    on = where.open() if where is not None else "local"
+
     def run(*, again: bool, renew: bool) -> "Comparison":
-        with watching(quiet) as shown:
+        with watching(quiet, on) as shown:
             watch: dict[str, Any] = {"watch": shown.watch, "listen": shown.listen, "log": log}
             watch |= {"columns": options.split_names(columns), "select": select, "together": groups, "on": on}
             return run_all(experiment, repeats=repeats, runs=runs, fresh=again, rerun_doubtful=renew, **watch, **grid)
@@ -250,6 +278,104 @@ def compare(
     if plot is not None:
         typer.echo(f"the plot is in {result.plot(plot)}", err=form is not Form.TABLE)
     print_side_by_side(result, form, output)
+
+
+SPACE = "What varies: ranges and lists of values"
+
+
+def _varied(name: str, text: str, known: Iterable[str] = ()) -> Any:
+    """Return the option of a field that takes a range or a list."""
+    return dimension(name, text, known, panel=SPACE, metavar="LOW:HIGH[:log]|A,B,...")
+
+
+@options.with_executor
+def sweep(
+    file: options.File = None,
+    settings: options.Set = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary",
+            help="A range or values of any field: momentum=0:0.95, schedule=constant,cosine.",
+            metavar="FIELD=...",
+            rich_help_panel=SPACE,
+        ),
+    ] = None,
+    lr: Annotated[Values, _varied("lr", "Learning rates: 1e-3:1e-1:log.")] = None,
+    batch_size: Annotated[Values, _varied("batch-size", "Samples per step: 16,64,256.")] = None,
+    optimizer: Annotated[Values, _varied("optimizer", "Optimizers: sgd,adam.", OPTIMIZERS)] = None,
+    precision: Annotated[Values, _varied("precision", "Number formats: fp32,bf16.", options.PRECISIONS)] = None,
+    model: Annotated[Values, _varied("model", "Models: lenet5,cnn.", MODELS)] = None,
+    data: Annotated[Values, _varied("data", "Data sets.", SOURCES)] = None,
+    epochs: Annotated[Values, _varied("epochs", "Passes over the data.")] = None,
+    workers: Annotated[Values, _varied("workers", "Replicas: 1,2,4.")] = None,
+    strategy: Annotated[Values, _varied("strategy", "Who averages with whom.", STRATEGIES)] = None,
+    sync_every: Annotated[Values, _varied("sync-every", "Steps between rounds: 1:64:log.")] = None,
+    trials: Annotated[int, typer.Option(help="How many combinations of values to try.")] = 20,
+    sampler: Annotated[
+        str, typer.Option(help="Who chooses them: tpe, random, grid, qmc, gp or cmaes; all but grid are Optuna's.")
+    ] = "tpe",
+    objective: Annotated[
+        str | None,
+        typer.Option(help="What to look for: a metric, seconds or seconds_to_target. Default: the first metric."),
+    ] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Stop trials that have fallen behind, by successive halving.")
+    ] = False,
+    name: options.Name = None,
+    target: options.Target = None,
+    seed: options.Seed = None,
+    where: options.Where | None = None,
+    at_once: Annotated[
+        int | None,
+        typer.Option(help="Trials that --on has at the same time (16), or that step together.", show_default=False),
+    ] = None,
+    stacked: Annotated[
+        bool | None,
+        typer.Option(
+            "--stacked/--no-stacked",
+            help="Let trials that differ only in lr, momentum, weight_decay and seed step together; usual on a GPU.",
+            show_default=False,
+        ),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin a new sweep, though the same one is recorded.")] = False,
+    output: options.Report = None,
+    form: Annotated[Form, typer.Option("--format", help="How to print the result.")] = Form.TABLE,
+    as_json: options.Json = False,
+    log: options.Log = None,
+    runs: options.Runs = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Look for the best values of some fields, in trials that are recorded as runs.
+
+    Starting an interrupted sweep again continues it, and more --trials add to it.
+
+    Examples: [cyan]tenfold sweep lenet.toml --lr 1e-3:1e-1:log --batch-size 16,64,256 --trials 50[/],
+    [cyan]tenfold sweep lenet.toml --lr 1e-3:1:log --vary momentum=0:0.95 --prune --on ray[/],
+    [cyan]tenfold sweep lenet.toml --lr 0.01,0.1 --workers 1,2,4 --sampler grid --objective seconds_to_target
+    --target 0.99[/]
+    """
+    given = {"lr": lr, "batch_size": batch_size, "optimizer": optimizer, "precision": precision}
+    given |= {"model": model, "data": data}
+    given |= {"epochs": epochs, "workers": workers, "strategy": strategy, "sync_every": sync_every}
+    lists = grid_of(given, vary, settings)
+    experiment = options.experiment_from(file, settings, name=name, seed=seed, target=target)
+    if where is None:
+        _start_early(lists)
+    from tenfold.api.sweep import sweep as run_all
+
+    on = where.open() if where is not None else "local"
+
+    space: dict[str, Any] = {field: values[0] if len(values) == 1 else values for field, values in lists.items()}
+    with watching(quiet, on) as shown:
+        about: dict[str, Any] = {"trials": trials, "sampler": sampler, "objective": objective, "prune": prune}
+        about |= {"watch": shown.watch, "listen": shown.listen, "log": log, "on": on, "at_once": at_once}
+        about |= {"stacked": stacked}
+        result = run_all(experiment, runs=runs, fresh=fresh, **about, **space)
+    form = Form.JSON if as_json else form
+    print_result(result, form)
+    if output is not None:
+        typer.echo(f"the report is in {result.report(output)}", err=form is not Form.TABLE)
 
 
 def _wants_again(result: "Comparison") -> bool:

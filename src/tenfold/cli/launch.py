@@ -87,9 +87,9 @@ def launch(
         return
     from tenfold.launch.start import read_hosts
 
-    found = read_hosts(hosts, per_host or 1)
-    _check_workers(experiment, "the hosts", sum(host.slots for host in found))
-    commands = _commands(launcher, found, file, more, port, python or (sys.executable if run else None))
+    parsed = read_hosts(hosts, per_host or 1)
+    _check_workers(experiment, "the hosts", sum(host.slots for host in parsed))
+    commands = _commands(launcher, parsed, file, more, port, python or (sys.executable if run else None))
     _show(commands, output)
     if run:
         raise typer.Exit(_run(commands))
@@ -112,10 +112,10 @@ def _experiment(file: Path, more: list[str]) -> "Experiment | None":
 
 
 def _check_workers(experiment: "Experiment | None", place: str, there: int) -> None:
-    asked = experiment.parallel.workers if experiment else 1
-    if asked not in (1, there):
+    workers = experiment.parallel.workers if experiment else 1
+    if workers not in (1, there):
         raise MachineError(
-            f"the experiment has {asked} workers, {place} have {there} slots together; "
+            f"the experiment has {workers} workers, {place} have {there} slots together; "
             f"make them equal, or leave `workers` out of the file"
         )
 
@@ -174,13 +174,15 @@ def _run(commands: Commands) -> int:
     def say(host: str, line: str) -> None:
         typer.echo(f"[{host}] {line}")
 
-    handled = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]  # nohup
-    before = {one: signal.signal(one, _leave) for one in handled}
+    handled = [
+        item for item in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(item) is not signal.SIG_IGN
+    ]  # nohup
+    before = {item: signal.signal(item, _leave) for item in handled}
     try:
         return run_everywhere(commands, Path.cwd(), say)
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for item, handler in before.items():
+            signal.signal(item, handler)
 
 
 def _leave(number: int, _: Any) -> None:

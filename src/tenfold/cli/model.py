@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tenfold.catalog import SOURCES, suggest
 from tenfold.cli import options
 from tenfold.cli.options import complete_from
 from tenfold.cli.output import print_json, print_rich, write_file
-from tenfold.common.catalog import SOURCES, suggest
-from tenfold.common.metric_table import METRICS
+from tenfold.common.metric_traits import METRICS
 from tenfold.common.part_names import PARTS
 from tenfold.errors import DataError, ExperimentError
 
@@ -51,10 +51,10 @@ def predict(
 
     if output is not None and output.suffix.lower() not in (".csv", ".npy"):
         raise DataError(f"predictions are written to .csv and .npy files, not to {output.name}")
-    found = tenfold.open_run(run, runs=runs, trust=trust)
-    trained_on = found.facts["data"]
-    x, names = read_inputs(file, trained_on, found.experiment.data.options)
-    predicted = found.predict_proba(x) if probabilities else found.predict(x)
+    opened = tenfold.open_run(run, runs=runs, trust=trust)
+    trained_on = opened.metadata["data"]
+    x, names = read_inputs(file, trained_on, opened.experiment.data.options)
+    predicted = opened.predict_proba(x) if probabilities else opened.predict(x)
     if output is not None and output.suffix.lower() == ".npy":
         import io
 
@@ -116,13 +116,13 @@ def evaluate(
     from tenfold.api.predict import evaluate as measure
     from tenfold.reports.tables.run_tables import evaluation_table
 
-    found = tenfold.open_run(run, runs=runs, trust=trust)
-    measured = measure(found, data, part=part, metrics=metrics)
+    opened = tenfold.open_run(run, runs=runs, trust=trust)
+    measured = measure(opened, data, part=part, metrics=metrics)
     if as_json:
         measurements = {"part": measured.part, "samples": measured.samples, "metrics": measured.metrics}
-        print_json({"run": found.id, "data": data or found.facts["data"]["name"], **measurements})
+        print_json({"run": opened.id, "data": data or opened.metadata["data"]["name"], **measurements})
     else:
-        print_rich(evaluation_table(found, data, measured.part, measured.samples, measured.metrics))
+        print_rich(evaluation_table(opened, data, measured.part, measured.samples, measured.metrics))
 
 
 NUMBERS = ("csv", "json", "parquet")
@@ -177,21 +177,21 @@ def export(
         raise ExperimentError(f"unknown format '{form}'; {suggest(form, FORMATS)}")
     if table is not None and table not in TABLES:
         raise ExperimentError(f"unknown table '{table}'; {suggest(table, TABLES)}")
-    found = [tenfold.open_run(reference, runs=runs, trust=trust) for reference in references or ["last"]]
-    if form not in NUMBERS and (len(found) > 1 or table):
+    opened = [tenfold.open_run(reference, runs=runs, trust=trust) for reference in references or ["last"]]
+    if form not in NUMBERS and (len(opened) > 1 or table):
         what = "trace" if form == TRACE else "model"
         raise ExperimentError(f"--format {form} exports the {what} of one run; leave out the others and --table")
     if form in MODELS:
-        _export_model(found[0], form, output)
+        _export_model(opened[0], form, output)
     elif form == TRACE:
-        path = output or Path(f"run-{found[0].id}-trace.json")
-        write_file(path, json.dumps(found[0].trace()))
+        path = output or Path(f"run-{opened[0].id}-trace.json")
+        write_file(path, json.dumps(opened[0].trace()))
         typer.echo(f"wrote {path}")
     elif output is None and form != "parquet":
-        typer.echo(_content(found, form, table), nl=False)
+        typer.echo(_content(opened, form, table), nl=False)
     else:
-        path = output or Path(f"run-{'-'.join(str(run.id) for run in found[:4])}.{form}")
-        write_file(path, _content(found, form, table))
+        path = output or Path(f"run-{'-'.join(str(run.id) for run in opened[:4])}.{form}")
+        write_file(path, _content(opened, form, table))
         typer.echo(f"wrote {path}")
 
 

@@ -1,18 +1,22 @@
-"""What the shell completes after an option: members of a family, fields, runs. Nothing here imports torch."""
+"""Command-line options that several commands share, and what the shell completes after them."""
 
+import dataclasses
+import functools
 import inspect
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tenfold.common.catalog import EXECUTORS, LOGGERS, MODELS, OPTIMIZERS, SOURCES, STRATEGIES
+from tenfold.catalog import EXECUTORS, LOGGERS, MODELS, OPTIMIZERS, SOURCES, STRATEGIES
 from tenfold.common.files import check_output
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
+    from tenfold.executors import Submitter
     from tenfold.experiment import Experiment
     from tenfold.runs import Run
 
@@ -73,6 +77,7 @@ def _recorded(context: typer.Context) -> "list[Run]":
 EXPERIMENT, PARALLEL, WHERE = "The experiment", "How the data are divided", "Where it runs"
 DEVICES = ("auto", "cpu", "cuda", "mps")
 BRACKETS = {"[": ("list", "]", '[64, 32] or ["a", "b"]'), "{": ("table", "}", "{sides = 1}")}
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp64")
 PINS = ("none", "compact", "scatter")
 
 File = Annotated[
@@ -125,16 +130,6 @@ Log = Annotated[
         autocompletion=complete_from(LOGGERS),
     ),
 ]
-On = Annotated[
-    str,
-    typer.Option(
-        "--on",
-        help=f"Where the runs or folds go: local, {', '.join(EXECUTORS)}, or package.module:function.",
-        show_default=False,
-        rich_help_panel=WHERE,
-        autocompletion=complete_from(("local", *EXECUTORS)),
-    ),
-]
 LogRanks = Annotated[
     str | None,
     typer.Option("--log-ranks", help="Also show how these ranks spend their time: 0,3 or all.", show_default=False),
@@ -174,11 +169,17 @@ Filter = Annotated[
 ]
 
 
-def field(name: str, text: str, panel: str, known: Iterable[str] = (), **more: Any) -> Any:
+def field(name: str, text: str, panel: str, known: Iterable[str] = (), short: str = "", **more: Any) -> Any:
     """Return the option of an experiment's field, with known values for the shell to complete."""
     complete = complete_from(known)
     return typer.Option(
-        f"--{name}", help=text, show_default=False, rich_help_panel=panel, autocompletion=complete, **more
+        f"--{name}",
+        *([short] if short else []),
+        help=text,
+        show_default=False,
+        rich_help_panel=panel,
+        autocompletion=complete,
+        **more,
     )
 
 
@@ -238,6 +239,7 @@ FIELDS: dict[str, Any] = {
     "batch_size": Annotated[int | None, field("batch-size", "Samples per step of one replica.", EXPERIMENT)],
     "optimizer": Annotated[str | None, field("optimizer", f"{', '.join(OPTIMIZERS)}.", EXPERIMENT, OPTIMIZERS)],
     "lr": Annotated[float | None, field("lr", "Learning rate.", EXPERIMENT)],
+    "precision": Annotated[str | None, field("precision", f"{', '.join(PRECISIONS)}.", EXPERIMENT, PRECISIONS)],
     "target": Target,
     "seed": Seed,
     "workers": Annotated[
@@ -284,12 +286,66 @@ def with_fields(command: Callable[..., None], without: Collection[str] = ()) -> 
     return command
 
 
-def experiment_from(file: Path | None, settings: list[str] | None, **fields: Any) -> "Experiment":
-    """Return the experiment of a file, changed by the given options and then by the settings."""
+JOBS = "Jobs of Slurm or Ray"
+EXECUTOR_OPTIONS: dict[str, Any] = {
+    "on": field(
+        "on",
+        f"Where runs go: local, {', '.join(EXECUTORS)}, or package.module:function.",
+        WHERE,
+        ("local", *EXECUTORS),
+    ),
+    "partition": field("partition", "Slurm: the partition.", JOBS),
+    "time": field("time", "Slurm: the time limit of a job, 0:30:00; it then continues from its checkpoint.", JOBS),
+    "account": field("account", "Slurm: the account that pays.", JOBS),
+    "qos": field("qos", "Slurm: the quality of service.", JOBS),
+    "mem": field("mem", "Slurm, Ray: the memory of a job, 4G.", JOBS),
+}
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where runs go: an executor by name, and its options."""
+
+    name: str = "local"
+    options: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def open(self) -> "Submitter | str":
+        """Return what `on=` takes; this imports what the executor needs."""
+        from tenfold.executors import executor_named
+
+        return executor_named(self.name, **self.options) or "local"
+
+
+def with_executor(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of executors in place of its parameter `where`, which is None without any."""
+    signature = inspect.signature(command)
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, option])
+        for name, option in EXECUTOR_OPTIONS.items()
+    ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        options = {name: given.pop(name) for name in EXECUTOR_OPTIONS}
+        chosen = {name: value for name, value in options.items() if value}
+        command(**given, where=Where(chosen.pop("on", "local"), chosen) if chosen else None)
+
+    others = [parameter for parameter in signature.parameters.values() if parameter.name != "where"]
+    kept = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in others]
+    run.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    return run
+
+
+def experiment_from(
+    file: Path | None, settings: list[str] | None, base: "Experiment | None" = None, **fields: Any
+) -> "Experiment":
+    """Return the experiment of a file, or another one, changed by the given options and then by the settings."""
     from tenfold.experiment import Experiment, nested
 
     changes = nested({key: value for key, value in fields.items() if value is not None})
     changes = nested(changes, dict(parse_setting(text) for text in settings or []))
+    if base is not None:
+        return base.replace(**changes)
     return Experiment.load(file, **changes) if file else Experiment(**changes)
 
 

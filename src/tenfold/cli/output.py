@@ -14,7 +14,6 @@ from tenfold.errors import MachineError, StoreError, WorkerLost
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
-    from tenfold.data import FetchProgress
     from tenfold.reports.display import Display
     from tenfold.runs import Emit, Event, Run
 
@@ -85,13 +84,14 @@ def print_run(run: "Run", as_json: bool, report: Path | None = None) -> None:
     """
     if launched_rank():
         return
-    from tenfold.reports.tables.run_tables import fold_tables, run_summary_table
-    from tenfold.runs.store import CROSSVAL
+    from tenfold.reports.tables.run_tables import fold_tables, run_summary_table, script_tables
+    from tenfold.runs.store import CROSSVAL, SCRIPT
 
     if as_json:
         print_json(run.summary())
     else:
-        print_rich(run_summary_table(run), *([fold_tables(run)] if run.kind == CROSSVAL else []))
+        folds = [fold_tables(run)] if run.kind == CROSSVAL else []
+        print_rich(run_summary_table(run), *folds, *(script_tables(run) if run.kind == SCRIPT else []))
         if report is None:
             typer.echo(f"`tenfold report {run.id}{_elsewhere(run.store.folder)}` writes an HTML report")
     if report is not None:
@@ -114,8 +114,8 @@ def exit_partial(what: str) -> NoReturn:
 
 
 @contextmanager
-def following(display: "Display", runs: Path | None, quiet: bool) -> Iterator[tuple["Emit", "FetchProgress"]]:
-    """Show a run while it trains: give what listens to it, and what shows the progress of a download.
+def following(display: "Display", runs: Path | None, quiet: bool, on: object = None) -> Iterator["Emit"]:
+    """Show a run while it trains: give what listens to it, and show the progress of a download.
 
     When the run is interrupted, say how to resume it, after the display has closed, which would erase the message.
     """
@@ -130,20 +130,31 @@ def following(display: "Display", runs: Path | None, quiet: bool) -> Iterator[tu
         display.listen(event)
 
     try:
-        with display, fetching(quiet) as bar:
-            yield listen, bar
+        with display, fetching(quiet):
+            yield listen
     except (KeyboardInterrupt, WorkerLost) as error:
         if number is None or launched_rank():
             raise
         how = f"`tenfold resume {number}{_elsewhere(runs)}` continues from the last completed epoch"
         if isinstance(error, KeyboardInterrupt):
-            exit_interrupted(how)
+            exit_interrupted(how, on)
         print_interrupted(how)
         raise
 
 
-def exit_interrupted(how: str) -> NoReturn:
-    """Say that the command was interrupted and what to do now, and exit."""
+def exit_interrupted(how: str, on: object = None) -> NoReturn:
+    """Say that the command was interrupted and what to do now, and exit.
+
+    If an executor's jobs continue without this command, a person on a terminal is asked whether to stop them.
+    """
+    if (left := getattr(on, "left", None)) is not None:
+        asks = sys.stdin.isatty() and sys.stderr.isatty() and signal.SIGTERM not in signals_received
+        if asks and not typer.confirm(
+            f"jobs {left.numbers} of {left.name} are under way: leave them running?", default=True, err=True
+        ):
+            left.cancel_all()
+        else:
+            how = f"{how}; jobs {left.numbers} of {left.name} continue meanwhile (to stop them: {left.how_to_stop})"
     print_interrupted(how)
     raise typer.Exit(interruption_code()) from None
 
@@ -163,9 +174,11 @@ def _elsewhere(runs: Path | None) -> str:
 
 
 @contextmanager
-def fetching(quiet: bool = False) -> Iterator["FetchProgress"]:
+def fetching(quiet: bool = False) -> Iterator[None]:
     """Show the progress of a download, if there is one."""
     from rich.progress import BarColumn, DownloadColumn, TextColumn
+
+    from tenfold.data import showing_downloads
 
     with _progress(quiet, TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn()) as display:
         tasks: dict[str, Any] = {}
@@ -175,7 +188,8 @@ def fetching(quiet: bool = False) -> Iterator["FetchProgress"]:
                 tasks[name] = display.add_task(name, total=total)
             display.update(tasks[name], completed=done, total=total)
 
-        yield show
+        with showing_downloads(show):
+            yield
 
 
 @contextmanager
@@ -201,7 +215,7 @@ UsageError: Any = typer.BadParameter.__base__
 """Typer exports only this one of its usage errors, whose base class they share."""
 ELSEWHERE = {
     ("train", "--folds"): "`tenfold crossval --folds 5` trains and validates on folds",
-    ("simulate", "--folds"): "`tenfold crossval --folds 5` trains and validates on folds",
+    ("simulate", "--folds"): "`tenfold simulate --set folds=5` cross-validates on a virtual cluster",
     ("resume", "--set"): "a run keeps its settings; `tenfold train` starts another from its experiment.toml",
     ("runs", "--workers"): "`tenfold compare --workers 1,2,4` compares runs",
 }

@@ -1,14 +1,25 @@
-"""Commands that predict how long training takes: `simulate`, `plan`, `twin`, `calibrate`."""
+"""Commands that predict how long training takes: `simulate`, `scaling`, `plan`, `twin`, `whatif`, `calibrate`."""
 
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from tenfold.catalog import STRATEGIES
 from tenfold.cli import options
-from tenfold.cli.compare import Form, Values, dimension, grid_of, print_result, print_side_by_side, watching
+from tenfold.cli.compare import (
+    Form,
+    Values,
+    dimension,
+    grid_of,
+    print_result,
+    print_side_by_side,
+    short_name,
+    watching,
+)
 from tenfold.cli.output import (
     exit_interrupted,
     fetching,
@@ -18,9 +29,8 @@ from tenfold.cli.output import (
     print_run,
     showing_progress,
 )
-from tenfold.common.catalog import STRATEGIES
 from tenfold.common.files import check_output
-from tenfold.errors import MachineError
+from tenfold.errors import ExperimentError, MachineError
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
@@ -34,7 +44,17 @@ GRIDDED = ("workers", "strategy", "sync_every")
 
 @partial(options.with_fields, without=GRIDDED)
 def simulate(
-    file: options.File = None,
+    file: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads this form for an argument that may be left out
+        typer.Argument(
+            help="An experiment file, or a script of torch.distributed (.py). Default: all fields at their defaults.",
+            show_default=False,
+        ),
+    ] = None,
+    arguments: Annotated[
+        Optional[list[str]],  # noqa: UP045 - likewise
+        typer.Argument(help="The script's own arguments, after --.", show_default=False),
+    ] = None,
     settings: options.Set = None,
     workers: Annotated[Values, dimension("workers", "Nodes: 64, or several: 1,2,4,...,1024.")] = None,
     strategy: Annotated[
@@ -56,7 +76,7 @@ def simulate(
         bool,
         typer.Option(
             "--only-time",
-            help="Predict the time only; do not train (tenfold.forecast in Python).",
+            help="Predict the time only: do not train, or run a script for a few dozen steps.",
             rich_help_panel=CLUSTER,
         ),
     ] = False,
@@ -74,10 +94,27 @@ def simulate(
 
     Examples: [cyan]tenfold simulate lenet.toml --workers 64 --link 10gbe[/],
     [cyan]tenfold simulate lenet.toml --workers 8 --cluster edge.toml[/],
-    [cyan]tenfold simulate lenet.toml --workers 1,2,4,...,1024 --only-time -o speedup.html[/]
+    [cyan]tenfold simulate lenet.toml --workers 4,8 --set folds=10 --link 10gbe[/],
+    [cyan]tenfold simulate lenet.toml --workers 1,2,4,...,1024 --only-time -o speedup.html[/],
+    [cyan]tenfold simulate train_ddp.py --workers 16 --link 10gbe -- --epochs 2[/]
     """
-    experiment = options.experiment_from(file, settings, cluster=cluster, engine="virtual", **fields)
     given = {"workers": workers, "strategy": strategy, "sync_every": sync_every, "link": link}
+    if file is not None and file.suffix == ".py":
+        _simulate_script(
+            (file, *(arguments or ())),
+            grid_of(given, None, settings),
+            {**fields, "cluster": cluster}
+            | {short_name(name): value for name, value in map(options.parse_setting, settings or [])},
+            runs,
+            output,
+            Form.JSON if as_json else form,
+            only_time=only_time,
+            quiet=quiet,
+        )
+        return
+    if arguments:
+        raise ExperimentError(f"'{arguments[0]}' is an argument for a script, but {file} is not one (.py)")
+    experiment = options.experiment_from(file, settings, cluster=cluster, engine="virtual", **fields)
     grid: dict[str, Any] = grid_of(given, None, settings)
     form = Form.JSON if as_json else form
     if only_time:
@@ -100,15 +137,57 @@ def simulate(
     _one(experiment.replace(**{name: values[0] for name, values in grid.items()}), runs, log, quiet, as_json, output)
 
 
+SCRIPT_FIELDS = ("workers", "link", "cluster", "threads", "seed", "name")
+"""Fields that apply to a script."""
+
+
+def _simulate_script(
+    command: tuple[Path, *tuple[str, ...]],
+    grid: dict[str, list[Any]],
+    fields: dict[str, Any],
+    runs: Path | None,
+    output: Path | None,
+    form: Form,
+    *,
+    only_time: bool,
+    quiet: bool,
+) -> None:
+    from tenfold.api.simulate import simulate_script
+    from tenfold.reports.results.comparison import Comparison
+
+    script, *arguments = command
+    fields = {name: value for name, value in fields.items() if value is not None}
+    if refused := [name for name in (*fields, *grid) if name not in SCRIPT_FIELDS]:
+        raise ExperimentError(
+            f"{refused[0]} is a field of experiments, but {script.name} is a script: its own arguments come after --, "
+            f"and of the fields only {', '.join(SCRIPT_FIELDS)} apply"
+        )
+
+    def say(_: int, line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=form is not Form.TABLE)
+
+    done = [
+        simulate_script(script, *arguments, only_time=only_time, runs=runs, say=say, **fields, **chosen)
+        for chosen in (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
+    ]
+    if len(done) == 1:
+        print_run(done[0], form is Form.JSON, output)
+    else:
+        print_side_by_side(Comparison(done), form, output)
+
+
 def _one(
     experiment: "Experiment", runs: Path | None, log: list[str] | None, quiet: bool, as_json: bool, output: Path | None
 ) -> None:
     import tenfold
-    from tenfold.reports.progress import RunProgress
+    from tenfold.reports.progress import FoldProgress, RunProgress
 
     quiet = quiet or as_json
-    with following(RunProgress(experiment, quiet=quiet), runs, quiet) as (listen, bar):
-        run = tenfold.simulate(experiment, runs=runs, log=log, listen=listen, fetching=bar)
+    folded = experiment.parallel.folds is not None
+    display = FoldProgress(quiet=quiet) if folded else RunProgress(experiment, quiet=quiet)
+    with following(display, runs, quiet) as listen:
+        run = tenfold.simulate(experiment, runs=runs, log=log, listen=listen)
     from tenfold.api.simulate import accuracy_warning, recorded_baseline
 
     print_run(run, as_json, output)
@@ -167,7 +246,7 @@ def plan(
     from tenfold.api.plan import plan as find
 
     form = Form.JSON if as_json else form
-    with showing_progress(quiet or form is not Form.TABLE) as show, fetching(quiet or form is not Form.TABLE) as bar:
+    with showing_progress(quiet or form is not Form.TABLE) as show, fetching(quiet or form is not Form.TABLE):
         found = find(
             experiment,
             target=target,
@@ -175,7 +254,6 @@ def plan(
             max_workers=max_workers,
             budget=budget,
             progress=show,
-            fetching=bar,
         )
     print_result(found, form)
     if output is not None:
@@ -227,6 +305,81 @@ def twin(
         typer.echo(f"the report is in {result.report(output)}", err=as_json)
 
 
+@partial(options.with_fields, without=("workers",))
+def scaling(
+    file: options.File = None,
+    settings: options.Set = None,
+    up_to: Annotated[int, typer.Option("--up-to", help="Predict up to this many workers.")] = 64,
+    repeats: Annotated[int, typer.Option(help="Runs of each number of workers, with different seeds.")] = 1,
+    link: Annotated[str | None, typer.Option("--link", help="The link between predicted nodes.")] = None,
+    output: options.Report = None,
+    form: Annotated[Form, typer.Option("--format", help="How to print the numbers.")] = Form.TABLE,
+    runs: options.Runs = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+    **fields: Any,
+) -> None:
+    """Measure strong and weak scaling up to this machine's cores, and predict both beyond.
+
+    The table, the plots and the sentences are those that computing centers ask for in a proposal. Runs that are
+    recorded are not repeated.
+
+    Examples: [cyan]tenfold scaling lenet.toml -o scaling.html[/],
+    [cyan]tenfold scaling lenet.toml --up-to 256 --link infiniband --repeats 3[/]
+    """
+    experiment = options.experiment_from(file, settings, link=link, **fields)
+    from tenfold.workers.fork_server import start_server
+
+    start_server()  # early: it imports torch while this process does
+    from tenfold.api.scaling import scaling as measure
+
+    form = Form.JSON if as_json else form
+    with watching(quiet or form is not Form.TABLE) as shown:
+        watch: dict[str, Any] = {"watch": shown.watch, "listen": shown.listen}
+        result = measure(experiment, up_to=up_to, repeats=repeats, runs=runs, **watch)
+    print_result(result, form)
+    if output is not None:
+        typer.echo(f"the report is in {result.report(output)}", err=form is not Form.TABLE)
+
+
+def whatif(
+    run: options.Reference = "last",
+    link: Annotated[
+        str | None, typer.Option("--link", help="Links between nodes: 1gbe,10gbe. Default: three usual ones.")
+    ] = None,
+    runs: options.Runs = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show how long a run would have taken with one thing changed: free communication, another link, twice the workers.
+
+    The steps and rounds that the run recorded are replayed by the clock; each line says what it rests on.
+
+    Examples: [cyan]tenfold whatif[/], [cyan]tenfold whatif 12 --link 1gbe,infiniband[/]
+    """
+    import tenfold
+
+    given = {} if link is None else {"links": [name.strip() for name in link.split(",")]}
+    replayed = tenfold.whatif(run, runs=runs, **given)
+    if as_json:
+        print_json(replayed.record())
+        return
+    from tenfold.reports.formatting import duration
+    from tenfold.reports.tables.run_tables import TextTable
+
+    rows = [
+        [change.what, change.basis, duration(change.seconds), f"{change.seconds / replayed.seconds:.2f}x"]
+        for change in replayed.changes
+    ]
+    title = f"Run {replayed.run.id}: {duration(replayed.seconds)} measured"
+    table = TextTable(["with", "rests on", "would have taken", "of measured"], rows, title=title)
+    print_rich(table.to_rich(words=2))
+    error = replayed.replayed / replayed.seconds - 1
+    typer.echo(
+        f"predicted by replaying the first {replayed.steps} steps of each worker; unchanged, that gives "
+        f"{duration(replayed.replayed)} ({error:+.0%}), and all times above are scaled by the difference"
+    )
+
+
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -248,6 +401,9 @@ def calibrate(
     file: File = None,
     settings: options.Set = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure within seconds, but less exactly.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Measure nothing; show how close earlier predictions came.")
+    ] = False,
     output: Output = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -256,13 +412,18 @@ def calibrate(
 
     The steps of an experiment, or of the built-in models, are timed. Run nothing else meanwhile.
 
-    Examples: [cyan]tenfold calibrate[/], [cyan]tenfold calibrate lenet.toml -o machine.toml[/]
+    Examples: [cyan]tenfold calibrate[/], [cyan]tenfold calibrate lenet.toml -o machine.toml[/],
+    [cyan]tenfold calibrate --check[/]
     """
+    if check:
+        _check(as_json)
+        return
     from tenfold.api.plan import calibrate as measure
-    from tenfold.prediction.profile import Profile, default_path
+    from tenfold.machine.metadata import profile_path
+    from tenfold.prediction.profile import Profile
 
     experiment = options.experiment_from(file, settings) if file or settings else None
-    place = output or default_path()
+    place = output or profile_path()
     check_output(place, "the profile")
     known = None
     with suppress(MachineError):  # a profile that cannot be read is replaced
@@ -280,11 +441,49 @@ def calibrate(
     typer.echo(f"saved to {place}")
 
 
+SHOWN_SCORES = 12
+"""The latest predictions that `calibrate --check` lists."""
+
+
+def _check(as_json: bool) -> None:
+    """Print how close predictions came to the runs that followed them."""
+    from tenfold.prediction.ledger import Ledger
+    from tenfold.reports.clocks import ledger_note
+    from tenfold.reports.formatting import duration, interval
+    from tenfold.reports.results.forecast_result import signed_percent
+    from tenfold.reports.tables.run_tables import TextTable
+
+    ledger = Ledger.load()
+    if as_json:
+        print_json(ledger.record())
+        return
+    if not ledger.scores:
+        typer.echo(
+            "no prediction for this machine has been tested yet; `tenfold twin FILE` predicts a run and measures it"
+        )
+        return
+    rows = [
+        [
+            score.setting,
+            duration(score.measured),
+            f"{duration(score.predicted)} {interval(score.low, score.high, score.predicted)}",
+            signed_percent(score.error),
+        ]
+        for score in ledger.scores[-SHOWN_SCORES:]
+    ]
+    columns = ["workers x threads, strategy, every", "measured", "predicted", "error"]
+    print_rich(TextTable(columns, rows, title="The latest predictions for this machine").to_rich())
+    typer.echo(ledger_note(ledger))
+
+
 def _steps(profile: "Profile") -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table("work", "batch", "workers x threads", "ms a step", "spread: steps, workers", "ms a round", "measured")
+    from tenfold.machine.metadata import MOST_LOAD_PER_CORE
+
+    columns = ("work", "batch", "workers x threads", "ms a step", "spread: steps, workers", "ms a round", "steps")
+    table = Table(*columns, "measured, UTC", "GHz")
     for step in profile.steps:
         table.add_row(
             escape(step.work),
@@ -294,6 +493,8 @@ def _steps(profile: "Profile") -> Any:
             f"{step.between_steps:.1%}, {step.between_workers:.1%}",
             f"{1e3 * step.round:.3g}" if step.round is not None else "",
             f"{step.samples:,}",
+            f"{step.at[:16].replace('T', ' ')}{', busy' if step.load > MOST_LOAD_PER_CORE else ''}",
+            f"{step.clock_mhz / 1e3:.1f}" if step.clock_mhz else "",
         )
     return table
 

@@ -16,24 +16,26 @@ from tenfold.errors import ExperimentError, StoreError
 
 def runs(
     last: Annotated[int, typer.Option("--last", "-n", help="How many, newest last; 0 for all.")] = 20,
-    folds: Annotated[bool, typer.Option("--folds", help="List the folds of cross-validations, too.")] = False,
+    folds: Annotated[
+        bool, typer.Option("--folds", help="List the folds of cross-validations and the trials of sweeps, too.")
+    ] = False,
     chosen: options.Filter = "",
     runs: options.Runs = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the recorded runs, newest last; the folds of a cross-validation only with --folds.
+    """List the recorded runs, newest last; folds and trials only with --folds.
 
     Examples: [cyan]tenfold runs[/], [cyan]tenfold runs -n 0 --json[/], [cyan]tenfold runs --folds[/],
     [cyan]tenfold runs --filter "workers>=4 strategy=butterfly,ring accuracy>97%"[/],
     [cyan]tenfold runs -f "tag=paper age<7d"[/]
     """
     from tenfold.api.open_run import list_runs, newest_runs
-    from tenfold.runs.store import FOLD
+    from tenfold.runs.store import MEMBERS
 
     if last > 0 and not chosen:
-        shown, total = newest_runs(last, runs=runs, folds=folds)
+        shown, total = newest_runs(last, runs=runs, members=folds)
     else:
-        recorded = [run for run in list_runs(runs=runs, filter=chosen) if folds or run.kind != FOLD]
+        recorded = [run for run in list_runs(runs=runs, filter=chosen) if folds or run.kind not in MEMBERS]
         shown, total = recorded[-last:] if last > 0 else recorded, len(recorded)
     if as_json:
         print_json([run.summary() for run in shown])
@@ -44,8 +46,23 @@ def runs(
     from tenfold.reports.tables.run_tables import runs_table
 
     print_rich(runs_table(shown))
+    _print_jobs(runs)
     if len(shown) < total:
         typer.echo(f"{len(shown)} of {total} runs; `tenfold runs -n 0` lists all")
+
+
+def _print_jobs(runs: Path | None) -> None:
+    """List the jobs of executors that are under way, if there are any."""
+    from tenfold.runs.store import absolute
+
+    folder = absolute(runs)
+    if not any(folder.glob("jobs/*/")):
+        return
+    from tenfold.executors.under_way import jobs_under_way
+    from tenfold.reports.tables.run_tables import jobs_table
+
+    if jobs := jobs_under_way(folder):
+        print_rich(jobs_table(jobs))
 
 
 def show(
@@ -63,18 +80,20 @@ def show(
     [cyan]tenfold show last --console[/]
     """
     import tenfold
+    from tenfold.reports.results.sweep import Sweep
     from tenfold.reports.tables.run_tables import fold_tables, shards_table, show_tables
-    from tenfold.runs.store import CROSSVAL
+    from tenfold.runs.store import CROSSVAL, SWEEP
 
     found = tenfold.open_run(run, runs=runs)
     if as_json:
-        print_json(found.summary() | {"history": found.history, "facts": found.facts})
+        print_json(found.summary() | {"history": found.history, "metadata": found.metadata})
     elif console:
         typer.echo(found.console, nl=False)
     elif shards:
         print_rich(shards_table(found))
     else:
-        print_rich(show_tables(found), *([fold_tables(found)] if found.kind == CROSSVAL else []))
+        members = {CROSSVAL: fold_tables, SWEEP: Sweep}.get(found.kind)
+        print_rich(show_tables(found), *([members(found)] if members else []))
 
 
 def report(
@@ -97,13 +116,13 @@ def report(
     import tenfold
     from tenfold.reports.pages.run_pages import write_report
     from tenfold.reports.results.comparison import Comparison
-    from tenfold.runs.store import FOLD
+    from tenfold.runs.store import MEMBERS
 
     found = [tenfold.open_run(reference, runs=runs) for reference in references or ([] if chosen else ["last"])]
     if chosen:
         named = {run.id for run in found}
         selected = tenfold.list_runs(runs=runs, filter=chosen)
-        found += [run for run in selected if run.kind != FOLD and run.id not in named]
+        found += [run for run in selected if run.kind not in MEMBERS and run.id not in named]
     if not found:
         raise StoreError(f"no runs match {chosen}")
     if len(found) == 1 and (columns or select):
@@ -222,7 +241,8 @@ def remove(
 ) -> None:
     """Remove runs from the list, and move their folders to the trash folder beside them.
 
-    A cross-validation goes with its folds. What is in the trash keeps its weights and a record of its events.
+    A cross-validation goes with its folds, a sweep with its trials. What is in the trash keeps its weights and a record
+    of its events.
 
     Examples: [cyan]tenfold remove 12 13[/], [cyan]tenfold remove --filter "status=failed age>7d" --yes[/],
     [cyan]tenfold remove --empty-trash[/]
@@ -240,8 +260,8 @@ def remove(
     records = [store.find(reference) for reference in references or []]
     if chosen:
         selected = tenfold.list_runs(runs=runs, filter=chosen)
-        records += [store.find(run.id) for run in selected if run.kind != "fold"]
-    removed = {one["id"]: one for record in records for one in to_remove(store, record)}
+        records += [store.find(run.id) for run in selected if run.kind not in ("fold", "trial")]
+    removed = {item["id"]: item for record in records for item in to_remove(store, record)}
     if removed and not yes:
         for one in removed.values():
             typer.echo(f"  run {one['id']}  {one['title']}  {one['status']}", err=True)

@@ -1,4 +1,4 @@
-"""Commands that prepare an experiment or check this machine: `init`, `schema`, `doctor`."""
+"""Commands that prepare experiments, data or this machine: `init`, `schema`, `doctor`, `data`."""
 
 import os
 from dataclasses import asdict
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tenfold.catalog import SOURCES
 from tenfold.cli import options
-from tenfold.cli.output import print_json, print_rich, write_file
+from tenfold.cli.output import fetching, print_json, print_rich, write_file
 
 if TYPE_CHECKING:
     from tenfold.machine.doctor import Finding
@@ -62,13 +63,13 @@ def doctor(runs: options.Runs = None, as_json: options.Json = False) -> None:
     from tenfold.runs.store import absolute
 
     findings = examine(absolute(runs))
-    for one in available():
-        source = SOURCES[one.name]
-        here = one.where is not None or not source.files
+    for item in available():
+        source = SOURCES[item.name]
+        here = item.where is not None or not source.files
         built_in = "ships with scikit-learn" if source.make is None else str(source.absent)
-        found = str(one.where) if one.where else built_in if here else "not on this machine"
-        advice = "" if here else f"`tenfold data get {one.name}` fetches it"
-        findings.append(Finding(f"data: {one.name}", found, "ok" if here else "note", advice))
+        found = str(item.where) if item.where else built_in if here else "not on this machine"
+        advice = "" if here else f"`tenfold data get {item.name}` fetches it"
+        findings.append(Finding(f"data: {item.name}", found, "ok" if here else "note", advice))
     findings += _examine_runs(absolute(runs), files=runs is not None)
     if as_json:
         print_json([asdict(finding) for finding in findings])
@@ -89,4 +90,60 @@ def _examine_runs(folder: Path, *, files: bool) -> "list[Finding]":
         return [Finding("runs", f"none in {folder}")]
     count, damaged = find_damage(folder, files=files)
     sound = [] if damaged else [Finding("runs", f"{count} in {folder}, none damaged")]
-    return sound + [Finding(one.where, one.found, "problem", one.advice) for one in damaged]
+    return sound + [Finding(item.where, item.found, "problem", item.advice) for item in damaged]
+
+
+data_app = typer.Typer(no_args_is_help=True, help="List, download and find the built-in data sets.")
+Name = Annotated[
+    str, typer.Argument(help=f"A data set: {', '.join(SOURCES)}.", autocompletion=options.complete_from(SOURCES))
+]
+
+
+@data_app.command("list")
+def list_(as_json: options.Json = False) -> None:
+    """List the built-in data sets and where they are. Example: [cyan]tenfold data list[/]"""
+    from rich.table import Table
+
+    from tenfold.data import available
+
+    sources = available()
+    if as_json:
+        print_json([{"name": item.name, "description": item.description, "where": item.where} for item in sources])
+        return
+    table = Table("name", "what", "where")
+    for item in sources:
+        table.add_row(item.name, item.description, _place(item.name, item.where))
+    print_rich(table)
+
+
+@data_app.command()
+def get(name: Name, quiet: options.Quiet = False, as_json: options.Json = False) -> None:
+    """Download a data set unless it is already there, and verify it. Example: [cyan]tenfold data get mnist[/]"""
+    from tenfold import data
+    from tenfold.errors import DataError
+
+    with fetching(quiet or as_json):
+        folder = data.get(name)
+    if folder is None and SOURCES[name].make is not None:
+        raise DataError(f"{name} cannot be downloaded: {SOURCES[name].absent}")
+    print_json({"name": name, "where": folder}) if as_json else typer.echo(f"{name}: {_place(name, folder)}, checked")
+
+
+@data_app.command()
+def where(name: Name, as_json: options.Json = False) -> None:
+    """Print the folder of a data set. Example: [cyan]tenfold data where mnist[/]"""
+    from tenfold import data
+    from tenfold.errors import DataError
+
+    folder = data.where(name)
+    if folder is None and SOURCES[name].files:
+        raise DataError(f"{name} is not on this machine; `tenfold data get {name}` fetches it")
+    print_json({"name": name, "where": folder}) if as_json else typer.echo(_place(name, folder))
+
+
+def _place(name: str, folder: object) -> str:
+    if folder is not None:
+        return str(folder)
+    if SOURCES[name].make is not None:
+        return str(SOURCES[name].absent)
+    return f"not downloaded; `tenfold data get {name}`" if SOURCES[name].files else "ships with scikit-learn"

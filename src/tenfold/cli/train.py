@@ -1,4 +1,4 @@
-"""Commands that train: `train`, `crossval`, `resume`."""
+"""Commands that train: `train`, `crossval`, `resume`, `demo`."""
 
 import subprocess
 import sys
@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from tenfold.catalog import FOLD_KINDS, FOLD_MODES
 from tenfold.cli import options
-from tenfold.cli.output import following, launched_rank, print_run
-from tenfold.common.catalog import FOLD_KINDS, FOLD_MODES
+from tenfold.cli.output import exit_interrupted, following, launched_rank, print_run
 from tenfold.common.imports import tenfold_command
-from tenfold.errors import MachineError
+from tenfold.errors import ExperimentError, MachineError
 
 if TYPE_CHECKING:
-    from tenfold.runs import Emit, Event
+    from tenfold.experiment import Experiment
+    from tenfold.runs import Emit, Event, Run
 
 
 ShowBoard = Annotated[bool, typer.Option("--board", help="Open a local page that shows the run as it trains.")]
@@ -61,11 +62,16 @@ class BoardWindow:
         return hear
 
     def _open(self, run: int) -> None:
+        self.show(f"run/{run}", f"run {run}")
+
+    def show(self, page: str, what: str) -> None:
+        """Open a page of the board, if there is one."""
         import webbrowser
 
-        address = self._address.replace("/?", f"/run/{run}?")
-        typer.echo(f"the board shows run {run} at {address}", err=True)
-        webbrowser.open(address)
+        if self._address:
+            address = self._address.replace("/?", f"/{page}?")
+            typer.echo(f"the board shows {what} at {address}", err=True)
+            webbrowser.open(address)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -84,13 +90,26 @@ class BoardWindow:
             process.wait(timeout=10)
 
 
+@options.with_executor
 @options.with_fields
 def train(
     file: options.File = None,
     settings: options.Set = None,
+    from_sweep: Annotated[
+        str | None,
+        typer.Option(
+            "--from-sweep",
+            help="Train the experiment of a sweep, or of the last one, with the best values that it has found.",
+            metavar="RUN",
+            show_default=False,
+            autocompletion=options.complete_run,
+        ),
+    ] = None,
+    trust: options.Trust = False,
     runs: options.Runs = None,
     output: options.Report = None,
     log_ranks: options.LogRanks = None,
+    where: options.Where | None = None,
     log: options.Log = None,
     board: ShowBoard = False,
     quiet: options.Quiet = False,
@@ -104,10 +123,12 @@ def train(
     [cyan]tenfold train lenet.toml --workers 16 --target 0.99[/],
     [cyan]tenfold train lenet.toml --workers 4 --strategy butterfly --sync-every 16 --pin compact[/],
     [cyan]tenfold train lenet.toml -o report.html[/], [cyan]tenfold train lenet.toml --board[/],
-    [cyan]torchrun --nproc-per-node 4 -m tenfold train lenet.toml[/]
+    [cyan]tenfold train --from-sweep 12 --epochs 20[/],
+    [cyan]torchrun --nproc-per-node 4 -m tenfold train lenet.toml[/],
+    [cyan]tenfold train lenet.toml --workers 8 --on ray[/]
     """
-    experiment = options.experiment_from(file, settings, **fields)
-    if experiment.parallel.workers > 1 and launched_rank() is None:
+    experiment = options.experiment_from(file, settings, _best_of_sweep(from_sweep, file, runs, trust=trust), **fields)
+    if experiment.parallel.workers > 1 and launched_rank() is None and where is None:
         from tenfold.workers.fork_server import start_server
 
         start_server()  # early: it imports torch while this process does
@@ -119,10 +140,27 @@ def train(
     world = detect_world()
     count = world.size if world is not None else experiment.parallel.workers
     ranks = RankTimes(options.ranks_from(log_ranks, count)) if log_ranks else None
+    on = where.open() if where is not None else "local"
     with BoardWindow(runs, board) as window:
-        with following(RunProgress(experiment, quiet=quiet, ranks=ranks), runs, quiet) as (listen, bar):
-            run = tenfold.train(experiment, runs=runs, log=log, listen=window.watch(listen), fetching=bar)
+        with following(RunProgress(experiment, quiet=quiet, ranks=ranks), runs, quiet) as listen:
+            run = tenfold.train(experiment, runs=runs, on=on, log=log, listen=window.watch(listen))
         print_run(run, as_json, output)
+
+
+def _best_of_sweep(sweep: str | None, file: Path | None, runs: Path | None, *, trust: bool) -> "Experiment | None":
+    """Return the experiment with the best values of a sweep; None where none is named."""
+    if sweep is None:
+        if trust:
+            raise ExperimentError("--trust goes with --from-sweep; name what a file names yourself: --set FIELD=PATH")
+        return None
+    if file is not None:
+        raise ExperimentError("--from-sweep takes the experiment of the sweep; leave out the file, or copy the values")
+    import tenfold
+    from tenfold.runs.store import SWEEP
+
+    recorded = [run for run in tenfold.list_runs(runs=runs) if run.kind == SWEEP] if sweep == "last" else []
+    number = recorded[-1].id if recorded else sweep
+    return tenfold.Sweep(tenfold.open_run(number, runs=runs, trust=trust)).best_experiment
 
 
 FOLDS = "How the folds are made and trained"
@@ -132,13 +170,16 @@ Folds = Annotated[
     int | None, options.field("folds", "Number of folds; each is the validation part once. Default: 5.", FOLDS)
 ]
 Kind = Annotated[str | None, options.field("fold-kind", f"{', '.join(KINDS)}.", FOLDS, KINDS)]
-Repeats = Annotated[int | None, options.field("fold-repeats", "Repetitions, each with different folds.", FOLDS)]
+Repeats = Annotated[
+    int | None, options.field("fold-repeats", "Repetitions, each with different folds.", FOLDS, short="--repeats")
+]
 Mode = Annotated[
     str | None,
     options.field("fold-mode", f"{', '.join(MODES)}.", FOLDS, MODES),
 ]
 
 
+@options.with_executor
 @options.with_fields
 def crossval(
     file: options.File = None,
@@ -147,7 +188,7 @@ def crossval(
     fold_kind: Kind = None,
     fold_repeats: Repeats = None,
     fold_mode: Mode = None,
-    on: options.On = "local",
+    where: options.Where | None = None,
     runs: options.Runs = None,
     output: options.Report = None,
     log: options.Log = None,
@@ -162,21 +203,28 @@ def crossval(
     [cyan]tenfold crossval --model mlp --data digits --folds 5 --fold-repeats 3[/],
     [cyan]tenfold crossval lenet.toml --workers 4 --fold-mode data-and-folds[/]
     """
-    folding = {"folds": folds, "fold_kind": fold_kind, "fold_repeats": fold_repeats, "fold_mode": fold_mode}
+    folding: dict[str, Any] = {
+        "folds": folds,
+        "fold_kind": fold_kind,
+        "fold_repeats": fold_repeats,
+        "fold_mode": fold_mode,
+    }
     experiment = options.experiment_from(file, settings, **fields, **folding)
     from tenfold.workers.fork_server import start_server
 
-    if on == "local":
+    if where is None or where.name == "processes":
         start_server()  # early: it imports torch while this process does
     import tenfold
     from tenfold.reports.progress import FoldProgress
 
     quiet = quiet or as_json
-    with following(FoldProgress(quiet=quiet), runs, quiet) as (listen, bar):
-        done = tenfold.cross_validate(experiment, runs=runs, on=on, log=log, listen=listen, fetching=bar)
+    on = where.open() if where is not None else "local"
+    with following(FoldProgress(quiet=quiet), runs, quiet, on) as listen:
+        done = tenfold.cross_validate(experiment, runs=runs, on=on, log=log, listen=listen)
     print_run(done.run, as_json, output)
 
 
+@options.with_executor
 def resume(
     run: options.Reference = "last",
     runs: options.Runs = None,
@@ -189,6 +237,7 @@ def resume(
         ),
     ] = False,
     trust: options.Trust = False,
+    where: options.Where | None = None,
     log: options.Log = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -198,13 +247,83 @@ def resume(
     Examples: [cyan]tenfold resume 12[/], [cyan]tenfold resume last[/]
     """
     import tenfold
+    from tenfold.executors.submitting import recorded_executor
     from tenfold.reports.progress import FoldProgress, RunProgress
-    from tenfold.runs.store import CROSSVAL
+    from tenfold.runs.store import CROSSVAL, SWEEP
 
     interrupted = tenfold.open_run(run, runs=runs, trust=trust)
     quiet = quiet or as_json or bool(launched_rank())
+    if interrupted.kind == SWEEP:
+        _resume_sweep(interrupted, where, as_json, force=force, log=log, progress=not quiet)
+        return
     folded = interrupted.kind == CROSSVAL
     shown = FoldProgress(quiet=quiet) if folded else RunProgress(interrupted.experiment, quiet=quiet)
-    with following(shown, runs, quiet) as (listen, _):
-        resumed = tenfold.resume(interrupted, log=log, listen=listen, force=force)
+    on = (where or options.Where(recorded_executor(interrupted.metadata))).open()
+    with following(shown, runs, quiet, on) as listen:
+        resumed = tenfold.resume(interrupted, on=on, log=log, listen=listen, force=force)
     print_run(resumed, as_json)
+
+
+def _resume_sweep(interrupted: "Run", where: options.Where | None, as_json: bool, **given: Any) -> None:
+    import tenfold
+    from tenfold.cli.compare import Form, print_result
+    from tenfold.executors.submitting import recorded_executor
+
+    on = (where or options.Where(recorded_executor(interrupted.metadata))).open()
+    try:
+        done = tenfold.Sweep(tenfold.resume(interrupted, on=on, **given))
+    except KeyboardInterrupt:
+        exit_interrupted(f"`tenfold resume {interrupted.id}` does the rest", on)
+    print_result(done, Form.JSON if as_json else Form.TABLE)
+
+
+def demo(
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="The network: lenet5, cnn, mlp or package:Class on MNIST; lstm, tabular or resnet on generated data.",
+        ),
+    ] = "lenet5",
+    runs: options.Runs = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The report that stays.", callback=options.check_report)
+    ] = Path("report.html"),
+    no_open: Annotated[bool, typer.Option("--no-open", help="Show the race on the terminal alone.")] = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Race on this machine: the loop of PyTorch's tutorials, one worker, and a worker per core, to 99% on MNIST.
+
+    When each should finish is predicted before it starts. The board shows the race, and afterwards the predicted
+    speedup with 1 to 64 machines; Ctrl-C ends it. It takes less than a minute; MNIST (11 MB) is downloaded once.
+
+    Examples: [cyan]tenfold demo[/], [cyan]tenfold demo --no-open -o race.html[/]
+    """
+    from tenfold.board.demo import RaceDisplay, prepare_race, run_race
+    from tenfold.board.race import render_race
+    from tenfold.reports.pages.page import save_page
+    from tenfold.runs.store import Store, absolute
+
+    def report(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
+    folder = Store(absolute(runs)).folder
+    race, sides = prepare_race(model, folder, report)
+    race.save(folder)
+    with BoardWindow(folder, not no_open and can_open_browser()) as window:
+        window.show("race", "the race")
+        with RaceDisplay(race, quiet=quiet) as display:
+            found = run_race(race, sides, folder, display)
+        report(race.verdict(found))
+        typer.echo(f"the report is in {save_page(render_race(race, found, folder), output)}")
+
+
+def can_open_browser() -> bool:
+    """Return whether a person looks at this terminal and a browser can be opened."""
+    import webbrowser
+
+    try:
+        return sys.stdout.isatty() and webbrowser.get() is not None
+    except webbrowser.Error:
+        return False

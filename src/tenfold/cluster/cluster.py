@@ -40,9 +40,9 @@ from typing import Annotated, Any, Final, Self
 import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from tenfold.catalog import Registry, suggest
 from tenfold.cluster.costs import LinkCost, Wiring
 from tenfold.cluster.hardware import GroupLink, Hardware, Link, LinkField, NodeGroup, StepTime, Stragglers
-from tenfold.common.catalog import Registry, suggest
 from tenfold.common.files import read_toml, write_toml
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment, Section
@@ -127,11 +127,11 @@ class Cluster(Section):
             raise ExperimentError(
                 f"the cluster has room for {self.workers} workers ({room}), not for {workers}; raise a group's count"
             )
-        taken, left = [], workers
+        placed_workers, left = [], workers
         for group in self.groups:
-            taken.append(min(left, group.count * group.workers))
-            left -= taken[-1]
-        return taken
+            placed_workers.append(min(left, group.count * group.workers))
+            left -= placed_workers[-1]
+        return placed_workers
 
     def round_cost(self, workers: int) -> LinkCost:
         """Return the cost of rounds among the first workers."""
@@ -139,7 +139,7 @@ class Cluster(Section):
 
     def wiring(self, workers: int) -> Wiring:
         """Return which link and port each message takes."""
-        taken = self.placed(workers)
+        placed_workers = self.placed(workers)
         table: list[Link] = [group.inside for group in self.groups]
         size = len(self.groups)
         across = np.zeros((size, size), dtype=np.int64)
@@ -154,8 +154,8 @@ class Cluster(Section):
             table.append(line.link if line is not None else slower)
         if self.server is not None:
             table.append(self.server)
-        node_group = np.repeat(np.arange(size), taken)
-        first = np.concatenate([[0], np.cumsum(taken)[:-1]])
+        node_group = np.repeat(np.arange(size), placed_workers)
+        first = np.concatenate([[0], np.cumsum(placed_workers)[:-1]])
         nodes_before = np.concatenate([[0], np.cumsum([group.count for group in self.groups])[:-1]])
         per_node = np.array([group.workers for group in self.groups])
         return Wiring(
@@ -179,16 +179,20 @@ class Cluster(Section):
     def step_times(self, workers: int, measured: StepTime | Mapping[str, StepTime] | None = None) -> list[StepTime]:
         """Return each worker's step time, from a profile's (for all groups, or by group) or as described by hand."""
         times: list[StepTime] = []
-        for group, taken in zip(self.groups, self.placed(workers), strict=True):
-            known = measured if measured is None or isinstance(measured, StepTime) else measured.get(group.name)
-            for on_node in group.on_nodes(taken):
-                times += [self._step_time(group, known, on_node)] * on_node
+        for group, placed_workers in zip(self.groups, self.placed(workers), strict=True):
+            step_time = measured if measured is None or isinstance(measured, StepTime) else measured.get(group.name)
+            for on_node in group.on_nodes(placed_workers):
+                times += [self._step_time(group, step_time, on_node)] * on_node
         return times
 
     def slowdown(self, workers: int) -> float:
         """Return how much longer steps take on the busiest node, if the threads of its workers outnumber its cores."""
         placed = zip(self.groups, self.placed(workers), strict=True)
-        return max(group.slowdown(on_node) for group, taken in placed for on_node in group.on_nodes(taken))
+        return max(
+            group.slowdown(on_node)
+            for group, workers_of_group in placed
+            for on_node in group.on_nodes(workers_of_group)
+        )
 
     def _step_time(self, group: NodeGroup, measured: StepTime | None, on_node: int) -> StepTime:
         if group.step_seconds is not None:
@@ -217,11 +221,11 @@ class Cluster(Section):
         self, workers: int, measured: StepTime | Mapping[str, StepTime] | None = None, **extra: Any
     ) -> Hardware:
         """Return the hardware of the first workers; `extra` are further fields of it."""
-        price = self.round_cost(workers)
+        cost = self.round_cost(workers)
         return Hardware(
             step_time=self.step_times(workers, measured),
-            round_cost=price,
-            exchange_cost=price.exchange,
+            round_cost=cost,
+            exchange_cost=cost.exchange,
             calibrated=measured is not None and all(group.step_seconds is None for group in self.groups),
             **extra,
         )

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tenfold.cluster.hardware import Floats
 from tenfold.errors import ExperimentError
 from tenfold.mixing import Round
-from tenfold.mixing.collectives import Integers, Wave
+from tenfold.mixing.collectives import Integers, Wave, operation_waves
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ class Wiring:
 
 @dataclass(frozen=True, eq=False)
 class LinkCost:
-    """Returns the seconds that a round takes on the links of a cluster: a `RoundPrice` computed from its wiring."""
+    """Returns the seconds that a round takes on the links of a cluster: a `RoundCost` computed from its wiring."""
 
     wiring: Wiring
 
@@ -112,7 +112,7 @@ class LinkCost:
         """Return the seconds of a round for all workers, or for each where they differ."""
         n = self.wiring.workers
         if len(round_.sources) != n:
-            raise ExperimentError(f"a round of {len(round_.sources)} replicas was priced on links of {n} workers")
+            raise ExperimentError(f"a round of {len(round_.sources)} replicas was timed on links of {n} workers")
         sequences = round_.waves(nbytes)
         if not sequences:
             return 0.0
@@ -148,8 +148,13 @@ class LinkCost:
                     seconds[ends[at_worker]] = np.broadcast_to(total[:, None], ends.shape)[at_worker]
         return seconds
 
+    def operation(self, name: str, members: Sequence[int], nbytes: int, root: int = 0) -> float | Floats:
+        """Return the seconds of an operation of torch.distributed, see `operation_waves`: for all, or by worker."""
+        waves = operation_waves(name, np.array(members), nbytes, root)
+        return self._of_groups([waves]) if waves else 0.0
+
     def exchange(self, worker: int, other: int, there: int, back: int) -> float:
-        """Return the seconds of an exchange without a round, as an `ExchangePrice`.
+        """Return the seconds of an exchange without a round, as an `ExchangeCost`.
 
         With the center, what is sent is added before the answer comes back; two workers send to each other at once.
         """

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tenfold.cluster.hardware import ExchangePrice, Floats, Hardware, RoundPrice
+from tenfold.cluster.hardware import ExchangeCost, Floats, Hardware, RoundCost
 from tenfold.cluster.round_clock import (
     SINGLE_STEPS,
     ClockLanes,
@@ -60,18 +60,18 @@ def run_event_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, re
     )
 
 
-def price_as_rounds(price: RoundPrice, workers: int) -> ExchangePrice:
-    """Price an exchange as a round in which two workers take their mean; the center counts as another worker."""
+def cost_as_rounds(cost: RoundCost, workers: int) -> ExchangeCost:
+    """RunCost an exchange as a round in which two workers take their mean; the center counts as another worker."""
     n = max(2, workers)
-    known: dict[tuple[int, int, int], float] = {}
+    costs_of: dict[tuple[int, int, int], float] = {}
 
     def exchange(worker: int, other: int, there: int, back: int) -> float:
         partner = other if other != CENTER else (worker + 1) % n
         key = worker, partner, max(there, back)
-        if key not in known:
+        if key not in costs_of:
             others = ((rank,) for rank in range(n) if rank not in (worker, partner))
-            known[key] = float(np.max(price(group_round(((worker, partner), *others)), key[2])))
-        return known[key]
+            costs_of[key] = float(np.max(cost(group_round(((worker, partner), *others)), key[2])))
+        return costs_of[key]
 
     return exchange
 
@@ -85,7 +85,7 @@ class _EventClock:
         self.strategy = workload.strategy
         n, step_times = workload.workers, hardware.step_times(workload.workers)
         self.workload, self.hardware, self.every_step = workload, hardware, every_step
-        self.price = hardware.exchange_cost or price_as_rounds(hardware.round_cost, n)
+        self.cost = hardware.exchange_cost or cost_as_rounds(hardware.round_cost, n)
         self.pace = Pace(step_times, 1, np.random.default_rng(seed))
         self.relative_times = relative_step_times(workload, step_times)
         self.final = StrategyRounds(workload.strategy, n, workload.compressed_bytes, hardware.round_cost).final
@@ -103,7 +103,7 @@ class _EventClock:
             for _ in self.epoch():
                 pass
             self.end_epoch()
-        last = float(np.max(self.final.price))  # the mean of all, which is the trained model
+        last = float(np.max(self.final.cost))  # the mean of all, which is the trained model
         self.now += last
         self.communicated += last
         saved = hardware.save * workload.epochs
@@ -174,8 +174,10 @@ class _EventClock:
         nbytes, other = self.workload.compressed_bytes, exchange.partner
         sent, received = exchange.sends * nbytes, exchange.receives * nbytes
         begin = max(at, free[worker], free[other])
-        end = begin + self.price(worker, other, sent, received)
-        free[worker] = free[other] = end
+        end = begin + self.cost(worker, other, sent, received)
+        # S servers have a part of the center each: together they are free for the next worker after 1/S of the time.
+        free[other] = begin + (end - begin) / (self.strategy.center_parts if other == CENTER else 1)
+        free[worker] = end
         self.waited[worker] += begin - at
         self.communicated[worker] += end - begin
         self.sent[worker] += sent + received
@@ -186,7 +188,7 @@ class _EventClock:
 
     def end_epoch(self) -> None:
         """Wait for all workers, average, evaluate and save."""
-        price = float(np.max(self.final.price)) + self.hardware.evaluation + self.hardware.save
-        latest = float(self.now.max()) + price
+        cost = float(np.max(self.final.cost)) + self.hardware.evaluation + self.hardware.save
+        latest = float(self.now.max()) + cost
         self.not_training += latest - self.now
         self.now[:] = latest

@@ -1,4 +1,4 @@
-"""Links between workers: latency and bandwidth."""
+"""Hardware as the clock sees it: step times, links, round costs, and groups of nodes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from tenfold.common.catalog import Registry, suggest
+from tenfold.catalog import Registry, suggest
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Section
 from tenfold.experiment.values import AsTuple, Count, Positive, Text, format_value
@@ -77,16 +77,16 @@ LinkField = Annotated[Link, BeforeValidator(_read), PlainSerializer(_written)]
 
 # Hardware as the clock sees it: how long a step takes, and what a round costs.
 #
-# Links, described by hand, give a `RoundPrice`, and so does a calibrated profile; the clock treats both alike.
+# Links, described by hand, give a `RoundCost`, and so does a calibrated profile; the clock treats both alike.
 
 Floats = NDArray[np.float64]
 Noise = Literal["log-normal", "shifted-exponential"]
 
 
-RoundPrice = Callable[[Round, int], float | Floats]
+RoundCost = Callable[[Round, int], float | Floats]
 """Seconds that a round takes once its workers have met, given the bytes of one replica: for all, or for each worker."""
 
-ExchangePrice = Callable[[int, int, int, int], float]
+ExchangeCost = Callable[[int, int, int, int], float]
 """Seconds that worker i and its partner j (-1: the center) are busy, from (i, j, bytes from i to j, bytes back)."""
 
 
@@ -139,8 +139,10 @@ class Hardware:
 
     step_time: StepTime | Sequence[StepTime]
     """One for all workers, or one for each."""
-    round_cost: RoundPrice
-    exchange_cost: ExchangePrice | None = None
+    round_cost: RoundCost
+    round_shares: tuple[float, float] = (0.0, 1.0)
+    """The shares of a round's cost that runs record as computing and as communicating; the rest counts as waiting."""
+    exchange_cost: ExchangeCost | None = None
     """For strategies without rounds. Default: what `round_cost` says of two workers that swap."""
     overhead: float = 0.0
     """Seconds that a worker computes in every round in addition to averaging: compression, outer optimizer."""

@@ -1,4 +1,4 @@
-"""What both clocks share: the times that they return, the first steps one by one, and steps with smaller batches."""
+"""The clock of runs with rounds: max-plus recurrences over all workers; and what both clocks share."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.cluster.hardware import Floats, Hardware, RoundPrice, StepTime
-from tenfold.cluster.workload import Pace, Workload
+from tenfold.cluster.hardware import Floats, Hardware, RoundCost, StepTime
+from tenfold.cluster.workload import Pace, Workload, divide_among_the_free
 from tenfold.mixing import Round, Strategy
 from tenfold.mixing.collectives import Integers
 
@@ -91,9 +91,9 @@ KEPT = 128
 
 @dataclass(frozen=True, eq=False)
 class TimedRound:
-    """One round: T_i <- max over those that i waits for, then + price. `now` is an array [repeats, workers]."""
+    """One round: T_i <- max over those that i waits for, then + cost. `now` is an array [repeats, workers]."""
 
-    price: float | Floats = 0.0
+    cost: float | Floats = 0.0
     everybody: bool = False
     """Whether all wait for the latest."""
     partners: Integers | None = None
@@ -128,24 +128,24 @@ class TimedRound:
 IDLE = TimedRound()
 
 
-def timed_round(round_: Round, price: float | Floats) -> TimedRound:
+def timed_round(round_: Round, cost: float | Floats) -> TimedRound:
     """Return a round that is not idle in the clock's form."""
     groups = round_.groups
     if groups is None:
-        return TimedRound(price, partners=_neighbors(round_.sources))
+        return TimedRound(cost, partners=_neighbors(round_.sources))
     if len(groups) == 1:
-        return TimedRound(price, everybody=True)
+        return TimedRound(cost, everybody=True)
     sizes = np.array([len(group) for group in groups])
     order = _joined(groups)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     if sizes.max() > FEW:
-        return TimedRound(price, order=order, starts=starts, sizes=sizes)
+        return TimedRound(cost, order=order, starts=starts, sizes=sizes)
     first, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
     place = np.arange(len(order)) - first
     partners = np.empty((sizes.max() - 1, len(order)), dtype=np.int64)
     for k, row in enumerate(partners, start=1):
         row[order] = order[first + (place + k) % size]
-    return TimedRound(price, partners=partners)
+    return TimedRound(cost, partners=partners)
 
 
 def _joined(groups: tuple[tuple[int, ...], ...]) -> Integers:
@@ -158,10 +158,10 @@ def _neighbors(sources: tuple[tuple[int, ...], ...]) -> Integers:
     reader = np.repeat(np.arange(n), [len(read) for read in sources])
     read = _joined(sources)
     pairs = np.unique(np.concatenate([reader * n + read, read * n + reader]))
-    one, other = np.divmod(pairs[pairs // n != pairs % n], n)
-    place = np.arange(len(one)) - np.searchsorted(one, one)
+    senders, other = np.divmod(pairs[pairs // n != pairs % n], n)
+    place = np.arange(len(senders)) - np.searchsorted(senders, senders)
     partners = np.tile(np.arange(n), (place.max() + 1, 1))
-    partners[place, one] = other
+    partners[place, senders] = other
     return partners
 
 
@@ -173,15 +173,15 @@ class _Matching(Protocol):
 
 
 class StrategyRounds:
-    """The rounds of a strategy, each priced and put into the clock's form once."""
+    """The rounds of a strategy, each with its cost, put into the clock's form once."""
 
-    def __init__(self, strategy: Strategy, workers: int, nbytes: int, price: RoundPrice) -> None:
-        self._strategy, self._n, self._nbytes, self._price = strategy, workers, nbytes, price
+    def __init__(self, strategy: Strategy, workers: int, nbytes: int, cost: RoundCost) -> None:
+        self._strategy, self._n, self._nbytes, self._cost = strategy, workers, nbytes, cost
         self._period = strategy.period(workers)
         self._kept: dict[int, TimedRound] = {}
-        is_uniform = getattr(price, "is_uniform", False)
+        is_uniform = getattr(cost, "is_uniform", False)
         self._matching = strategy if is_uniform and isinstance(strategy, _Matching) and workers > 2 else None
-        self._pair_price = 0.0 if self._matching is None else float(np.max(price(strategy.round(0, workers), nbytes)))
+        self._pair_cost = 0.0 if self._matching is None else float(np.max(cost(strategy.round(0, workers), nbytes)))
 
     def __getitem__(self, r: int) -> TimedRound:
         """Return round r = 0, 1, ..."""
@@ -191,29 +191,29 @@ class StrategyRounds:
         if key not in self._kept:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            self._kept[key] = self._priced(self._strategy.round(r, self._n))
+            self._kept[key] = self._with_cost(self._strategy.round(r, self._n))
         return self._kept[key]
 
     @property
     def final(self) -> TimedRound:
         """The round that gives all replicas their mean."""
-        return self._priced(self._strategy.final(self._n))
+        return self._with_cost(self._strategy.final(self._n))
 
     @property
     def always(self) -> TimedRound | None:
         """The only round of the strategy, if it has one that involves all workers and costs each the same."""
         only = self[0] if self._period == 1 else None
-        return only if only is not None and only.everybody and isinstance(only.price, float) else None
+        return only if only is not None and only.everybody and isinstance(only.cost, float) else None
 
-    def _priced(self, round_: Round) -> TimedRound:
-        return IDLE if round_.is_idle else timed_round(round_, self._price(round_, self._nbytes))
+    def _with_cost(self, round_: Round) -> TimedRound:
+        return IDLE if round_.is_idle else timed_round(round_, self._cost(round_, self._nbytes))
 
     def _matched(self, pairs: Integers) -> TimedRound:
         partner = np.arange(self._n)
         partner[pairs] = pairs[:, ::-1]
         rests = self._n % 2 == 1
-        price = self._pair_price * (partner != np.arange(self._n)) if rests else self._pair_price
-        return TimedRound(price, partners=partner[None])
+        cost = self._pair_cost * (partner != np.arange(self._n)) if rests else self._pair_cost
+        return TimedRound(cost, partners=partner[None])
 
 
 # The clock of synchronous runs: max-plus recurrences over arrays of all workers.
@@ -269,13 +269,16 @@ class _RoundClock:
         if not workload.ends_equal:
             self._finish()
         trained = self.now - self.not_training
-        wait = trained - self.computed - self.communicated
+        computing, communicating = hardware.round_shares
+        computed = self.computed + computing * self.communicated
+        communicated = communicating * self.communicated
+        wait = trained - computed - communicated
         evaluated = self.not_training - hardware.start - hardware.save * workload.epochs
         mean: dict[TimeKind, Floats] = {
             "start": np.full(workload.workers, hardware.start),
-            "compute": self.computed.mean(axis=0),
+            "compute": computed.mean(axis=0),
             "wait": np.maximum(wait.mean(axis=0), 0),
-            "communicate": self.communicated,
+            "communicate": communicated,
             "evaluate": np.maximum(evaluated.mean(axis=0), 0),
             "save": np.full(workload.workers, hardware.save * workload.epochs),
         }
@@ -294,6 +297,8 @@ class _RoundClock:
         drawn = self.pace.draw(len(steps))
         if self.relative_times is not None:
             drawn = drawn * self.relative_times[(first - 1) % workload.steps_per_epoch :][: len(steps)]
+        if workload.portions:
+            drawn = divide_among_the_free(drawn, workload.portions)
         due = workload.is_due(first, last)
         marked = np.isin(steps, workload.marks) | (steps % workload.steps_per_epoch == 0)
         stops = np.flatnonzero(due | marked | (steps <= SINGLE_STEPS) | (steps == last))
@@ -321,8 +326,8 @@ class _RoundClock:
         begin = ready
         if round_ is not None and not round_.is_idle:
             begin = round_.wait(ready)
-            self.now = begin + round_.price
-            self.communicated += round_.price
+            self.now = begin + round_.cost
+            self.communicated += round_.cost
         if step <= SINGLE_STEPS:
             self.lanes.add("compute", before[0], ready[0])
             self.lanes.add("wait", ready[0], begin[0])
@@ -334,9 +339,9 @@ class _RoundClock:
         """Advance by many steps that each end with a round of all workers: the slowest sets the time of all."""
         latest = seconds.max(axis=2)
         latest[:, 0] = (self.now + seconds[:, 0]).max(axis=1)
-        ends = np.cumsum(latest + round_.price, axis=1)
+        ends = np.cumsum(latest + round_.cost, axis=1)
         self.now = np.repeat(ends[:, -1:], self.workload.workers, axis=1)
-        self.communicated += round_.price * len(steps)
+        self.communicated += round_.cost * len(steps)
         self.rounds += len(steps)
         not_training = self.not_training.min(axis=1)
         for k in np.flatnonzero(marked).tolist():
@@ -344,17 +349,17 @@ class _RoundClock:
 
     def _finish(self) -> None:
         """Take the mean of all replicas, which is the trained model."""
-        before, price = self.now, float(np.max(self.final.price))
-        self.now = before + price
-        self.communicated = self.communicated + price
+        before, cost = self.now, float(np.max(self.final.cost))
+        self.now = before + cost
+        self.communicated = self.communicated + cost
         if self.workload.steps <= SINGLE_STEPS:
             self.lanes.add("communicate", before[0], self.now[0])
 
     def _end_epoch(self, step: int) -> None:
         """Wait for all workers, average, evaluate and save."""
         hardware, ready = self.hardware, self.now
-        price = float(np.max(self.final.price)) + hardware.evaluation
-        evaluated = ready.max(axis=1, keepdims=True) + price
+        cost = float(np.max(self.final.cost)) + hardware.evaluation
+        evaluated = ready.max(axis=1, keepdims=True) + cost
         self.now = np.repeat(evaluated + hardware.save, self.workload.workers, axis=1)
         self.not_training = self.not_training + (self.now - ready)
         if step <= SINGLE_STEPS:

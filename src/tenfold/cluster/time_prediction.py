@@ -1,6 +1,8 @@
 """How long a run would take, and how certain that is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from tenfold.mixing.collectives import Server
 REPEATS, FEWEST = 20, 3
 BUDGET, HEAP_BUDGET = 100_000_000, 1_000_000
 """Steps of workers up to which more repeats are drawn; the event clock takes a hundred times longer for each."""
-LEVEL = 0.9
+LEVEL = 0.8
 """How many of all runs should fall into the interval."""
 
 
@@ -25,7 +27,7 @@ class TimePrediction:
     seconds: float
     """Training time: of the slowest worker, without start, evaluation and saving, as a run measures it."""
     interval: tuple[float, float]
-    """90% of runs should fall between these."""
+    """80% of runs should fall between these."""
     total: float
     """From the start to the end, everything included."""
     times: dict[TimeKind, Floats]
@@ -47,6 +49,23 @@ class TimePrediction:
     exchange_times: Floats | None = None
     """When each worker's step takes effect [steps, workers]; known only for strategies without rounds."""
 
+    def result(self, samples: int, seconds: float | None = None) -> dict[str, Any]:
+        """Return the part of a run's result that is predicted; `seconds` are those of a run that stopped early."""
+        seconds = self.seconds if seconds is None else seconds
+        share = seconds / self.seconds
+        times = {kind: float(np.mean(each)) for kind, each in self.times.items()}
+        return {
+            "clock": "predicted",
+            "seconds": seconds,
+            "interval": [share * end for end in self.interval],
+            "times": {kind: time if kind == "start" else share * time for kind, time in times.items()},
+            "samples_per_second": samples / seconds,
+            "calibrated": self.calibrated,
+            "calibration_load": self.calibration_load,
+            "machine_speed": self.machine_speed,
+            "reasons": list(self.reasons),
+        }
+
 
 def predict_time(
     workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int | None = None
@@ -54,7 +73,7 @@ def predict_time(
     """Predict how long a workload takes on hardware; the same for the same seed.
 
     The run is drawn `repeats` times, by default 20 and fewer where that would take long. The interval contains
-    a further draw with a probability of 90%, by Student's t in the logarithm of the seconds, widened by the hardware's
+    a further draw with a probability of 80%, by Student's t in the logarithm of the seconds, widened by the hardware's
     `model_error`.
     """
     if repeats is not None and repeats < 1:
@@ -63,7 +82,7 @@ def predict_time(
     timing = (run_round_clock if workload.has_rounds else run_event_clock)(workload, hardware, seed=seed, repeats=draws)
     return TimePrediction(
         seconds=float(timing.seconds.mean()),
-        interval=_interval(timing.seconds, hardware.model_error),
+        interval=prediction_interval(timing.seconds, hardware.model_error),
         total=float(timing.total.mean()),
         times=timing.times,
         bytes_per_worker=_sent(workload) if timing.sent is None else timing.sent,
@@ -81,7 +100,7 @@ def _affordable(workload: Workload, hardware: Hardware) -> int:
     return max(FEWEST, min(REPEATS, budget // (workload.workers * workload.steps)))
 
 
-def _interval(seconds: Floats, model_error: float) -> tuple[float, float]:
+def prediction_interval(seconds: Floats | Sequence[float], model_error: float) -> tuple[float, float]:
     """Return exp(m -+ t sqrt(s^2 (1 + 1/k) + error^2)) with m, s the mean and spread of log seconds in k draws."""
     from scipy.special import stdtrit
 
@@ -108,7 +127,7 @@ def _turns(rounds: int, period: int | None) -> dict[int, int]:
     return {turn: full + (turn < rest) for turn in range(min(period or 1, rounds))}
 
 
-LITTLE = 0.01
+NEGLIGIBLE_SHARE = 0.01
 """Shares of the time below this are not worth changing the topology for."""
 NOTHING = 1e-6
 LONGEST_PATTERN = 64
@@ -117,20 +136,20 @@ LONGEST_PATTERN = 64
 
 def find_reasons(workload: Workload, hardware: Hardware, timing: Timing) -> tuple[str, ...]:
     """Return why some settings do not change the predicted time, one sentence each."""
-    found = _about_schedule(workload)
+    reasons = _about_schedule(workload)
     if workload.workers == 1 and not workload.strategy.has_center:
         return (
-            *found,
+            *reasons,
             "With one worker there is no communication: strategy, sync_every, compression and links have no effect.",
         )
     if workload.has_rounds and workload.rounds:
-        found += _about_topology(workload)
-        found += _about_price(workload, hardware, float(timing.seconds.mean()))
+        reasons += _about_topology(workload)
+        reasons += _about_cost(workload, hardware, float(timing.seconds.mean()))
     if workload.rounds or not workload.has_rounds:
-        found += _about_shares(timing)
+        reasons += _about_shares(timing)
     if hardware.is_steady(workload.workers):
-        found.append("Step times were given without any spread, so the interval has no width.")
-    return tuple(found)
+        reasons.append("Step times were given without any spread, so the interval has no width.")
+    return tuple(reasons)
 
 
 def _about_schedule(workload: Workload) -> list[str]:
@@ -167,35 +186,35 @@ def _about_topology(workload: Workload) -> list[str]:
     return [f"With {n} workers every round of {strategy.name} is an all-reduce over all of them."]
 
 
-def _about_price(workload: Workload, hardware: Hardware, seconds: float) -> list[str]:
-    n, strategy, price = workload.workers, workload.strategy, hardware.round_cost
+def _about_cost(workload: Workload, hardware: Hardware, seconds: float) -> list[str]:
+    n, strategy, cost = workload.workers, workload.strategy, hardware.round_cost
     round_ = strategy.round(0, n)
     if round_.is_idle or not workload.compressed_bytes:
         return []
-    found = []
-    whole = float(np.max(price(round_, workload.compressed_bytes)))
-    latency = float(np.max(price(round_, 1)))
-    if whole and latency / whole > 1 - 5 * LITTLE:
-        found.append(
+    reasons = []
+    whole = float(np.max(cost(round_, workload.compressed_bytes)))
+    latency = float(np.max(cost(round_, 1)))
+    if whole and latency / whole > 1 - 5 * NEGLIGIBLE_SHARE:
+        reasons.append(
             f"A round is bound by latency ({latency / whole:.0%} of {whole:.3g} s): compression or more bandwidth "
             "would help little; fewer rounds (a larger sync_every) would help."
         )
-    more = workload.rounds * (float(np.max(price(strategy.final(n), workload.compressed_bytes))) - whole) / seconds
-    if not strategy.always_exact and 0 < more < LITTLE:
-        found.append(f"All-reduce instead of {strategy.name} would cost only {more:.2%} more, not counting waiting.")
-    return found
+    more = workload.rounds * (float(np.max(cost(strategy.final(n), workload.compressed_bytes))) - whole) / seconds
+    if not strategy.always_exact and 0 < more < NEGLIGIBLE_SHARE:
+        reasons.append(f"All-reduce instead of {strategy.name} would cost only {more:.2%} more, not counting waiting.")
+    return reasons
 
 
 def _about_shares(timing: Timing) -> list[str]:
     times = {kind: float(timing.times[kind].sum()) for kind in ("compute", "wait", "communicate")}
     training = sum(times.values())
     wait, talk = (times[kind] / training if training else 0.0 for kind in ("wait", "communicate"))
-    if NOTHING < wait + talk < LITTLE:
+    if NOTHING < wait + talk < NEGLIGIBLE_SHARE:
         return [
             f"Computing takes {1 - wait - talk:.1%} of the time: no other strategy, link or compression can save more "
             f"than {wait + talk:.1%}."
         ]
-    if NOTHING < talk < LITTLE:
+    if NOTHING < talk < NEGLIGIBLE_SHARE:
         return [
             f"Communication takes {talk:.1%} of the time: a faster link or compression can save no more. Waiting takes "
             f"{wait:.1%}, because steps do not take the same time on all workers."

@@ -32,6 +32,8 @@ class Workload:
     """What is sent, as a share of `nbytes`."""
     batch_sizes: Sequence[Sequence[int]] | NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     """For each step of an epoch each worker's samples, 0 when it has none left. Default: all batches are full."""
+    portions: int = 0
+    """Portions of a step that go to whoever is free; 0: each worker has a batch of its own."""
     marks: tuple[int, ...] = ()
     """Steps, counted from 1 over the run, whose time is wanted in addition to the ends of epochs."""
 
@@ -88,6 +90,20 @@ class Workload:
     def rounds(self) -> int:
         """Rounds of the whole run, idle ones included and the mean at the end of an epoch left out."""
         return int(self.is_due(1, self.steps).sum())
+
+
+def divide_among_the_free(seconds: Floats, portions: int) -> Floats:
+    """Return the seconds until all portions of each step are computed, given each worker's for an equal share.
+
+    Worker i, which takes Y_i for 1/N of a step, has computed t P / (N Y_i) of P portions at the time t, rounded down.
+    All are computed when these sum up to P: at the P-th of the times k N Y_i / P. (A portion that is late is computed
+    by another worker, too, so that nobody waits for a slow one.)
+    """
+    workers = seconds.shape[-1]
+    most = min(portions, 4 * -(-portions // workers))
+    ends = seconds[..., None] * (np.arange(1, most + 1) * workers / portions)
+    last = np.partition(ends.reshape(*seconds.shape[:-1], -1), portions - 1, axis=-1)[..., portions - 1 : portions]
+    return np.broadcast_to(last, seconds.shape)
 
 
 # How unevenly workers step.

@@ -11,6 +11,7 @@ import tomllib
 import zipfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -72,6 +73,23 @@ def _check_kind(status: os.stat_result, path: Path) -> None:
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder that only this user can write to; StoreError if there is one into which others could have written.
+
+    Also what was in it before counts: a folder of somebody else, or a link, may hold files that were put there for us.
+    """
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise StoreError(f"{short_path(folder)} cannot be made: {error.strerror or error}") from None
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise StoreError(
+            f"{short_path(folder)} should be a folder of yours that only you can write to: code in it "
+            "is run; remove it, or use another run store"
+        )
+
+
 def names_data_file(name: str) -> bool:
     """Return whether a name of data is that of a file or folder, and neither built in nor an import path."""
     return ":" not in name and (bool(Path(name).suffix) or "/" in name or Path(name).exists())
@@ -102,6 +120,20 @@ def _is_stream(path: Path) -> bool:
     return path.is_char_device() or path.is_fifo() or path.parent == Path("/dev")
 
 
+_SYNCS = ContextVar("syncs", default=True)
+"""Whether files are forced to the disk one by one."""
+
+
+@contextmanager
+def unsynced() -> Iterator[None]:
+    """Leave it to the system when files that this block writes reach the disk; a process that dies loses none."""
+    before = _SYNCS.set(False)
+    try:
+        yield
+    finally:
+        _SYNCS.reset(before)
+
+
 @contextmanager
 def replacing(path: Path, *, named_by_user: bool = False) -> Iterator[BinaryIO]:
     """Open a file that replaces `path` when the block ends; after an error in it, `path` stays as it was.
@@ -118,7 +150,8 @@ def replacing(path: Path, *, named_by_user: bool = False) -> Iterator[BinaryIO]:
         with temporary.open("xb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if _SYNCS.get():
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
@@ -224,15 +257,15 @@ def _read_members(archive: zipfile.ZipFile, size: int, wanted: Collection[str] |
     members = archive.infolist()
     if sum(member.compress_size for member in members) > size:
         raise ValueError("it is smaller than what it should hold")
-    found = {}
+    members_read = {}
     for member in members:
         name = member.filename.removesuffix(ENDING)
         if member.filename.endswith(ENDING) and (wanted is None or name in wanted):
             if member.file_size > max(SMALL, MOST_COMPRESSED * member.compress_size):
                 raise ValueError(f"{name} is smaller than it should be")
             with archive.open(member) as content:
-                found[name] = _read_array(content, member.file_size)
-    return found
+                members_read[name] = _read_array(content, member.file_size)
+    return members_read
 
 
 def _read_array(file: Any, size: int) -> "NDArray[Any]":
@@ -274,5 +307,5 @@ def replace_nonfinite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: replace_nonfinite(one) for key, one in value.items()}
-    return [replace_nonfinite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: replace_nonfinite(item) for key, item in value.items()}
+    return [replace_nonfinite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 
-def facts_table(title: str, facts: Iterable[tuple[str, str]]) -> str:
-    """Return a heading and a table of names and values; facts without a value are left out."""
+def details_table(title: str, metadata: Iterable[tuple[str, str]]) -> str:
+    """Return a heading and a table of names and values; metadata without a value are left out."""
     rows = "".join(
         f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
-        for name, value in facts
+        for name, value in metadata
         if value
     )
     return f"<div><strong>{escape(title)}</strong><table>{rows}</table></div>"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tenfold.common.catalog import suggest
+from tenfold.catalog import suggest
 from tenfold.common.trust import check_trusted, is_in_current_folder
 from tenfold.errors import ExperimentError, MachineError, TenfoldError
 
@@ -29,7 +29,7 @@ def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -
     check_trusted(path, what, error)
     here = look_in_current_folder(module_name)
     try:
-        found: Any = importlib.import_module(module_name)
+        member: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as missing:
         at_fault = missing.name or module_name
         if at_fault != module_name and not module_name.startswith(f"{at_fault}."):
@@ -41,11 +41,11 @@ def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -
         place = f"{mistake.filename or module_name}, line {mistake.lineno or 1}"
         raise error(f"{what} '{path}' cannot be imported: {place}: {mistake.msg}") from None
     for attribute in attributes.split("."):
-        if not hasattr(found, attribute):
-            public = [name for name in dir(found) if not name.startswith("_")]
+        if not hasattr(member, attribute):
+            public = [name for name in dir(member) if not name.startswith("_")]
             raise error(f"{what} '{path}': '{module_name}' has no '{attribute}'; {suggest(attribute, public)}")
-        found = getattr(found, attribute)
-    return found
+        member = getattr(member, attribute)
+    return member
 
 
 def look_in_current_folder(module: str) -> str:
@@ -149,7 +149,8 @@ def user_frames(error: BaseException) -> str:
     while cause is not None:
         frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if is_users(frame.filename)]
         if frames:
-            return "\n" + "".join(traceback.format_list(frames)).rstrip()
+            written = [frame for frame in frames if not frame.filename.startswith("<eval_with_key>")]  # by torch.fx
+            return "\n" + "".join(traceback.format_list(written or frames)).rstrip()
         cause = cause.__cause__ or cause.__context__
     return ""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tenfold.common.catalog import OPTIMIZERS
+from tenfold.catalog import OPTIMIZERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,8 @@ class OptimizerTraits:
     """parallel.average = "auto" averages weights, never gradients."""
     averages_state: bool = False
     """parallel.optimizer_state = "auto" averages what it keeps in synchronous rounds of weights."""
+    steps_with_all_workers: bool = False
+    """Its step is that of all workers together, on the batches of all, by default on all data."""
     stacked_rule: str = ""
     """Import path of its rule for replicas that step together on one device. Default: none; this is then an error."""
 
@@ -85,6 +87,15 @@ OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
         fused_kernel="all",
         state_vectors=1,
         averages_weights=True,
+    ),
+    "sandblaster-lbfgs": OptimizerTraits(
+        lr=1.0,
+        schedule="constant",
+        has_weight_decay=False,
+        needs_closure=True,
+        state_vectors=28,
+        averages_weights=True,
+        steps_with_all_workers=True,
     ),
 }
 USERS_OWN = OptimizerTraits(takes_sparse=True)

@@ -42,6 +42,8 @@ class Origin:
     way_out: str = "if you trust it, use --trust on the command line, or trust=True in Python"
     trusts_user_code: bool = False
     """Whether modules that are not installed, such as those in the current folder, count as the user's own."""
+    is_trusted: bool = False
+    """Whether the user said that this time all of it may be imported."""
 
 
 class RecordedPath(str):
@@ -63,15 +65,15 @@ class RecordedPath(str):
 def mark_paths(value: Any, origin: Origin, depth: int = DEEPEST) -> Any:
     """Return tables and lists as they were read, with every text that could be an import path marked."""
     if isinstance(value, dict) and depth:
-        return {key: mark_paths(one, origin, depth - 1) for key, one in value.items()}
+        return {key: mark_paths(item, origin, depth - 1) for key, item in value.items()}
     if isinstance(value, list) and depth:
-        return [mark_paths(one, origin, depth - 1) for one in value]
+        return [mark_paths(item, origin, depth - 1) for item in value]
     return RecordedPath(value, origin) if isinstance(value, str) and ":" in value else value
 
 
 def check_trusted(path: str, what: str, error: type[TenfoldError] = ExperimentError) -> None:
     """Raise an error for an import path of a record or a file that this user has not named before."""
-    if not isinstance(path, RecordedPath):
+    if not isinstance(path, RecordedPath) or path.origin.is_trusted:
         return
     module, _, attribute = path.partition(":")
     files = locate(module)
@@ -87,8 +89,12 @@ def check_trusted(path: str, what: str, error: type[TenfoldError] = ExperimentEr
 
 
 def remember_named(paths: Iterable[str]) -> None:
-    """Add import paths that this user has named to the list, with the files that they stand for now."""
-    keys = [(str(path), *files) for path in paths if (files := locate(path.partition(":")[0])) is not None]
+    """Add import paths that this user has named to the list, with the files that they stand for now.
+
+    Those that are still marked are not added: a record or a file named them, and the user trusted it for once.
+    """
+    own = [path for path in paths if not isinstance(path, RecordedPath)]
+    keys = [(path, *files) for path in own if (files := locate(path.partition(":")[0])) is not None]
     _named_here.update(keys)
     known = _read_list() if keys else set()
     if new := [key for key in dict.fromkeys(keys) if key not in known]:
@@ -202,7 +208,7 @@ def _read_list() -> set[tuple[str, ...]]:
     for line in content.splitlines():
         with suppress(ValueError, TypeError):  # a line that was cut off
             entry = json.loads(line)
-            if isinstance(entry, list) and all(isinstance(one, str) for one in entry):
+            if isinstance(entry, list) and all(isinstance(item, str) for item in entry):
                 found.add(tuple(entry))
     return found
 

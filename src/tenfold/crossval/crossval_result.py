@@ -11,15 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tenfold.common.catalog import suggest
-from tenfold.common.html_views import facts_table, short_number, values_table
-from tenfold.common.metric_table import LOSS, main_metric
+from tenfold.catalog import suggest
+from tenfold.common.html_views import details_table, short_number, values_table
+from tenfold.common.metric_traits import LOSS, main_metric
 from tenfold.common.part_names import PARTS
-from tenfold.crossval.fold import OUTPUTS, FoldSplit, resolve_fold_mode
+from tenfold.crossval.fold import OUTPUTS, FoldMode, FoldSplit
 from tenfold.data.part import find_main_output, tree_combine
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Training
-from tenfold.machine import devices
 from tenfold.mixing.round import exact_round
 from tenfold.runs import Run, stored_predictions, tensor_file
 from tenfold.runs.run import fold_name
@@ -85,7 +84,7 @@ def combine_results(task: Task, entries: Sequence[FoldEntry], results: Sequence[
         "threads": max(1, len(cores) // task.workers),
         "best_epoch": None,
         "stopped_early": any(result["stopped_early"] for result in results),
-        "mode": resolve_fold_mode(task.experiment),
+        "mode": FoldMode.of(task.experiment).name,
         "folds": list(entries),
         "spread": spread,
         **({"start_copy_seconds": task.splits.copy_seconds} if task.splits.copy_seconds else {}),
@@ -122,12 +121,12 @@ def summary(values: Sequence[float]) -> dict[str, float | None]:
 
 def summarize_folds(folds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
     """Return the summary of every metric on every part, over the finished folds."""
-    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    summaries: dict[str, dict[str, dict[str, float | None]]] = {}
     for part in PARTS:
         rows = [fold["metrics"].get(part, {}) for fold in folds if fold["status"] == "finished"]
         names = dict.fromkeys(name for row in rows for name in row)
-        found[part] = {name: summary([row[name] for row in rows if name in row]) for name in names}
-    return found
+        summaries[part] = {name: summary([row[name] for row in rows if name in row]) for name in names}
+    return summaries
 
 
 def best_first(metrics: dict[str, float], *, metric: str, lower: bool) -> tuple[float, float]:
@@ -214,12 +213,12 @@ def save_average(task: Task, samples: dict[Path, int], path: Path) -> dict[str, 
 
     `samples` has for each folder the number of samples that its model was trained on.
     """
-    network = make_network(task)
+    network = make_network(task).cpu()
     weights = [dict(tensor_file.load(folder / "model.pt")) for folder in samples]
     tensor_file.save(average_weights(network, weights, list(samples.values())), path)
     if task.splits.test is None:
         return {}
-    network = network.to(devices.resolve(task.experiment.machine.device))
+    network = network.to(task.device)
     return evaluate(network, task.splits.test, *_measures(task), precision=task.experiment.training.precision)
 
 
@@ -231,8 +230,7 @@ def measure_vote(task: Task, folders: Iterable[Path]) -> dict[str, float]:
     folders = list(folders)
     outputs = [_test_outputs(folder) for folder in folders]
     if any(output is None for output in outputs):  # too large to be stored
-        device = devices.resolve(task.experiment.machine.device)
-        vote = Vote([_fold_network(task, folder) for folder in folders], training, splits.classes).to(device)
+        vote = Vote([_fold_network(task, folder) for folder in folders], training, splits.classes)
         return evaluate(vote, splits.test, *_measures(task), precision=training.precision)
     kind = output_kind(training, splits.classes, find_main_output(outputs[0]))
     return measure(combine_outputs(outputs, kind), all_targets(splits.test), *_measures(task))
@@ -288,9 +286,9 @@ class CrossValidation:
         """Return the values of a metric over the finished folds, on one part: train, validation or test."""
         if part not in PARTS:
             raise ExperimentError(f"unknown part '{part}'; {suggest(part, PARTS)}")
-        name, known = metric or self.metric, self._names(part)
-        if known and name not in known:
-            raise ExperimentError(f"run {self.run.id} has no metric '{name}'; {suggest(name, known)}")
+        name, names = metric or self.metric, self._names(part)
+        if names and name not in names:
+            raise ExperimentError(f"run {self.run.id} has no metric '{name}'; {suggest(name, names)}")
         return [fold["metrics"][part][name] for fold in self.folds if name in fold["metrics"].get(part, {})]
 
     @property
@@ -344,7 +342,7 @@ class CrossValidation:
     @cached_property
     def vote(self) -> nn.Module:
         """A network that averages the outputs of all folds' networks."""
-        training, classes = self.run.experiment.training, self.run.facts["data"]["classes"]
+        training, classes = self.run.experiment.training, self.run.metadata["data"]["classes"]
         return Vote([run.model for run in self.runs if run.status == "finished"], training, classes).eval()
 
     def as_sklearn(self) -> dict[str, Any]:
@@ -372,18 +370,18 @@ class CrossValidation:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the mean over the folds, and a row for each fold."""
-        facts = [("status", self.run.status), ("training", f"{self.seconds:.3g} s measured" if self.seconds else "")]
+        metadata = [("status", self.run.status), ("training", f"{self.seconds:.3g} s measured" if self.seconds else "")]
         if len(self.scores()) > 1:
             low, high = (short_number(self.metric, value) for value in self.confidence())
             mean, std = short_number(self.metric, self.mean), short_number(self.metric, self.std)
-            facts.insert(0, (f"validation {self.metric}", f"{mean} ± {std}, 95% in {low} to {high}"))
+            metadata.insert(0, (f"validation {self.metric}", f"{mean} ± {std}, 95% in {low} to {high}"))
         names = [(part, name) for part in PARTS for name in self._names(part)]
         rows = [
             [fold_name(fold["fold"], fold["repeat"], fold["node"]), fold["status"]]
             + [short_number(name, fold["metrics"].get(part, {}).get(name)) for part, name in names]
             for fold in self.folds
         ]
-        view = facts_table(f"cross-validation {self.run.id}: {self.run.title}, {len(self.folds)} folds", facts)
+        view = details_table(f"cross-validation {self.run.id}: {self.run.title}, {len(self.folds)} folds", metadata)
         return view + values_table(["fold", "status", *(f"{part} {name}" for part, name in names)], rows)
 
     def __repr__(self) -> str:

@@ -1,6 +1,5 @@
-"""What happens before the first fold: checks, the start of processes, and data in shared memory."""
+"""A cross-validation in progress: checks, shared data, the folds that are missing, and their results."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from typing import Any, Literal
 
 from tenfold.cluster.cluster import HERE, cluster_of
 from tenfold.cluster.time_prediction import TimePrediction
-from tenfold.common.metric_table import LOSS, main_metric
+from tenfold.common.metric_traits import LOSS, main_metric
 from tenfold.crossval.crossval_result import (
     AVERAGE,
     FoldEntry,
@@ -23,19 +22,19 @@ from tenfold.crossval.fold import (
     FoldContext,
     FoldEnd,
     FoldJob,
+    FoldMode,
     FoldSplit,
     FoldWork,
     fold_experiment,
     fold_task,
+    has_own_engine,
     make_fold_splits,
-    resolve_fold_mode,
-    trains_folds_together,
 )
 from tenfold.crossval.fold_pool import share_cores
-from tenfold.crossval.modes import FOLD_MODES
 from tenfold.data import Splits, join_parts
 from tenfold.data.streams import refuse_stream
 from tenfold.engines import Outcome, choose, validate
+from tenfold.engines.prepare import prepare
 from tenfold.engines.processes import Processes
 from tenfold.engines.recording import record_work
 from tenfold.errors import DataError, ExperimentError, StopTraining, StoreError, TrainingError
@@ -59,7 +58,7 @@ from tenfold.runs import (
 from tenfold.training.measures import require_direction
 from tenfold.workers.fork_server import start_server_for
 from tenfold.workers.process import SharedTensors, check_room, in_shared_memory
-from tenfold.workers.task import Task
+from tenfold.workers.task import Resolved, Task
 
 
 def check_folds(experiment: Experiment) -> None:
@@ -71,22 +70,29 @@ def check_folds(experiment: Experiment) -> None:
             f"data.validation_fraction = {experiment.data.validation_fraction:g}: each fold is validated on the "
             "samples that it does not train on; set it to 0"
         )
-    if experiment.machine.engine in ("virtual", "launched"):
+    if not choose(experiment).trains_folds:
         raise ExperimentError(
             f'machine.engine = "{experiment.machine.engine}" does not support cross-validation; use "auto"'
         )
     for metric in experiment.training.metric_names[:1]:
         require_direction(experiment.training, metric, "the best fold")
-    mode = resolve_fold_mode(experiment)
-    if mode == "folds-over-workers" and experiment.machine.device != "cpu":
+    mode = FoldMode.of(experiment)
+    if (reason := mode.unsupported) is not None:
+        raise ExperimentError(reason)
+    if not mode.one_by_one and has_own_engine(experiment):
         raise ExperimentError(
-            f'parallel.fold_mode = "{mode}" is supported on CPU only, but machine.device = '
-            f'"{experiment.machine.device}"; use stacked or fold-by-fold'
+            f'parallel.fold_mode = "{mode.name}" trains folds without the engine '
+            f'"{choose(experiment).name}"; use fold-by-fold'
         )
-    one = fold_experiment(experiment, "fold")
-    if trains_folds_together(experiment):
-        one = one.replace(engine="one-device")
-    validate(one, None)
+    single = fold_experiment(experiment, "fold")
+    validate(single.replace(engine="one-device") if mode.trains_together else single, None)
+
+
+def trained_here(experiment: Experiment) -> Experiment:
+    """Return the experiment whose folds are trained: those of a virtual cluster are trained on this machine."""
+    if not experiment.machine.is_virtual:
+        return experiment
+    return experiment.replace(engine="auto", cluster=None, link=None, oversubscribe=True)
 
 
 def start_processes_early(experiment: Experiment) -> None:
@@ -100,28 +106,23 @@ def start_processes_early(experiment: Experiment) -> None:
 
 def _count_processes(experiment: Experiment) -> int:
     """Return how many worker processes there are at the same time."""
-    if trains_folds_together(experiment):
+    mode, parallel = FoldMode.of(experiment), experiment.parallel
+    if mode.trains_together:
         return 0
-    if resolve_fold_mode(experiment) != "fold-by-fold":
-        return share_cores(experiment, _count_models(experiment)).at_once
+    if not mode.one_by_one:
+        nodes = parallel.workers if mode.by_node else 1
+        return share_cores(experiment, (parallel.folds or 2) * parallel.fold_repeats * nodes).at_once
     by_processes = issubclass(choose(fold_experiment(experiment, "fold")), Processes)
-    return experiment.parallel.workers if by_processes else 0
-
-
-def _count_models(experiment: Experiment) -> int:
-    """Return how many models are trained: one for each fold, of each node where every node has its own."""
-    parallel = experiment.parallel
-    nodes = parallel.workers if resolve_fold_mode(experiment) == "data-and-folds" else 1
-    return (parallel.folds or 2) * parallel.fold_repeats * nodes
+    return parallel.workers if by_processes else 0
 
 
 @contextmanager
-def shared_data(task: Task) -> Iterator[Task]:
-    """Give the task with its data in memory that all processes share, and its validation part joined to the training
-    part.
+def shared_data(resolved: Resolved) -> Iterator[Task]:
+    """Load the data into memory that all processes share, with the validation part joined to the training part.
 
     Raise MachineError, before anything is recorded, if the memory or the limit on open files does not suffice.
     """
+    task = prepare(resolved, together=FoldMode.of(resolved.experiment).trains_together or None)
     refuse_stream(task.splits.train, "the folds of a cross-validation")
     task = replace(task, splits=_with_validation_joined(task.splits))
     if task.experiment.machine.device == "cpu":
@@ -154,22 +155,17 @@ def predict_fold_times(task: Task, predict: Callable[[Task], TimePrediction]) ->
     One fold is predicted, and multiplied by the turns that the busiest worker takes: all folds one after another where
     every fold uses all workers or every node has its own folds, else a worker's share of them.
     """
-    check_folds(task.experiment.replace(engine="auto", cluster=None, link=None))
-    mode, workers = resolve_fold_mode(task.experiment), task.workers
-    if mode == "stacked":
-        raise ExperimentError(
-            'parallel.fold_mode = "stacked" trains all folds on one device, which a virtual cluster does not have; use '
-            "folds-over-workers, data-and-folds or fold-by-fold"
-        )
+    check_folds(trained_here(task.experiment))
+    mode, workers = FoldMode.of(task.experiment), task.workers
+    if (reason := mode.unsupported) is not None:
+        raise ExperimentError(reason)
     splits = make_fold_splits(task)
     longest = max(splits, key=lambda split: len(split.train))
-    models = len(splits) // workers if mode == "data-and-folds" else len(splits)
-    turns = math.ceil(models / workers) if mode == "folds-over-workers" else models
-    one = predict(fold_task(task, FoldJob(0, longest, threads=task.threads)))
+    prediction = predict(fold_task(task, FoldJob(0, longest, threads=task.threads)))
     cluster = cluster_of(task.experiment)
-    if mode != "fold-by-fold" and cluster is not HERE:  # the other workers train folds of their own at the same time
-        one = _slowed(one, cluster.slowdown(workers) / cluster.slowdown(1))
-    return _repeated(one, turns)
+    if not mode.one_by_one and cluster is not HERE:  # the other workers train folds of their own at the same time
+        prediction = _slowed(prediction, cluster.slowdown(workers) / cluster.slowdown(1))
+    return _repeated(prediction, mode.turns(len(splits)))
 
 
 def _slowed(one: TimePrediction, factor: float) -> TimePrediction:
@@ -213,21 +209,25 @@ class CrossValidationRun:
         fold_splits: Sequence[FoldSplit],
         store: Store,
         run: int,
-        facts: dict[str, Any],
+        metadata: dict[str, Any],
         stopwatch: Stopwatch,
         listen: Emit,
+        prediction: TimePrediction | None = None,
     ) -> None:
         self.task = task
         self.fold_splits = fold_splits
         self.store = store
         self.run = run
-        self.facts = facts
+        self.metadata = metadata
         self.stopwatch = stopwatch
+        self.prediction = prediction
+        """The predicted time of all folds; None where it is measured."""
         self.listen = listen
         """Also receives the metrics of the folds, which are recorded in their own runs only."""
-        self.mode = resolve_fold_mode(task.experiment)
-        self.train_folds: Callable[[FoldWork], None] = FOLD_MODES[self.mode]
-        """A function of `modes.py`, or one that trains the folds elsewhere."""
+        mode = FoldMode.of(task.experiment)
+        self.mode = mode.name
+        self.train_folds: Callable[[FoldWork], None] = mode.train
+        """That of the fold mode, or a function that trains the folds elsewhere."""
         self.entries: dict[int, FoldEntry] = {}
         """The folds that have ended, by index."""
         self.stopped_by = ""
@@ -247,7 +247,7 @@ class CrossValidationRun:
         self._emit = emit
         # Through JSON, as the store has it: Python objects become names, which the runs of the folds record.
         stored_experiment = type(self.task.experiment)(**self.task.experiment.model_dump(mode="json"))
-        context = FoldContext(stored_experiment, self.store, self.run, self.facts, self.stopwatch)
+        context = FoldContext(stored_experiment, self.store, self.run, self.metadata, self.stopwatch)
         earlier = earlier_folds(self.store, self.run)
         self._announce(
             FoldsStarted(
@@ -318,9 +318,9 @@ class CrossValidationRun:
         }
         self.entries[job.index] = fold_entry(job.split, run, about, error=end.error)
         if run is not None and job.index in self._began:
-            found = self.store.find(run)
-            if found["status"] != "failed":  # its process died before it could record this
-                self.store.update(run, result=found["result"], status="failed", error=end.error)
+            record = self.store.find(run)
+            if record["status"] != "failed":  # its process died before it could record this
+                self.store.update(run, result=record["result"], status="failed", error=end.error)
         self._report(job.index, "failed", error=end.error.partition("\n")[0])
 
     def _finish(self, index: int, result: dict[str, Any]) -> None:
@@ -370,6 +370,8 @@ class CrossValidationRun:
         result["models"], weights = self._combine_models()
         failed = [index for index in sorted(self.entries) if self.entries[index]["status"] == "failed"]
         result["failed"] = [f"{self.fold_splits[index].name}: {self.entries[index]['error']}" for index in failed]
+        if self.prediction is not None:
+            result |= self.prediction.result(result["samples"])
         if self.stopped_by:
             result |= {"stopped_early": True, "stopped_by": self.stopped_by}
         return Outcome(result, weights)
@@ -380,8 +382,7 @@ class CrossValidationRun:
         measured = {index: self.entries[index]["metrics"]["validation"] for index in finished}
         metric = main_metric(measured[finished[0]]) or LOSS
         lower = self.task.experiment.training.prefers_lower(metric)
-        if lower is None:  # a run of an earlier version, resumed: `check_folds` asks for it now
-            metric, lower = LOSS, True
+        assert lower is not None, "check_folds asks for the direction"
         best = min(finished, key=lambda index: best_first(measured[index], metric=metric, lower=lower))
         weights: dict[str, Any] = {}
         # Its "fold" is its position in the list of folds, from 1: elsewhere "fold" counts within a repeat and node.
@@ -405,10 +406,10 @@ def earlier_folds(store: Store, parent: int) -> dict[tuple[int, int, int], dict[
     """Return the fold runs of an earlier attempt by node, repeat and fold, after their processes have ended."""
     until = time.monotonic() + ORPHAN_SECONDS
     while True:
-        found = {}
-        for one in store.folds(parent):
-            about = one["facts"]["crossval"]
-            found[about["node"], about["repeat"], about["fold"]] = one
-        if time.monotonic() > until or all(one["status"] != "running" for one in found.values()):
-            return found
+        folds = {}
+        for fold in store.folds(parent):
+            about = fold["metadata"]["crossval"]
+            folds[about["node"], about["repeat"], about["fold"]] = fold
+        if time.monotonic() > until or all(item["status"] != "running" for item in folds.values()):
+            return folds
         time.sleep(0.05)

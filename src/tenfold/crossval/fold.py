@@ -1,23 +1,26 @@
-"""What the experiment of a cross-validation says about its folds."""
+"""One fold of a cross-validation: its samples, its training, and its record."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tenfold.catalog import ENGINES, FOLD_MODES
 from tenfold.common.imports import describe_error
 from tenfold.data import Fold, Part, SubsetPart, make_folds
 from tenfold.data.loading import with_same_scaling
 from tenfold.engines import Outcome
+from tenfold.engines.choose import installed_engine
 from tenfold.engines.prepare import audit
 from tenfold.engines.recording import Train, open_for_resume, train_recorded
 from tenfold.errors import TenfoldError
 from tenfold.experiment import FOLD_FIELDS, Experiment, Parallel
-from tenfold.machine import devices
+from tenfold.experiment.values import AUTO
 from tenfold.machine.cores import NOT_PINNED, CoreMap, using_threads
 from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, stored_predictions, tensor_file
 from tenfold.runs.checkpoint import Resumption
@@ -25,37 +28,69 @@ from tenfold.runs.run import fold_name
 from tenfold.runs.store import FOLD
 from tenfold.training import choose_loss, choose_metrics
 from tenfold.training.evaluation import evaluate_share, make_predictions, values_of, without_large_outputs
-from tenfold.workers.task import Task, make_network
+from tenfold.workers.task import Resolved, Task, make_network
 
 
-def resolve_fold_mode(experiment: Experiment) -> str:
-    """Return how the folds are trained, with "auto" resolved."""
-    parallel, device = experiment.parallel, experiment.machine.device
-    if parallel.fold_mode != "auto":
-        return parallel.fold_mode
-    if device != "cpu":
-        return "stacked"
-    return "fold-by-fold" if parallel.workers > 1 else "folds-over-workers"
+@dataclass(frozen=True)
+class FoldMode(ABC):
+    """How the folds of an experiment are trained: how many at once, and with how many workers each."""
+
+    experiment: Experiment
+    name: ClassVar[str]
+    by_node: ClassVar[bool] = False
+    """Whether each worker is a node, whose own shard is divided into folds."""
+    one_by_one: ClassVar[bool] = False
+    """Whether folds are trained one after another, each with all workers."""
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> "FoldMode":
+        """Return the mode of an experiment, with "auto" resolved."""
+        name = experiment.parallel.fold_mode
+        if name == "auto" and has_own_engine(experiment):
+            name = "fold-by-fold"
+        elif name == "auto" and experiment.machine.device != "cpu":
+            name = "stacked"
+        elif name == "auto":
+            name = "fold-by-fold" if experiment.parallel.workers > 1 else "folds-over-workers"
+        mode: FoldMode = FOLD_MODES[name](experiment)
+        return mode
+
+    @property
+    def unsupported(self) -> str | None:
+        """Why the folds cannot be trained in this way, in a sentence; None if they can."""
+        return None
+
+    @property
+    def shares_folds(self) -> bool:
+        """Whether each fold is trained by all workers, which average in rounds."""
+        return self.one_by_one
+
+    @property
+    def trains_together(self) -> bool:
+        """Whether all folds are trained together on one device, not each by itself."""
+        return False
+
+    def turns(self, models: int) -> int:
+        """Return how many models the busiest worker trains, one after another."""
+        return models
+
+    @abstractmethod
+    def train(self, work: "FoldWork") -> None:
+        """Train folds, pass on their events, and report how each has ended."""
 
 
-def shares_folds(experiment: Experiment) -> bool:
-    """Return whether each fold is trained by all workers, which average in rounds."""
-    mode = resolve_fold_mode(experiment)
-    return mode == "fold-by-fold" or (mode == "stacked" and experiment.parallel.workers > 1)
-
-
-def trains_folds_together(experiment: Experiment) -> bool:
-    """Return whether all folds are trained together on one device, not each by itself."""
-    mode, machine = resolve_fold_mode(experiment), experiment.machine
-    return mode == "stacked" or (
-        mode == "data-and-folds" and (machine.device != "cpu" or machine.engine == "one-device")
-    )
+def has_own_engine(experiment: Experiment) -> bool:
+    """Return whether an engine that is not built in trains the experiment."""
+    engine = experiment.machine.engine
+    if engine == AUTO:
+        return installed_engine(experiment) is not None
+    return not isinstance(engine, str) or engine not in ENGINES.built_in
 
 
 def fold_experiment(experiment: Experiment, name: str) -> Experiment:
     """Return the experiment that trains one fold: without folds, and with one worker unless all share each fold."""
     defaults = Parallel()
-    if shares_folds(experiment):
+    if FoldMode.of(experiment).shares_folds:
         parallel = experiment.parallel.model_copy(update={field: getattr(defaults, field) for field in FOLD_FIELDS})
     else:
         parallel = defaults
@@ -89,9 +124,9 @@ def make_fold_splits(task: Task) -> list[FoldSplit]:
     experiment, splits = task.experiment, task.splits
     parallel = experiment.parallel
     targets = splits.train.targets if parallel.fold_kind == "plain" else splits.train.read_targets()
-    by_node = resolve_fold_mode(experiment) == "data-and-folds"
+    by_node = FoldMode.of(experiment).by_node
     sources = list(task.shards) if by_node else [np.arange(len(splits.train))]
-    found = []
+    fold_splits = []
     for node, samples in enumerate(sources, 1):
         cut = make_folds(
             len(samples) if targets is None else targets[samples],
@@ -101,11 +136,11 @@ def make_fold_splits(task: Task) -> list[FoldSplit]:
             seed=experiment.data.split_seed,
             groups=None if splits.groups is None else splits.groups[samples],
         )
-        found += [
-            FoldSplit(one.fold, one.repeat, samples[one.train], samples[one.validation], node if by_node else 0)
-            for one in cut
+        fold_splits += [
+            FoldSplit(item.fold, item.repeat, samples[item.train], samples[item.validation], node if by_node else 0)
+            for item in cut
         ]
-    return sorted(found, key=lambda split: (split.repeat, split.fold, split.node))
+    return sorted(fold_splits, key=lambda split: (split.repeat, split.fold, split.node))
 
 
 OUTPUTS = "test_outputs.pt"
@@ -138,8 +173,8 @@ class FoldContext:
     store: Store
     parent: int
     """The run number of the cross-validation."""
-    facts: dict[str, Any]
-    """The facts recorded with the cross-validation; a fold records the same, except for its data."""
+    metadata: dict[str, Any]
+    """The metadata recorded with the cross-validation; a fold records the same, except for its data."""
     stopwatch: Stopwatch
     """The stopwatch of the cross-validation."""
 
@@ -168,6 +203,11 @@ class FoldWork:
     """Returns whether no further fold is to be trained."""
 
 
+def resolve_fold(experiment: Experiment, split: FoldSplit) -> Resolved:
+    """Return the resolved experiment that trains one fold."""
+    return Resolved.of(fold_experiment(experiment, split.name))
+
+
 def fold_task(crossval_task: Task, job: FoldJob) -> Task:
     """Return the task of one fold; it refers to the data of the cross-validation without copying them."""
     splits = replace(
@@ -179,11 +219,11 @@ def fold_task(crossval_task: Task, job: FoldJob) -> Task:
         numbers=crossval_task.splits.numbers | {"validation": _numbers(crossval_task, job.split.validation)},
     )
     splits = with_same_scaling(splits)
-    experiment = fold_experiment(crossval_task.experiment, job.split.name)
-    if resolve_fold_mode(crossval_task.experiment) == "fold-by-fold":
-        return replace(crossval_task, experiment=experiment, splits=splits)
+    task = replace(crossval_task, resolved=resolve_fold(crossval_task.experiment, job.split), splits=splits)
+    if FoldMode.of(crossval_task.experiment).one_by_one:
+        return task
     cores = CoreMap(crossval_task.experiment.machine.pin, (job.cores,)) if job.pinned else NOT_PINNED
-    return Task(experiment, splits, max(1, job.threads // experiment.parallel.workers), cores)
+    return replace(task, threads=max(1, job.threads // task.workers), cores=cores, checkpoints=None)
 
 
 def _numbers(crossval_task: Task, samples: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -220,7 +260,7 @@ def train_fold(train: Train, crossval_task: Task, context: FoldContext, job: Fol
         if began is None:  # a fold's stopwatch starts with it, but that of a resumed one starts earlier
             began = context.stopwatch.now() if resumption else stopwatch.origin - context.stopwatch.origin
         outcome = train_recorded(
-            train, task, context.store, run, stopwatch, watch, resumption, before_end=finish, is_fold=True
+            train, task, context.store, run, stopwatch, watch, resumption, before_end=finish, can_resume=False
         )
     except TenfoldError as error:
         return FoldEnd(error=str(error))
@@ -236,7 +276,7 @@ def _open_run(context: FoldContext, job: FoldJob, task: Task) -> tuple[int, Stop
         return job.run, *open_for_resume(store, store.find(job.run))
     stopwatch = Stopwatch()
     experiment = fold_experiment(context.stored_experiment, job.split.name)
-    return store.create(experiment, kind=FOLD, facts=_facts(context, job, task)), stopwatch, None
+    return store.create(experiment, kind=FOLD, metadata=_metadata(context, job, task)), stopwatch, None
 
 
 def _measure_fold(task: Task, outcome: Outcome, validation: dict[str, float]) -> None:
@@ -264,8 +304,7 @@ def _save_outputs(task: Task, outcome: Outcome) -> None:
 def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict[str, dict[str, float]]:
     """Return the metrics on train, validation and test, without measuring again what training has measured."""
     experiment, splits = task.experiment, task.splits
-    device = devices.resolve(experiment.machine.device)
-    network = make_network(task).to(device)
+    network = make_network(task)
     network.load_state_dict(outcome.weights)
     loss = choose_loss(experiment.training, splits.classes, splits.loss_unit)
     metrics = choose_metrics(experiment.training, splits.classes)
@@ -299,9 +338,9 @@ def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict
         }
 
 
-def _facts(context: FoldContext, job: FoldJob, task: Task) -> dict[str, Any]:
-    split, data = job.split, context.facts["data"]
-    return context.facts | {
+def _metadata(context: FoldContext, job: FoldJob, task: Task) -> dict[str, Any]:
+    split, data = job.split, context.metadata["data"]
+    return context.metadata | {
         "data": data | {"train": len(split.train), "validation": len(split.validation)},
         "shards": audit(task),
         "cores": asdict(task.cores),

@@ -1,4 +1,4 @@
-"""How the cores are shared among models that train side by side."""
+"""Processes that train folds side by side, and how they share the cores."""
 
 import pickle
 from contextlib import ExitStack, closing
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldWork, resolve_fold_mode, train_fold
+from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldMode, FoldWork, train_fold
 from tenfold.engines.recording import Outcome
 from tenfold.engines.serial import Serial
 from tenfold.errors import StopTraining, WorkerLost
@@ -45,15 +45,15 @@ def share_cores(experiment: Experiment, models: int) -> CoreSlots:
     """
     machine, workers = experiment.machine, experiment.parallel.workers
     usable = cpu_count_of(machine.pin, cores.budget())
-    by_node = resolve_fold_mode(experiment) == "data-and-folds"
+    by_node = FoldMode.of(experiment).by_node
     room = workers if by_node or workers > 1 else max(1, usable // (machine.threads or 1))
     at_once = min(room, models)
     each = cores.share(usable, at_once, machine.threads, oversubscribe=machine.oversubscribe)
     equal = by_node or machine.threads is not None
-    taken = (each,) * models if equal else spread_threads(models, at_once, usable)
+    threads = (each,) * models if equal else spread_threads(models, at_once, usable)
     count = max(usable, each * at_once)
     pinned = plan(cores.Topology.read(), count, 1, machine.pin)
-    return CoreSlots(taken, at_once, tuple(cpu for cpus in pinned.workers for cpu in cpus[:1]), count)
+    return CoreSlots(threads, at_once, tuple(cpu for cpus in pinned.workers for cpu in cpus[:1]), count)
 
 
 def spread_threads(models: int, at_once: int, usable: int) -> tuple[int, ...]:
@@ -134,8 +134,8 @@ class FoldPool:
     def _take_back(self, process: int, ended: FoldEnd | None) -> None:
         self.idle.append(process)
         if ended is not None:
-            job, taken = self.busy.pop(process)
-            self.free = sorted([*self.free, *taken])
+            job, cores_back = self.busy.pop(process)
+            self.free = sorted([*self.free, *cores_back])
             self.work.done(job, ended)
 
     def _give_out(self, pool: WorkerPool) -> None:
@@ -144,11 +144,11 @@ class FoldPool:
             nodes = {other.split.node for other, _ in self.busy.values()} - {0}
             if not self.idle or job.threads > len(self.free) or job.split.node in nodes:
                 continue
-            process, taken, self.free = self.idle.pop(0), self.free[: job.threads], self.free[job.threads :]
-            cores = tuple(self.slots.cpus[slot] for slot in taken) if self.slots.cpus else tuple(taken)
+            process, own_cores, self.free = self.idle.pop(0), self.free[: job.threads], self.free[job.threads :]
+            cores = tuple(self.slots.cpus[slot] for slot in own_cores) if self.slots.cpus else tuple(own_cores)
             job = replace(job, cores=cores, pinned=bool(self.slots.cpus))
             self.waiting = [other for other in self.waiting if other.index != job.index]
-            self.busy[process] = job, taken
+            self.busy[process] = job, own_cores
             pool.send(process, job)
 
     def _replace(self, lost: WorkerLost, pool: WorkerPool) -> None:

@@ -1,82 +1,143 @@
-"""The fold modes: each trains the given folds, passes on their events, and reports how each fold ended.
+"""The fold modes; which one "auto" stands for is decided by `FoldMode.of` in `fold.py`."""
 
-Which mode "auto" stands for is decided by `resolve_fold_mode` in `fold.py`.
-"""
-
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tenfold.common import catalog
-from tenfold.common.catalog import Registry
-from tenfold.crossval.fold import FoldWork, fold_experiment, fold_task, train_fold, trains_folds_together
+from tenfold.crossval.fold import FoldMode, FoldWork, fold_task, resolve_fold, train_fold
 from tenfold.crossval.fold_pool import FoldPool, share_cores
-from tenfold.engines import Outcome, choose
+from tenfold.engines import Outcome, choose, make_engine
+from tenfold.engines.one_device import train_together
 from tenfold.engines.recording import Train
-from tenfold.engines.stacked_folds import train_folds
 from tenfold.errors import TenfoldError
 from tenfold.machine.cores import budget
 from tenfold.runs import Emit, Event, Lifecycle, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.workers.task import Task
 
-FOLD_MODES: Registry[Callable[[FoldWork], None]] = catalog.FOLD_MODES
+
+class FoldsOverWorkers(FoldMode):
+    """Trains whole folds in processes, as many at once as there are cores or nodes."""
+
+    name = "folds-over-workers"
+
+    @property
+    def unsupported(self) -> str | None:
+        """Why not: there are no processes on a GPU."""
+        device = self.experiment.machine.device
+        if device == "cpu":
+            return None
+        return (
+            f'parallel.fold_mode = "{self.name}" is supported on CPU only, but machine.device = "{device}"; use '
+            "stacked or fold-by-fold"
+        )
+
+    def turns(self, models: int) -> int:
+        """Return a worker's share of the models, rounded up."""
+        return math.ceil(models / self.experiment.parallel.workers)
+
+    def train(self, work: FoldWork) -> None:
+        """Train folds in a pool of processes."""
+        slots = share_cores(work.task.experiment, len(work.jobs))
+        jobs = [replace(job, threads=threads) for job, threads in zip(work.jobs, slots.threads, strict=True)]
+        FoldPool(replace(work, jobs=jobs), slots).run()
 
 
-def folds_over_workers(work: FoldWork) -> None:
-    """Train whole folds in processes, as many at once as there are cores or nodes."""
-    slots = share_cores(work.task.experiment, len(work.jobs))
-    jobs = [replace(job, threads=threads) for job, threads in zip(work.jobs, slots.threads, strict=True)]
-    FoldPool(replace(work, jobs=jobs), slots).run()
+class Stacked(FoldMode):
+    """Trains all folds together on one device."""
+
+    name = "stacked"
+
+    @property
+    def unsupported(self) -> str | None:
+        """Why not: a virtual cluster has no such device."""
+        if not self.experiment.machine.is_virtual:
+            return None
+        return (
+            'parallel.fold_mode = "stacked" trains all folds on one device, which a virtual cluster does not have; use '
+            "folds-over-workers, data-and-folds or fold-by-fold"
+        )
+
+    @property
+    def shares_folds(self) -> bool:
+        """Whether there are several workers for each fold."""
+        return self.experiment.parallel.workers > 1
+
+    @property
+    def trains_together(self) -> bool:
+        """Always."""
+        return True
+
+    def train(self, work: FoldWork) -> None:
+        """Train all folds, then record each; none can be left out once they have begun."""
+        machine = work.task.experiment.machine
+        count = (machine.threads or budget()) if machine.device == "cpu" else 1
+        began = work.context.stopwatch.now()
+        jobs = [replace(job, threads=count, cores=tuple(range(count)), began=began) for job in work.jobs]
+        events: list[list[Event]] = [[] for _ in jobs]
+
+        def listener(place: int) -> Emit:
+            def emit(event: Event) -> None:
+                events[place].append(event)
+                work.relay(jobs[place].index, replace(event, worker=jobs[place].index))
+
+            return emit
+
+        tasks = [fold_task(work.task, job) for job in jobs]
+        outcomes = train_together(tasks, Stopwatch(), [listener(place) for place in range(len(jobs))])
+        for job, outcome, recorded in zip(jobs, outcomes, events, strict=True):
+
+            def listen(event: Event, index: int = job.index, relayed: list[Event] = recorded) -> None:
+                if isinstance(event, Lifecycle) and event not in relayed:
+                    work.relay(index, replace(event, worker=index))
+
+            work.done(job, train_fold(_replay(outcome, recorded), work.task, work.context, job, listen))
 
 
-def data_and_folds(work: FoldWork) -> None:
-    """Train the folds of all nodes, which are independent: in processes, or together on one device."""
-    train = stacked if trains_folds_together(work.task.experiment) else folds_over_workers
-    train(work)
+class DataAndFolds(FoldMode):
+    """Trains the folds of all nodes, which are independent: in processes, or together on one device."""
+
+    name = "data-and-folds"
+    by_node = True
+
+    @property
+    def trains_together(self) -> bool:
+        """Whether the nodes are rows of one device."""
+        machine = self.experiment.machine
+        return machine.device != "cpu" or choose(self.experiment).steps_together
+
+    def turns(self, models: int) -> int:
+        """Return the models of a node."""
+        return models // self.experiment.parallel.workers
+
+    def train(self, work: FoldWork) -> None:
+        """Train folds, at most one of each node at a time."""
+        mode = Stacked if self.trains_together else FoldsOverWorkers
+        mode(self.experiment).train(work)
 
 
-def fold_by_fold(work: FoldWork) -> None:
-    """Train one fold after another, each with all workers."""
-    task = work.task
-    pinned = [cpu for cpus in task.cores.workers for cpu in cpus]
-    cores = tuple(pinned or range(task.workers * task.threads))
-    for job in work.jobs:
-        if work.stopped():
-            return
-        placed = replace(job, threads=task.threads, cores=cores, pinned=bool(pinned))
+class FoldByFold(FoldMode):
+    """Trains one fold after another, each with all workers."""
 
-        def listen(event: Event, index: int = job.index) -> None:
-            if event.worker == 0:
-                work.relay(index, replace(event, worker=index))
+    name = "fold-by-fold"
+    one_by_one = True
 
-        engine = choose(fold_experiment(task.experiment, job.split.name))()
-        work.done(placed, train_fold(engine.run, task, work.context, placed, listen))
+    def train(self, work: FoldWork) -> None:
+        """Train folds with the engine that would train the experiment without folds."""
+        task = work.task
+        pinned = [cpu for cpus in task.cores.workers for cpu in cpus]
+        cores = tuple(pinned or range(task.workers * task.threads))
+        for job in work.jobs:
+            if work.stopped():
+                return
+            placed = replace(job, threads=task.threads, cores=cores, pinned=bool(pinned))
 
+            def listen(event: Event, index: int = job.index) -> None:
+                if event.worker == 0:
+                    work.relay(index, replace(event, worker=index))
 
-def stacked(work: FoldWork) -> None:
-    """Train all folds together on one device, then record each; none can be left out once they have begun."""
-    machine = work.task.experiment.machine
-    count = (machine.threads or budget()) if machine.device == "cpu" else 1
-    began = work.context.stopwatch.now()
-    jobs = [replace(job, threads=count, cores=tuple(range(count)), began=began) for job in work.jobs]
-    events: list[list[Event]] = [[] for _ in jobs]
-
-    def listener(place: int) -> Emit:
-        def emit(event: Event) -> None:
-            events[place].append(event)
-            work.relay(jobs[place].index, replace(event, worker=jobs[place].index))
-
-        return emit
-
-    tasks = [fold_task(work.task, job) for job in jobs]
-    outcomes = train_folds(tasks, Stopwatch(), [listener(place) for place in range(len(jobs))])
-    for job, outcome, known in zip(jobs, outcomes, events, strict=True):
-
-        def listen(event: Event, index: int = job.index, relayed: list[Event] = known) -> None:
-            if isinstance(event, Lifecycle) and event not in relayed:
-                work.relay(index, replace(event, worker=index))
-
-        work.done(job, train_fold(_replay(outcome, known), work.task, work.context, job, listen))
+            engine = make_engine(resolve_fold(task.experiment, job.split))
+            work.done(placed, train_fold(engine.run, task, work.context, placed, listen))
 
 
 def _replay(outcome: Outcome | TenfoldError, events: Sequence[Event]) -> Train:

@@ -8,13 +8,12 @@ if TYPE_CHECKING:
     from tenfold.data.dataset_part import DatasetPart, join_parts
     from tenfold.data.loading import load
     from tenfold.data.part import Part, Splits, SubsetPart, Tensors
-    from tenfold.data.sources import SOURCES, FetchProgress, available, get, where
+    from tenfold.data.sources import SOURCES, available, get, showing_downloads, where
     from tenfold.data.splitting import Fold, batch_sizes, batches, make_folds, make_shards, order
 
 __all__ = [
     "SOURCES",
     "DatasetPart",
-    "FetchProgress",
     "Fold",
     "Part",
     "Splits",
@@ -29,6 +28,7 @@ __all__ = [
     "make_folds",
     "make_shards",
     "order",
+    "showing_downloads",
     "where",
 ]
 
@@ -37,7 +37,7 @@ _NAMES = {
     "loading": ("load",),
     "part": ("Part", "Splits", "SubsetPart", "Tensors"),
     "splitting": ("Fold", "batch_sizes", "batches", "make_folds", "make_shards", "order"),
-    "sources": ("SOURCES", "FetchProgress", "available", "get", "where"),
+    "sources": ("SOURCES", "available", "get", "showing_downloads", "where"),
 }
 
 if not TYPE_CHECKING:  # listing and fetching data sets should not wait for torch

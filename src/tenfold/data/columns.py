@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tenfold.common.catalog import suggest
+from tenfold.catalog import suggest
 from tenfold.data.part import as_input
 from tenfold.errors import DataError
 
@@ -26,20 +26,22 @@ class Columns:
 
     def choose(self, names: Iterable[str]) -> "Columns":
         """Return the inputs and the target among these names: by default all that are not the target."""
-        known = list(map(str, names))
+        present = list(map(str, names))
         for name in (*(self.inputs or ()), *([self.target] if self.target is not None else [])):
-            if name not in known:
+            if name not in present:
                 field = "target_column" if name == self.target else "input_columns"
-                raise DataError(f"data.{field}: the data have no '{name}'; {suggest(name, known)}")
+                raise DataError(f"data.{field}: the data have no '{name}'; {suggest(name, present)}")
         target = self.target
         if target is None:
-            usual = [name for name in TARGET_NAMES if name in known]
-            found = [name for name in usual if name not in (self.inputs or ())] or usual
-            if len(found) != 1:
-                several = f"{' and '.join(found)} could both be" if found else f"none of {', '.join(known)} is known as"
-                raise DataError(f'{several} the target; name it: target_column = "{(found or known)[-1]}"')
-            target = found[0]
-        inputs = self.inputs or tuple(name for name in known if name != target)
+            usual = [name for name in TARGET_NAMES if name in present]
+            targets = [name for name in usual if name not in (self.inputs or ())] or usual
+            if len(targets) != 1:
+                several = (
+                    f"{' and '.join(targets)} could both be" if targets else f"none of {', '.join(present)} is known as"
+                )
+                raise DataError(f'{several} the target; name it: target_column = "{(targets or present)[-1]}"')
+            target = targets[0]
+        inputs = self.inputs or tuple(name for name in present if name != target)
         if not inputs:
             raise DataError(f"the data have no column other than the target '{target}'; they need at least one input")
         return Columns(inputs, target)
@@ -72,7 +74,9 @@ def split_sample(sample: Any, columns: Columns, what: str) -> tuple[Any, Any]:
     if isinstance(sample, (tuple, list)) and len(sample) == 1:
         sample = sample[0]
     if isinstance(sample, (torch.Tensor, np.ndarray)) and sample.ndim:
-        return sample, as_input(torch.as_tensor(sample))  # without a target: the network learns to return its inputs
+        inputs = torch.as_tensor(sample)
+        floats = inputs.dtype if inputs.is_floating_point() else torch.float32
+        return sample, as_input(inputs, floats)  # without a target: the network learns to return its inputs
     if not isinstance(sample, (tuple, list)) or len(sample) < 2:
         raise DataError(f"{what} is {describe(sample)}; it should be a pair (x, y), a tuple (a, b, ..., y) or a dict")
     return (sample[0], sample[1]) if len(sample) == 2 else (tuple(sample[:-1]), sample[-1])
@@ -116,7 +120,7 @@ def series_values(series: Any) -> Any:
     """Return the values of a Series as an array; those of a categorical one as categories."""
     values = series.to_numpy() if hasattr(series, "to_numpy") else np.asarray(series)
     if str(getattr(series, "dtype", "")).lower().startswith(("category", "categorical", "enum")):
-        return Categories(_category(one) for one in values.tolist())
+        return Categories(_category(value) for value in values.tolist())
     return values
 
 
@@ -127,7 +131,9 @@ def as_column(values: Any, name: str = "") -> Column:
     """
     if isinstance(values, Categories):
         return np.array(values, dtype=object)
-    if getattr(values, "ndim", 1) == 1 and any(isinstance(one, (list, tuple, dict, np.ndarray)) for one in values[:1]):
+    if getattr(values, "ndim", 1) == 1 and any(
+        isinstance(value, (list, tuple, dict, np.ndarray)) for value in values[:1]
+    ):
         raise DataError(
             f"the column{f' {name!r}' if name else ''} of a table holds lists; it should be one value per row"
         )
@@ -139,13 +145,13 @@ def as_column(values: Any, name: str = "") -> Column:
     if array.dtype.kind in "mM":
         days = array.astype(f"{array.dtype.kind}8[us]").astype(np.float64) / (DAY_SECONDS * 1e6)
         return np.where(np.isnat(array), np.nan, days)
-    text = [_cell(one) for one in array.tolist()]
+    text = [_cell(item) for item in array.tolist()]
     for convert in (float, _boolean, _date):
         try:
-            return np.array([np.nan if one.lower() in MISSING else convert(one) for one in text])
+            return np.array([np.nan if word.lower() in MISSING else convert(word) for word in text])
         except ValueError:
             continue
-    return np.array(["" if one.lower() in MISSING else one for one in text], dtype=object)
+    return np.array(["" if word.lower() in MISSING else word for word in text], dtype=object)
 
 
 def is_boolean(values: Any) -> bool:
@@ -155,8 +161,8 @@ def is_boolean(values: Any) -> bool:
     array = np.asarray(values)
     if array.dtype.kind != "O" and array.dtype.kind != "U":
         return array.dtype.kind == "b"
-    text = [str(one).strip().lower() for one in array.tolist() if not _is_missing(one)]
-    return any(one in BOOLEANS for one in text) and all(one in BOOLEANS or one in MISSING for one in text)
+    text = [str(item).strip().lower() for item in array.tolist() if not _is_missing(item)]
+    return any(word in BOOLEANS for word in text) and all(word in BOOLEANS or word in MISSING for word in text)
 
 
 def as_categories(values: Any, name: str = "") -> Column:
@@ -168,7 +174,7 @@ def as_categories(values: Any, name: str = "") -> Column:
         return np.array(values, dtype=object)
     array = np.asarray(values)
     if array.dtype.kind in "UO":
-        names = [_category(one) for one in array.tolist()]
+        names = [_category(item) for item in array.tolist()]
         return np.array(["" if name.lower() in MISSING else name for name in names], dtype=object)
     return array.astype(str) if array.dtype.kind == "b" else as_text(as_column(values, name))
 

@@ -1,6 +1,7 @@
-"""Turning samples of a Dataset into a batch of inputs and targets."""
+"""A part that is read from a map-style Dataset: batches of its samples, with a loader where asked for."""
 
 import gc
+import hashlib
 import random
 import sys
 from collections import deque
@@ -28,6 +29,7 @@ from tenfold.data.part import (
     as_target,
     digest,
     tree_concatenate,
+    tree_leaves,
     tree_map,
 )
 from tenfold.errors import DataError, TenfoldError
@@ -79,8 +81,8 @@ def as_arrays(value: Any) -> Any:
 
 def different_shapes(error: Exception) -> DataError | None:
     """Return the error for samples that cannot be stacked, if that is what torch said."""
-    _, found, sizes = str(error).partition("stack expects each tensor to be equal size, but got ")
-    if not found:
+    _, where, sizes = str(error).partition("stack expects each tensor to be equal size, but got ")
+    if not where:
         return None
     return DataError(f"samples differ in shape ({sizes.splitlines()[0]}), so they cannot be stacked; {HOW_TO_COLLATE}")
 
@@ -99,7 +101,9 @@ class DatasetPart(Part):
     """A map-style Dataset, read by `loader_workers` processes (0: by this one) that stay alive between epochs.
 
     With loader processes there can be one pass at a time; continuing an older one is an error. Random numbers that a
-    dataset draws in this process come from the global generators; the loader itself does not touch those.
+    dataset draws in this process come from the global generators; the loader itself does not touch those. In loader
+    processes they are seeded for each batch, by its samples and the state of torch's generator here, which checkpoints
+    have.
     """
 
     def __init__(
@@ -112,6 +116,7 @@ class DatasetPart(Part):
         read_labels: Callable[[Any], Tensor] | None = None,
         check_labels: CheckLabels | None = None,
         device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
         collate: Collate | None = None,
     ) -> None:
         self.dataset = dataset
@@ -125,6 +130,8 @@ class DatasetPart(Part):
         """How samples become a batch; None: as torch does it for pairs."""
         self.loader_workers = loader_workers
         self.device = torch.device(device)
+        self.dtype = dtype
+        """The dtype of floats in a batch."""
         self._targets = targets
         self._wanted = _Batches()
         self._loader: DataLoader[Any] | None = None
@@ -150,12 +157,13 @@ class DatasetPart(Part):
         if self._loader is None:
             self._loader = self._make_loader()
         self._wanted.batches = indices
+        self._wanted.state = torch.get_rng_state().numpy().tobytes() if self.loader_workers else None
         self._passes = this_pass = self._passes + 1
         for x, y in self._loaded(self._loader):
             if self.check_labels is not None and isinstance(y, Tensor):
                 self.check_labels(y)
             with self._copies.timing():
-                moved = as_batch(x, y, self.device)
+                moved = as_batch(x, y, self.device, self.dtype)
             yield moved
             if self.loader_workers and self._passes != this_pass:
                 raise RuntimeError("a newer pass over this part has begun, and its loader serves one at a time")
@@ -173,13 +181,13 @@ class DatasetPart(Part):
         with quiet_randomness():
             samples = {i: self.dataset[i] for i in range(0, count, max(1, count // _FINGERPRINT_SAMPLES))}
         for i, sample in samples.items():
-            if any(isinstance(one, Tensor) and one.layout != torch.strided for one in leaves_of(sample)):
+            if any(isinstance(item, Tensor) and item.layout != torch.strided for item in leaves_of(sample)):
                 raise DataError(f"sample {i} of the dataset has a sparse tensor; convert it to a dense one")
         return digest(count, self._targets, *leaves_of(list(samples.values())))
 
-    def to(self, device: torch.device | str) -> "DatasetPart":
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "DatasetPart":
         """Read the same dataset, and move each batch to `device`."""
-        return self._with(device=device)
+        return self._with(device=device, dtype=dtype or self.dtype)
 
     def take_copy_seconds(self) -> float:
         """Return the seconds that copies of batches to the GPU have taken since the last call."""
@@ -198,6 +206,7 @@ class DatasetPart(Part):
             "read_labels": self.read_labels,
             "check_labels": self.check_labels,
             "device": self.device,
+            "dtype": self.dtype,
             "collate": self.collate,
         }
         return DatasetPart(**(same | changes))
@@ -206,12 +215,12 @@ class DatasetPart(Part):
         """Yield every batch that was asked for; a dataset that delivers less is an error, never a shorter epoch."""
         with _without_garbage_collection():
             loaded = iter(loader)
-        asked = self._wanted.sizes
+        sizes = self._wanted.sizes
         while True:
             try:
                 x, y = next(loaded)
             except StopIteration as error:
-                if asked:  # the loader has no end of its own here: the exception comes from the dataset
+                if sizes:  # the loader has no end of its own here: the exception comes from the dataset
                     raise RuntimeError(
                         f"the dataset ({type(self.dataset).__name__}) raised StopIteration while samples were read"
                     ) from error
@@ -224,7 +233,7 @@ class DatasetPart(Part):
                 raise DataError(
                     f"samples of the dataset ({type(self.dataset).__name__}) cannot be put into a batch: {error}"
                 ) from error
-            size = asked.popleft()
+            size = sizes.popleft()
             if isinstance(y, Tensor) and y.ndim and len(y) != size:
                 raise DataError(
                     f"the dataset ({type(self.dataset).__name__}) returned {len(y)} samples where {size} were asked for"
@@ -233,7 +242,7 @@ class DatasetPart(Part):
 
     def _make_loader(self) -> DataLoader[Any]:
         return DataLoader(
-            self.dataset,
+            _Seeded(self.dataset) if self.loader_workers else self.dataset,
             batch_sampler=self._wanted,
             collate_fn=self.collate,
             num_workers=self.loader_workers,
@@ -273,18 +282,40 @@ class _Batches:
 
     def __init__(self) -> None:
         self.batches: Iterable[Indices] = ()
+        self.state: bytes | None = None
+        """That of the generator when the pass began, where other processes read the samples."""
         self.sizes: deque[int] = deque()
 
     def __iter__(self) -> Iterator[list[int]]:
         self.sizes = deque()
-        return self._rows(self.batches, self.sizes)
+        return self._rows(self.batches, self.sizes, self.state)
 
     @staticmethod
-    def _rows(batches: Iterable[Indices], sizes: deque[int]) -> Iterator[list[int]]:
+    def _rows(batches: Iterable[Indices], sizes: deque[int], state: bytes | None) -> Iterator[Any]:
         for batch in batches:
-            rows = as_indices(batch).tolist()
+            indices = as_indices(batch)
+            rows = indices.tolist()
             sizes.append(len(rows))
-            yield rows
+            if state is None:
+                yield rows
+            else:
+                seed = hashlib.blake2b(state + indices.cpu().numpy().tobytes(), digest_size=7).digest()
+                yield int.from_bytes(seed, "big"), rows
+
+
+class _Seeded(Dataset[Any]):
+    """A dataset in a loader process, whose generators are seeded for each batch: no matter what was read before."""
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self._dataset = dataset
+
+    def __getitems__(self, batch: tuple[int, list[int]]) -> list[Any]:
+        seed, rows = batch
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        together = getattr(self._dataset, "__getitems__", None)
+        return list(together(rows)) if callable(together) else [self._dataset[row] for row in rows]
 
 
 def with_loader(part: Part, workers: int) -> Part:
@@ -296,17 +327,18 @@ def join_parts(first: Part, second: Part) -> Part:
     """Join two parts into one, the second after the first."""
     if isinstance(first, Tensors) and isinstance(second, Tensors):
         return Tensors(tree_concatenate([first.x, second.x]), torch.cat([first.y, second.y]))
-    known = [targets for part in (first, second) if (targets := part.targets) is not None]
-    one, other = _read_by_sample(first), _read_by_sample(second)
-    both: ConcatDataset[Any] = ConcatDataset([one.dataset, other.dataset])
+    all_targets = [targets for part in (first, second) if (targets := part.targets) is not None]
+    first_read, other = _read_by_sample(first), _read_by_sample(second)
+    both: ConcatDataset[Any] = ConcatDataset([first_read.dataset, other.dataset])
     return DatasetPart(
         both,
-        one.loader_workers,
-        targets=torch.cat(known) if len(known) == 2 else None,
-        read_labels=one.read_labels or other.read_labels,
-        check_labels=one.check_labels or other.check_labels,
-        device=one.device,
-        collate=one.collate or other.collate,
+        first_read.loader_workers,
+        targets=torch.cat(all_targets) if len(all_targets) == 2 else None,
+        read_labels=first_read.read_labels or other.read_labels,
+        check_labels=first_read.check_labels or other.check_labels,
+        device=first_read.device,
+        dtype=first_read.dtype,
+        collate=first_read.collate or other.collate,
     )
 
 
@@ -319,7 +351,8 @@ def _read_by_sample(part: Part) -> DatasetPart:
         dataset: Dataset[Any] = TensorDataset(x, y)
     else:
         dataset = StackDataset(StackDataset(**x) if isinstance(x, dict) else StackDataset(*x), y)  # type: ignore[arg-type]
-    return DatasetPart(dataset, targets=y, device=part.device)
+    floats = [leaf.dtype for leaf in (*tree_leaves(x), y) if leaf.is_floating_point()]
+    return DatasetPart(dataset, targets=y, device=part.device, dtype=floats[0] if floats else torch.float32)
 
 
 @contextmanager
@@ -337,8 +370,8 @@ def quiet_randomness() -> Iterator[None]:
             np.random.set_state(states[1])
 
 
-def as_batch(x: Any, y: Any, device: torch.device) -> tuple[Any, Any]:
-    """Return a batch on a device, in the types that networks and losses take."""
+def as_batch(x: Any, y: Any, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Return a batch on a device, in the types that networks and losses take: floats in the dtype of the weights."""
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, PackedSequence):
@@ -346,7 +379,8 @@ def as_batch(x: Any, y: Any, device: torch.device) -> tuple[Any, Any]:
         return leaf.to(device, non_blocking=True) if isinstance(leaf, Tensor) else leaf
 
     moved_x, moved_y = tree_map(move, x), tree_map(move, y)
-    return as_inputs(moved_x), tree_map(lambda leaf: as_target(leaf) if isinstance(leaf, Tensor) else leaf, moved_y)
+    targets = tree_map(lambda leaf: as_target(leaf, dtype) if isinstance(leaf, Tensor) else leaf, moved_y)
+    return as_inputs(moved_x, dtype), targets
 
 
 def leaves_of(value: Any) -> Iterator[Any]:

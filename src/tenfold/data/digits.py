@@ -56,10 +56,10 @@ def _file() -> Path:
     """Return the file inside scikit-learn, found without importing scikit-learn, which takes a second."""
     package = find_spec("sklearn")
     folders = (package.submodule_search_locations if package else None) or []
-    found = next((path for folder in folders if (path := Path(folder, FILE)).is_file()), None)
-    if found is None:
+    file = next((path for folder in folders if (path := Path(folder, FILE)).is_file()), None)
+    if file is None:
         raise DataError(f"the digits come with scikit-learn, but sklearn/{FILE} was not found; install scikit-learn")
-    return found
+    return file
 
 
 DIGITS = Source(

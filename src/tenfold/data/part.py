@@ -1,11 +1,11 @@
-"""Tensors in tuples, lists and dicts, as networks take and return them (what JAX and torch call a pytree)."""
+"""A part of a data set (train, validation or test), held as tensors or trees of tensors."""
 
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
 
@@ -93,7 +93,7 @@ def shape_from_record(recorded: Any) -> Any:
 def describe_shape(shape: Any) -> str:
     """Return a shape as text, "1x28x28", or several: "a 3, b 5x2"."""
     if isinstance(shape, dict):
-        return ", ".join(f"{key} {describe_shape(one)}" for key, one in shape.items())
+        return ", ".join(f"{key} {describe_shape(item)}" for key, item in shape.items())
     if has_several(shape):
         return ", ".join(map(describe_shape, shape))
     return "x".join(map(str, shape)) or "1"
@@ -111,7 +111,7 @@ def find_main_output(outputs: Any) -> Tensor | None:
     for key in MAIN_OUTPUTS if isinstance(outputs, dict) else ():
         if isinstance(outputs.get(key), Tensor):
             return outputs[key]  # type: ignore[no-any-return]
-    others = {key: one for key, one in outputs.items() if key != "loss"} if isinstance(outputs, dict) else outputs
+    others = {key: item for key, item in outputs.items() if key != "loss"} if isinstance(outputs, dict) else outputs
     tensors = [leaf for leaf in tree_leaves(others) if leaf.ndim]
     return tensors[0] if len(tensors) == 1 else None
 
@@ -226,8 +226,8 @@ class Part(ABC):
         """Return a short hex digest that changes when the data change."""
 
     @abstractmethod
-    def to(self, device: torch.device | str) -> "Part":
-        """Return a part whose batches live on `device`."""
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Part":
+        """Return a part whose batches live on `device`; their floats have the `dtype`, where one is given."""
 
     def take_copy_seconds(self) -> float:
         """Return the seconds that copies of batches to a GPU have taken since the last call; 0 if none are needed."""
@@ -271,9 +271,9 @@ class Tensors(Part):
         """Digest of shapes, dtypes and content; beyond 2^20 numbers every k-th of them stands for the content."""
         return digest(*tree_leaves(self.x), self.y)
 
-    def to(self, device: torch.device | str) -> "Tensors":
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Tensors":
         """Move all tensors to `device`."""
-        return Tensors(tree_map(lambda tensor: tensor.to(device), self.x), self.y.to(device))
+        return Tensors(*(tree_map(partial(move, device=device, dtype=dtype), item) for item in (self.x, self.y)))
 
 
 class SubsetPart(Part):
@@ -312,9 +312,9 @@ class SubsetPart(Part):
         """Digest of the other part and of the sample numbers."""
         return digest(self.part.fingerprint(), self.indices)
 
-    def to(self, device: torch.device | str) -> "SubsetPart":
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "SubsetPart":
         """Return the same samples of the other part on `device`."""
-        return SubsetPart(self.part.to(device), self.indices)
+        return SubsetPart(self.part.to(device, dtype), self.indices)
 
     def take_copy_seconds(self) -> float:
         """Return the seconds that copies of the other part's batches to a GPU have taken since the last call."""
@@ -373,13 +373,16 @@ class Splits:
         changed: dict[str, Any] = {name: change(part) for name, part in self.parts.items()}
         return replace(self, **changed)
 
-    def to(self, device: torch.device | str) -> "Splits":
-        """Return the splits with all parts on `device`, and how long copying them to a GPU took."""
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Splits":
+        """Return the splits with all parts on `device`, and how long copying them to a GPU took.
+
+        Floats get the `dtype`, where one is given.
+        """
         on_gpu = torch.device(device).type == "cuda"
         if on_gpu:
             torch.cuda.synchronize(device)  # the first call to a GPU takes long, whatever it does
         began = perf_counter()
-        moved = self.with_each(lambda part: part.to(device))
+        moved = self.with_each(lambda part: part.to(device, dtype))
         if not on_gpu:
             return moved
         torch.cuda.synchronize(device)
@@ -395,29 +398,34 @@ def as_indices(indices: Indices, device: torch.device | None = None) -> Tensor:
     return torch.as_tensor(indices, dtype=torch.int64, device=device)
 
 
-def as_inputs(x: Any) -> Any:
+def move(tensor: Tensor, device: torch.device | str, dtype: torch.dtype | None) -> Tensor:
+    """Return a tensor on a device, and floats in the `dtype`, where one is given."""
+    return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+
+
+def as_inputs(x: Any, dtype: torch.dtype = torch.float32) -> Any:
     """Return inputs as models take them; among several, booleans stay what they are: they are masks."""
     if isinstance(x, Tensor):
-        return as_input(x)
+        return as_input(x, dtype)
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, PackedSequence):
-            return PackedSequence(as_input(leaf.data), *leaf[1:])
-        return leaf if not isinstance(leaf, Tensor) or leaf.dtype == torch.bool else as_input(leaf)
+            return PackedSequence(as_input(leaf.data, dtype), *leaf[1:])
+        return leaf if not isinstance(leaf, Tensor) or leaf.dtype == torch.bool else as_input(leaf, dtype)
 
     return tree_map(convert, x)
 
 
-def as_input(x: Tensor) -> Tensor:
-    """Return x as models take it: floats as float32, uint8 as float32 divided by 255, integers (tokens) as int64."""
+def as_input(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return x as models take it: floats in the dtype of the weights, uint8 divided by 255, tokens as int64."""
     if x.dtype == torch.uint8:
-        return x.float().div_(255)
-    return x.float() if x.is_floating_point() else x.long()
+        return x.to(dtype).div_(255)
+    return x.to(dtype) if x.is_floating_point() else x.long()
 
 
-def as_target(y: Tensor) -> Tensor:
-    """Return y as losses take it: floats as float32, integers and booleans as int64."""
-    return y.float() if y.is_floating_point() else y.long()
+def as_target(y: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return y as losses take it: floats in the dtype of the weights, integers and booleans as int64."""
+    return y.to(dtype) if y.is_floating_point() else y.long()
 
 
 def labels_in(targets_or_n: Tensor | int) -> NDArray[Any] | None:
@@ -427,10 +435,10 @@ def labels_in(targets_or_n: Tensor | int) -> NDArray[Any] | None:
     return np.asarray(targets_or_n.cpu().numpy())
 
 
-def digest(*facts: Any) -> str:
+def digest(*metadata: Any) -> str:
     """Hash values and tensors into 16 hex digits, large tensors by an evenly spaced sample."""
     result = hashlib.blake2b(digest_size=8)
-    for fact in facts:
+    for fact in metadata:
         if isinstance(fact, Tensor):
             result.update(f"{tuple(fact.shape)} {fact.dtype} ".encode())
             # Rows tend to have an even length; an odd step does not meet the same few columns again and again.

@@ -8,7 +8,9 @@ import urllib.error
 import urllib.request
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import sha256
 from http.client import HTTPException
@@ -18,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from platformdirs import user_cache_path
 from pydantic import ValidationError
 
-from tenfold.common import catalog
-from tenfold.common.catalog import Registry
+from tenfold import catalog
+from tenfold.catalog import Registry
 from tenfold.common.files import open_regular, sweep, write_atomically
 from tenfold.errors import DataError
 from tenfold.experiment.section_fields import Section
@@ -123,8 +125,8 @@ def encode(array: "NDArray[Any]") -> bytes:
     kind = array.dtype.newbyteorder(">")
     codes = {np.dtype(text): code for code, text in _TYPES.items()}
     if kind not in codes:
-        known = ", ".join(np.dtype(text).name for text in _TYPES.values())
-        raise DataError(f"idx files cannot hold {array.dtype}; convert to one of {known}")
+        dtypes = ", ".join(np.dtype(text).name for text in _TYPES.values())
+        raise DataError(f"idx files cannot hold {array.dtype}; convert to one of {dtypes}")
     header = bytes([0, 0, codes[kind], array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     return header + array.astype(kind).tobytes()
 
@@ -153,6 +155,19 @@ class SourceOptions(Section):
 FetchProgress = Callable[[int, int | None, str], None]
 """Called with the bytes received, the bytes in all (None where the server does not say) and the file's name."""
 
+_show_progress: ContextVar[FetchProgress | None] = ContextVar("show_progress", default=None)
+
+
+@contextmanager
+def showing_downloads(show: FetchProgress) -> Iterator[None]:
+    """Call a function with the progress of every download of this thread while the block lasts."""
+    before = _show_progress.set(show)
+    try:
+        yield
+    finally:
+        _show_progress.reset(before)
+
+
 _TIMEOUT_SECONDS = 10
 _SLOWEST_BYTES = 10_000
 """Bytes per second that a server must send on average after the first minute; a slower one is given up."""
@@ -160,7 +175,7 @@ _GRACE_SECONDS = 60.0
 _CHUNK_BYTES = 2**18
 
 
-def fetch(source: Source, folder: Path, progress: FetchProgress | None = None) -> dict[str, bytes]:
+def fetch(source: Source, folder: Path) -> dict[str, bytes]:
     """Bring every file of a source into `folder`, and return their verified contents."""
     from filelock import FileLock
 
@@ -168,7 +183,7 @@ def fetch(source: Source, folder: Path, progress: FetchProgress | None = None) -
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             sweep(folder)
-            return _fetch_missing(source, folder, progress)
+            return _fetch_missing(source, folder)
     except OSError as error:
         raise DataError(
             f"{source.name} cannot be stored in {folder}: {error.strerror or error}; "
@@ -176,7 +191,7 @@ def fetch(source: Source, folder: Path, progress: FetchProgress | None = None) -
         ) from error
 
 
-def _fetch_missing(source: Source, folder: Path, progress: FetchProgress | None) -> dict[str, bytes]:
+def _fetch_missing(source: Source, folder: Path) -> dict[str, bytes]:
     """Under the lock: keep what another process has downloaded meanwhile, and get the rest."""
     contents: dict[str, bytes] = {}
     for name, file in source.files.items():
@@ -189,7 +204,7 @@ def _fetch_missing(source: Source, folder: Path, progress: FetchProgress | None)
         try:
             for name, file in source.files.items():
                 if name not in contents:
-                    contents[name] = _download(mirror, name, file, folder, progress)
+                    contents[name] = _download(mirror, name, file, folder)
         except DataError as error:
             tried.append(f"{mirror} ({error})")
         else:
@@ -210,16 +225,16 @@ def _fetch_missing(source: Source, folder: Path, progress: FetchProgress | None)
     )
 
 
-def _download(mirror: str, name: str, file: SourceFile, folder: Path, progress: FetchProgress | None) -> bytes:
+def _download(mirror: str, name: str, file: SourceFile, folder: Path) -> bytes:
     """Download one file into a folder, and return its verified content."""
-    received = _receive(f"{mirror}{name}.gz", f"{name}.gz", file.download_size, progress)
+    received = _receive(f"{mirror}{name}.gz", f"{name}.gz", file.download_size)
     if sha256(received).hexdigest() != file.download_sha256:
         raise DataError(f"{name}.gz is damaged or not the expected file: its sha256 is wrong")
     write_atomically(folder / f"{name}.gz", received)
     return read(folder, name, file)
 
 
-def _receive(url: str, name: str, size: int, progress: FetchProgress | None) -> bytes:
+def _receive(url: str, name: str, size: int) -> bytes:
     """Return what a server sends; more bytes than `size`, and a server that is too slow, are an error."""
     received = bytearray()
     limit, began = _GRACE_SECONDS + size / _SLOWEST_BYTES, time.monotonic()
@@ -232,8 +247,8 @@ def _receive(url: str, name: str, size: int, progress: FetchProgress | None) -> 
                     raise DataError(f"{name}: only {len(received):,} bytes came within {limit:.0f} s")
                 if len(received) > size:
                     raise DataError(f"{name} is larger than the {size:,} bytes that it should have")
-                if progress:
-                    progress(len(received), int(length) if length else None, name)
+                if (show := _show_progress.get()) is not None:
+                    show(len(received), int(length) if length else None, name)
     except urllib.error.URLError as error:
         raise DataError(f"{name}: {error.reason}") from error
     except (OSError, HTTPException) as error:
@@ -256,11 +271,11 @@ def read(folder: Path, name: str, file: SourceFile) -> bytes:
 
 def verify(content: bytes, file: SourceFile, called: str) -> bytes:
     """Return the content if its sha256 is right; an error calls it `called`."""
-    found = sha256(content).hexdigest()
-    if found != file.sha256:
+    digest = sha256(content).hexdigest()
+    if digest != file.sha256:
         raise DataError(
             f"{called} is damaged or belongs to another data set: "
-            f"its content has sha256 {found[:12]}..., which should be {file.sha256[:12]}..."
+            f"its content has sha256 {digest[:12]}..., which should be {file.sha256[:12]}..."
         )
     return content
 
@@ -311,12 +326,12 @@ def available() -> list[SourceStatus]:
     return [SourceStatus(name, SOURCES[name].description, where(name)) for name in SOURCES]
 
 
-def get(name: str, progress: FetchProgress | None = None) -> Path | None:
+def get(name: str) -> Path | None:
     """Return the folder with the checked files of a data set, fetching them if need be; None if it has no files."""
-    return contents(SOURCES[name], progress)[0] if SOURCES[name].files else where(name)
+    return contents(SOURCES[name])[0] if SOURCES[name].files else where(name)
 
 
-def contents(source: Source, progress: FetchProgress | None = None) -> tuple[Path, dict[str, bytes]]:
+def contents(source: Source) -> tuple[Path, dict[str, bytes]]:
     """Return the folder of a data set that has files, and their checked contents."""
     for folder in places(source.name):
         if _complete(source, folder):
@@ -325,7 +340,7 @@ def contents(source: Source, progress: FetchProgress | None = None) -> tuple[Pat
             except DataError as error:
                 warnings.warn(f"{error}; looking for another copy", stacklevel=2)
     folder = cache() / source.name
-    return folder, fetch(source, folder, progress)
+    return folder, fetch(source, folder)
 
 
 def _complete(source: Source, folder: Path) -> bool:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from tenfold.common.catalog import FOLD_KINDS, SHARD_KINDS
+from tenfold.catalog import FOLD_KINDS, SHARD_KINDS
 from tenfold.common.part_names import PARTS
 from tenfold.data.dataset_part import join_parts
 from tenfold.data.part import Part, Splits, labels_in
@@ -67,9 +67,9 @@ def split(
         }
     return replace(
         splits,
-        **{name: one.part for name, one in parts.items()},  # type: ignore[arg-type]
+        **{name: item.part for name, item in parts.items()},  # type: ignore[arg-type]
         groups=parts["train"].groups,
-        numbers={name: one.numbers for name, one in parts.items() if one.numbers is not None},
+        numbers={name: item.numbers for name, item in parts.items() if item.numbers is not None},
     )
 
 
@@ -157,10 +157,10 @@ def _take_out(
             f"choose another fraction or give more data"
         )
     if whole.groups is not None:
-        taken, rest = draw_groups(whole.groups, count, generator)
+        chosen, rest = draw_groups(whole.groups, count, generator)
     else:
-        taken, rest = draw(size, count, whole.part.read_targets() if stratify else None, generator)
-    return whole.subset(rest), whole.subset(taken)
+        chosen, rest = draw(size, count, whole.part.read_targets() if stratify else None, generator)
+    return whole.subset(rest), whole.subset(chosen)
 
 
 def _keep(one: Numbered, limit: int, stratify: bool, generator: np.random.Generator) -> Numbered:

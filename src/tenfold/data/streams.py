@@ -50,6 +50,7 @@ class StreamPart(Part):
         worker: int = 0,
         workers: int = 1,
         device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
         check_labels: CheckLabels | None = None,
     ) -> None:
         self.dataset = dataset
@@ -62,6 +63,7 @@ class StreamPart(Part):
         """The most samples of one pass over the source, for all workers together."""
         self.worker, self.workers = worker, workers
         self.device = torch.device(device)
+        self.dtype = dtype
         self.check_labels = check_labels
         self._reader: _Reader | None = None
         self._shards: dict[tuple[int, int], StreamPart] = {}
@@ -97,7 +99,7 @@ class StreamPart(Part):
             if self.check_labels is not None and isinstance(y, Tensor):
                 self.check_labels(y)
             with self._copies.timing():
-                moved = as_batch(x, y, self.device)
+                moved = as_batch(x, y, self.device, self.dtype)
             yield moved
 
     def subset(self, indices: Indices) -> Tensors:
@@ -108,7 +110,7 @@ class StreamPart(Part):
             raise _no_random_access("some of its samples")
         with quiet_randomness():
             x, y = next(self._with().batches([range(first)]))
-        if not all(isinstance(one, Tensor) for one in (*tree_leaves(x), y)):
+        if not all(isinstance(item, Tensor) for item in (*tree_leaves(x), y)):
             raise _no_random_access("some of its samples")
         return Tensors(select_rows(x, rows.to(self.device)), y.index_select(0, rows.to(self.device)))
 
@@ -118,9 +120,9 @@ class StreamPart(Part):
             samples = list(islice(iter(self.dataset), _FINGERPRINT_SAMPLES))
         return digest(type(self.dataset).__name__, self.length, *leaves_of(samples))
 
-    def to(self, device: torch.device | str) -> "StreamPart":
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "StreamPart":
         """Read the same stream, and move each batch to `device`."""
-        return self._with(device=device)
+        return self._with(device=device, dtype=dtype or self.dtype)
 
     def take_copy_seconds(self) -> float:
         """Return the seconds that copies of batches to the GPU have taken since the last call."""
@@ -144,7 +146,7 @@ class StreamPart(Part):
             return sum(1 for _ in islice(iter(self.dataset), most))
 
     def _with(self, **changes: Any) -> "StreamPart":
-        names = ("length", "repeats", "pass_limit", "worker", "workers", "device", "check_labels")
+        names = ("length", "repeats", "pass_limit", "worker", "workers", "device", "dtype", "check_labels")
         same = {name: getattr(self, name) for name in names}
         return StreamPart(self.dataset, self.collate, **(same | changes))
 
@@ -282,11 +284,11 @@ def with_lengths(splits: Splits, epoch_samples: int | None, limit: int | None) -
         if not isinstance(part, StreamPart):
             sized[name] = part
             continue
-        found = part.own_length
+        own_length = part.own_length
         if name == "train":
-            length = epoch_samples or min((one for one in (found, limit) if one is not None), default=None)
+            length = epoch_samples or min((item for item in (own_length, limit) if item is not None), default=None)
         else:
-            length = found if found is not None or limit is None else part.count(limit)
+            length = own_length if own_length is not None or limit is None else part.count(limit)
             length = length if length is None or limit is None else min(length, limit)
         if not length:
             raise DataError(

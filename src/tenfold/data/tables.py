@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from tenfold.common.imports import warn_user
 from tenfold.data.columns import Column, Columns, as_categories, as_column, as_text, is_boolean
 from tenfold.data.files import InputColumns, KnownData, input_matrix, shorten
 from tenfold.data.part import Tensors
-from tenfold.data.user_datasets import part_from_arrays
+from tenfold.data.user_datasets import ValueRules, part_from_arrays
 from tenfold.errors import DataError
 
 MOST_CATEGORIES = 100
@@ -28,8 +29,9 @@ class TableEncoder:
     `known` is the table that a model was trained on, where that decides instead.
     """
 
-    def __init__(self, columns: Columns, known: KnownData | None = None) -> None:
+    def __init__(self, columns: Columns, known: KnownData | None = None, dtype: torch.dtype = torch.float32) -> None:
         self.columns = columns
+        self._dtype = dtype
         self.inputs: InputColumns = {}
         self.class_names: list[str] | None = None
         """What the classes are called; None for a regression."""
@@ -45,20 +47,21 @@ class TableEncoder:
         self.columns = self.columns.choose(tables[0])
         assert self.columns.inputs is not None
         for name in self.columns.inputs:
-            found = [_get(table, name) for table in tables]
+            columns = [_get(table, name) for table in tables]
             if name not in self.inputs:
-                is_text = any(one.dtype.kind != "f" for one in found)
+                is_text = any(item.dtype.kind != "f" for item in columns)
                 self.inputs[name] = _categories([table[name] for table in tables], name) if is_text else None
         assert self.columns.target is not None
         self._learn_target([(_get(table, self.columns.target), table[self.columns.target]) for table in tables])
 
     def part(self, table: Mapping[str, Any], part: str) -> Tensors:
         """Return a part with the inputs as one matrix, categories one-hot."""
-        x = input_matrix(table, self.inputs, f"the {part} part")
+        x = input_matrix(table, self.inputs, f"the {part} part", self._dtype)
         self.has_missing = self.has_missing or bool(np.isnan(x).any())
-        filled = np.where(np.isnan(x), np.float32(0), x)
-        found = part_from_arrays(filled, self._target(table), part)  # which checks everything else
-        return Tensors(found.x.new_tensor(x), found.y)
+        filled = np.where(np.isnan(x), x.dtype.type(0), x)
+        rules = ValueRules(dtype=self._dtype)
+        arrays_part = part_from_arrays(filled, self._target(table), part, rules)  # which checks everything else
+        return Tensors(arrays_part.x.new_tensor(x), arrays_part.y)
 
     @property
     def names(self) -> list[str]:
@@ -66,7 +69,7 @@ class TableEncoder:
         return [
             feature
             for name, known in self.inputs.items()
-            for feature in ([name] if known is None else [f"{name}={one}" for one in known])
+            for feature in ([name] if known is None else [f"{name}={item}" for item in known])
         ]
 
     def describe(self) -> str:
@@ -85,7 +88,7 @@ class TableEncoder:
         target = self.columns.target
         is_text = any(column.dtype.kind != "f" for column, _ in found)
         named = [as_categories(given) if is_text else as_text(column) for column, given in found]
-        missing = int(sum((one == "").sum() for one in named))
+        missing = int(sum((item == "").sum() for item in named))
         if missing:
             rows = sum(map(len, named))
             raise DataError(f"the target '{target}' is missing in {missing} of {rows} rows; remove these rows")
@@ -124,7 +127,9 @@ class TableEncoder:
             )
 
     def _numbers(self, target: Column) -> Column:
-        """Return the target of a regression as float32; warn if that no longer distinguishes its values."""
+        """Return the target of a regression; warn if float32 no longer distinguishes its values."""
+        if self._dtype == torch.float64:
+            return target
         with np.errstate(over="ignore"):  # infinity is refused with the other inputs and targets
             rounded = target.astype(np.float32)
         before, after = len(np.unique(target)), len(np.unique(rounded))
@@ -139,7 +144,7 @@ class TableEncoder:
         if self.class_names is None:
             return self._numbers(_get(table, str(self.columns.target)))
         places = {name: place for place, name in enumerate(self.class_names)}
-        return np.array([places[one] for one in self._classes(table[str(self.columns.target)])], dtype=np.int64)
+        return np.array([places[class_] for class_ in self._classes(table[str(self.columns.target)])], dtype=np.int64)
 
 
 def _named_by_number(values: Any) -> Column:
@@ -159,15 +164,15 @@ def _get(table: Mapping[str, Any], name: str) -> Column:
 
 def _categories(parts: list[Any], name: str) -> list[str]:
     """Return the categories of a column of text in all parts; a missing value is its own category."""
-    found = sorted({one for values in parts for one in as_categories(values, name).tolist()})
-    commas = [one for one in found if COMMA_NUMBER.fullmatch(one)]
-    if commas and all(not one or one in commas or one.lstrip("+-").isdecimal() for one in found):
+    categories = sorted({as_category for values in parts for as_category in as_categories(values, name).tolist()})
+    commas = [item for item in categories if COMMA_NUMBER.fullmatch(item)]
+    if commas and all(not item or item in commas or item.lstrip("+-").isdecimal() for item in categories):
         raise DataError(
             f"the column '{name}' holds numbers with a comma, such as {commas[-1]!r}; write them with a decimal point"
         )
-    if len(found) > MOST_CATEGORIES:
+    if len(categories) > MOST_CATEGORIES:
         raise DataError(
-            f"the column '{name}' has {len(found)} different texts, such as {found[-1]!r}, too many for categories; "
-            "leave it out: input_columns names the columns to use"
+            f"the column '{name}' has {len(categories)} different texts, such as {categories[-1]!r}, too many for "
+            "categories; leave it out: input_columns names the columns to use"
         )
-    return found
+    return categories

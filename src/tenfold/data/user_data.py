@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from tenfold.common.catalog import suggest
+from tenfold.catalog import suggest
 from tenfold.common.imports import resolve
 from tenfold.common.part_names import PARTS
 from tenfold.data.columns import NOT_NAMED, Columns, columns_of, is_frame, is_series, series_values, split_sample
@@ -20,8 +20,8 @@ from tenfold.data.part import NO_LABEL, Part, Splits, Tensors, shape_of
 from tenfold.data.streams import StreamPart, is_stream
 from tenfold.data.tables import TableEncoder
 from tenfold.data.user_datasets import (
-    PLAIN_LABELS,
-    LabelRules,
+    PLAIN_VALUES,
+    ValueRules,
     as_tensor,
     check_targets,
     first_sample,
@@ -52,7 +52,7 @@ def as_splits(
     columns: Columns = NOT_NAMED,
     collate: Callable[..., Any] | None = None,
     known: KnownData | None = None,
-    rules: LabelRules = PLAIN_LABELS,
+    rules: ValueRules = PLAIN_VALUES,
 ) -> Splits:
     """Turn the user's data into parts.
 
@@ -61,8 +61,8 @@ def as_splits(
     callable or "package.module:callable" that returns any of these when called with `options`. `columns` names the
     inputs and the target among the keys of dicts; `collate` makes a batch of a Dataset's samples. `known` describes the
     table or the images that a model was trained on, to read others like them; `rules` say what labels may be. Data
-    already in `Splits` stay as they are. Floats become float32, labels int64, uint8 inputs (images) float32 divided by
-    255, other integer inputs (tokens) int64.
+    already in `Splits` stay as they are. Floats get the dtype of the rules, labels become int64, uint8 inputs (images)
+    floats divided by 255, other integer inputs (tokens) int64.
     """
     name, is_table = "given", is_frame(data)
     class_names: tuple[str, ...] = ()
@@ -79,14 +79,14 @@ def as_splits(
         raise DataError(f"options ({', '.join(options)}) need data that can be called, which {_kind(data)} cannot")
     if isinstance(data, Splits):
         return data
-    for one in [data, *_members(data)]:
-        if is_loader(one):
+    for item in [data, *_members(data)]:
+        if is_loader(item):
             raise DataError(
                 "data is a DataLoader, whose batches cannot be divided among workers; give what it loads: "
-                f"{fields_of_loader(one)}"
+                f"{fields_of_loader(item)}"
             )
-    if is_table or any(_is_frame_or_pair(one) for one in [data, *_members(data)]):
-        return _from_tables(name, data, columns, known)
+    if is_table or any(_is_frame_or_pair(item) for item in [data, *_members(data)]):
+        return _from_tables(name, data, columns, known, rules.dtype)
     given = _by_name(data)
     named = _encode_words(given, known, columns)
     if named:
@@ -109,22 +109,22 @@ def _encode_words(given: dict[str, Any], known: KnownData | None, columns: Colum
     if list(words) != list(given):
         odd = next(part for part in given if part not in words)
         raise DataError(f"labels of the {next(iter(words))} part are words, those of the {odd} part are not")
-    columns_of_words = {part: np.asarray(one).astype(str).reshape(len(one)) for part, one in words.items()}
+    columns_of_words = {part: np.asarray(item).astype(str).reshape(len(item)) for part, item in words.items()}
     names = list(known.class_names) if known is not None and known.class_names else None
     if names is None:
         names = np.unique(np.concatenate(list(columns_of_words.values()))).tolist()
     if len(names) < 2:
         raise DataError(f"all labels are {names[0]!r}; a classification needs two classes or more")
     places = {name: place for place, name in enumerate(names)}
-    for part, one in columns_of_words.items():
-        if unknown := sorted(set(one.tolist()) - set(names)):
+    for part, item in columns_of_words.items():
+        if unknown := sorted(set(item.tolist()) - set(names)):
             raise DataError(
                 f"the {part} part has the label {unknown[0]!r}, which the model was not trained on; it knows the "
                 f"classes {', '.join(names)}"
             )
         inputs = pairs[part]
         assert inputs is not None
-        given[part] = (inputs[0], np.array([places[word] for word in one.tolist()], dtype=np.int64))
+        given[part] = (inputs[0], np.array([places[word] for word in item.tolist()], dtype=np.int64))
     return tuple(names)
 
 
@@ -142,18 +142,18 @@ def _members(data: Any) -> list[Any]:
     return list(data) if isinstance(data, (tuple, list)) and len(data) in _NAMES else [data]
 
 
-def _from_tables(name: str, data: Any, columns: Columns, known: KnownData | None) -> Splits:
+def _from_tables(name: str, data: Any, columns: Columns, known: KnownData | None, dtype: torch.dtype) -> Splits:
     """Turn a table, or one for each part, into parts with one matrix of inputs each."""
     if isinstance(data, Mapping) and not set(data) <= set(PARTS):
         tables = {"train": dict(data)}
     else:
         if _is_frame_or_pair(data):
             data = {"train": data}
-        found = data if isinstance(data, Mapping) else dict(zip(_NAMES[len(data)], data, strict=True))
-        given = {part: _columns_and_target(one, part) for part, one in found.items() if one is not None}
+        by_part = data if isinstance(data, Mapping) else dict(zip(_NAMES[len(data)], data, strict=True))
+        given = {part: _columns_and_target(item, part) for part, item in by_part.items() if item is not None}
         tables = {part: table for part, (table, _) in given.items()}
         columns = replace(columns, target=columns.target or given["train"][1])
-    encoder = TableEncoder(columns, known)
+    encoder = TableEncoder(columns, known, dtype)
     encoder.learn(list(tables.values()))
     parts: dict[str, Part] = {part: encoder.part(table, part) for part, table in tables.items()}
     splits = _described(name, parts, known_classes=len(encoder.class_names) if known and encoder.class_names else None)
@@ -187,7 +187,7 @@ def _columns_and_target(data: Any, part: str) -> tuple[dict[str, Any], str | Non
     name = str(getattr(values, "name", None) or "target")
     if len(values) != len(data[0]):
         raise DataError(f"the {part} part has {len(data[0])} rows of x but {len(values)} of y; they should be equal")
-    return {key: one for key, one in inputs.items() if key != name} | {name: series_values(values)}, name
+    return {key: item for key, item in inputs.items() if key != name} | {name: series_values(values)}, name
 
 
 def _call(function: Callable[..., Any], options: Mapping[str, Any], name: str) -> Any:
@@ -228,20 +228,20 @@ def _is_pair(value: Any) -> bool:
 def _is_inputs(value: Any) -> bool:
     """Return whether a value is an array, or several in a tuple or dict."""
     several = value.values() if isinstance(value, Mapping) else value if isinstance(value, (tuple, list)) else ()
-    return is_array(value) or (len(several) > 0 and all(is_array(one) for one in several))
+    return is_array(value) or (len(several) > 0 and all(is_array(item) for item in several))
 
 
 def _is_targets(value: Any) -> bool:
     """Return whether a value is an array, or a list of numbers or words."""
     listed = isinstance(value, list) and len(value) > 0
-    return is_array(value) or (listed and all(isinstance(one, (int, float, str, np.generic)) for one in value))
+    return is_array(value) or (listed and all(isinstance(item, (int, float, str, np.generic)) for item in value))
 
 
 def _is_table(value: Any) -> bool:
     """Return whether a value is a dict of columns, and not one of parts."""
     if not isinstance(value, Mapping) or set(value) <= set(PARTS):
         return False
-    return len(value) > 1 and all(is_array(one) or isinstance(one, list) for one in value.values())
+    return len(value) > 1 and all(is_array(item) or isinstance(item, list) for item in value.values())
 
 
 def _is_list_of_samples(value: Any) -> bool:
@@ -249,7 +249,7 @@ def _is_list_of_samples(value: Any) -> bool:
     return isinstance(value, list) and len(value) > 3 and isinstance(value[0], (tuple, dict))
 
 
-def _part(value: Any, name: str, collate: Collate, rules: LabelRules) -> tuple[Part, int | None]:
+def _part(value: Any, name: str, collate: Collate, rules: ValueRules) -> tuple[Part, int | None]:
     """Return a part, and how many classes it says that it has."""
     if is_stream(value):
         return part_from_stream(value, name, collate, rules)
@@ -262,8 +262,8 @@ def _part(value: Any, name: str, collate: Collate, rules: LabelRules) -> tuple[P
     if collate.function is not None:
         raise DataError(f"data.collate is for samples of a Dataset, but the {name} part is given as whole arrays")
     if is_array(value):  # without targets: the network learns to return its inputs
-        inputs = as_tensor(value, f"x of the {name} part")
-        inputs = part_from_arrays(inputs, torch.zeros(len(inputs)), name).x
+        inputs = as_tensor(value, f"x of the {name} part", rules.dtype)
+        inputs = part_from_arrays(inputs, torch.zeros(len(inputs)), name, rules).x
         check_targets(inputs, name, rules)
         return Tensors(inputs, inputs), None
     if isinstance(value, Mapping):
@@ -274,7 +274,7 @@ def _part(value: Any, name: str, collate: Collate, rules: LabelRules) -> tuple[P
 
 
 def _described(
-    name: str, parts: dict[str, Part], rules: LabelRules = PLAIN_LABELS, known_classes: int | None = None
+    name: str, parts: dict[str, Part], rules: ValueRules = PLAIN_VALUES, known_classes: int | None = None
 ) -> Splits:
     """Check that the parts fit together, and return them with what a model must know of them."""
     samples = {part: first_sample(value) for part, value in parts.items()}
@@ -316,7 +316,7 @@ def _labels_per_sample(targets: Tensor | None, first: Tensor) -> float:
     return 1.0 if targets.dim() == 1 else float((targets != NO_LABEL).sum()) / len(targets)
 
 
-def _classes(parts: dict[str, Part], rules: LabelRules) -> int:
+def _classes(parts: dict[str, Part], rules: ValueRules) -> int:
     """Return the number of classes; if there is only one, that is an error."""
     labels = {name: part.targets for name, part in parts.items() if part.targets is not None}
     ranges = {name: part.label_range for name, part in parts.items() if isinstance(part, DatasetPart)}

@@ -1,4 +1,4 @@
-"""Tensors and arrays from the user, checked and turned into a part."""
+"""Turns the user's own tensors, arrays and Datasets into parts, after checking them."""
 
 import weakref
 from collections.abc import Callable, Mapping
@@ -26,23 +26,25 @@ from torch.utils.data import (
 from tenfold.common.imports import user_frames, warn_user
 from tenfold.data.columns import describe, split_sample
 from tenfold.data.dataset_part import STACKED, Collate, DatasetPart, as_arrays, is_plain_pair, quiet_randomness
-from tenfold.data.part import NO_LABEL, Part, Tensors, as_inputs, as_target, tree_leaves, tree_map
+from tenfold.data.part import NO_LABEL, Part, Tensors, as_inputs, as_target, move, tree_leaves, tree_map
 from tenfold.data.streams import StreamPart, is_stream
 from tenfold.errors import DataError
 from tenfold.experiment.experiment import is_loader
 
 
 @dataclass(frozen=True)
-class LabelRules:
-    """What integers may be as labels."""
+class ValueRules:
+    """What integers may be as labels, and what floats become."""
 
     classes: int | None = None
     """The number of classes, where it is given; labels are below it."""
     any_integer: bool = False
     """Whether labels may be below 0, because the loss is the user's own."""
+    dtype: torch.dtype = torch.float32
+    """The dtype of the network's weights, in which it takes floats."""
 
 
-PLAIN_LABELS = LabelRules()
+PLAIN_VALUES = ValueRules()
 """Labels 0..C-1, of which the largest says how many classes there are."""
 
 
@@ -67,27 +69,28 @@ def is_sparse(value: Any) -> bool:
     return hasattr(value, "toarray") and hasattr(value, "nnz")
 
 
-def part_from_arrays(x: Any, y: Any, part: str, rules: LabelRules = PLAIN_LABELS) -> Tensors:
+def part_from_arrays(x: Any, y: Any, part: str, rules: ValueRules = PLAIN_VALUES) -> Tensors:
     """Turn inputs x (one array, or a tuple or dict of them) and targets y into a part; `part` names it in errors."""
-    y = _with_labels(as_target(_target(y, part)))
+    dtype = rules.dtype
+    y = _with_labels(as_target(_target(y, part, dtype), dtype))
     if isinstance(x, Mapping):
-        inputs: Any = {key: _input(one, y, f"the input '{key}'", part) for key, one in x.items()}
+        inputs: Any = {key: _input(item, y, f"the input '{key}'", part, dtype) for key, item in x.items()}
     elif isinstance(x, (tuple, list)):
-        if len(x) == len(y) > 1 and all(len(as_tensor(one, f"x of the {part} part")) != len(y) for one in x[:2]):
+        if len(x) == len(y) > 1 and all(len(as_tensor(item, f"x of the {part} part")) != len(y) for item in x[:2]):
             raise DataError(
                 f"x of the {part} part is a list of {len(x)} arrays, one for each sample; stack them into one array: "
                 "torch.stack(x) or numpy.stack(x)"
             )
-        inputs = tuple(_input(one, y, f"input {i + 1}", part) for i, one in enumerate(x))
+        inputs = tuple(_input(item, y, f"input {i + 1}", part, dtype) for i, item in enumerate(x))
     else:
-        inputs = _input(x, y, "x", part)
+        inputs = _input(x, y, "x", part, dtype)
         if inputs.dim() < 2:
             shape = tuple(inputs.shape)
             raise DataError(f"x of the {part} part has shape {shape}; it should be (samples, features, ...)")
     if not len(y):
         raise DataError(f"the {part} part is empty; it should hold at least one sample")
     check_targets(y, part, rules)
-    return Tensors(as_inputs(inputs), y)
+    return Tensors(as_inputs(inputs, dtype), move(y, "cpu", dtype))
 
 
 def _with_labels(y: Tensor) -> Tensor:
@@ -99,9 +102,9 @@ def _with_labels(y: Tensor) -> Tensor:
     return y.float() if bool(((y == 0) | (y == 1)).all()) else y
 
 
-def _input(value: Any, y: Tensor, name: str, part: str) -> Tensor:
+def _input(value: Any, y: Tensor, name: str, part: str, dtype: torch.dtype) -> Tensor:
     what = f"{name} of the {part} part"
-    x = as_tensor(value, what)
+    x = as_tensor(value, what, dtype)
     if len(x) != len(y):
         raise DataError(f"the {part} part has {len(x)} rows of {name} but {len(y)} of y; they should be equal")
     check_finite(x, what)
@@ -118,16 +121,16 @@ def warn_of_flags(what: str) -> None:
     )
 
 
-def check_targets(y: Tensor, part: str, rules: LabelRules = PLAIN_LABELS) -> None:
+def check_targets(y: Tensor, part: str, rules: ValueRules = PLAIN_VALUES) -> None:
     """Check that targets are finite floats, or labels 0..C-1: one per sample, or one for each of its positions."""
     if y.is_floating_point():
         check_finite(y, f"y of the {part} part")
         return
-    known = y if y.dim() == 1 else y[y != NO_LABEL]
-    lowest = int(known.min()) if known.numel() else NO_LABEL
-    if rules.classes is not None and known.numel() and int(known.max()) >= rules.classes:
+    labels = y if y.dim() == 1 else y[y != NO_LABEL]
+    lowest = int(labels.min()) if labels.numel() else NO_LABEL
+    if rules.classes is not None and labels.numel() and int(labels.max()) >= rules.classes:
         raise DataError(
-            f"the {part} part has the label {int(known.max())}; with classes = {rules.classes}, labels should be "
+            f"the {part} part has the label {int(labels.max())}; with classes = {rules.classes}, labels should be "
             f"integers from 0 to {rules.classes - 1}"
         )
     if lowest < 0 and not rules.any_integer:
@@ -152,20 +155,20 @@ def holds_words(y: Any) -> bool:
     array = np.asarray(y)
     if array.ndim != 1 and array.shape[1:] != (1,):
         return False
-    return array.dtype.kind == "U" or (array.dtype.kind == "O" and all(isinstance(one, str) for one in array.flat))
+    return array.dtype.kind == "U" or (array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat))
 
 
-def _target(y: Any, part: str) -> Tensor:
+def _target(y: Any, part: str, dtype: torch.dtype) -> Tensor:
     if not isinstance(y, Tensor) and not is_sparse(y) and np.asarray(y).dtype.kind in "USO":
         raise DataError(
             f"labels of the {part} part are of type {np.asarray(y).dtype}; "
             f"number the classes 0, 1, 2, ... (numpy.unique(y, return_inverse=True)[1] does)"
         )
-    return as_tensor(y, f"y of the {part} part")
+    return as_tensor(y, f"y of the {part} part", dtype)
 
 
 def warn_of_rounding(values: NDArray[np.float64], what: str) -> None:
-    """Warn of float64 numbers that lie so close together that float32, in which networks compute, rounds them away."""
+    """Warn of float64 numbers that lie so close together that float32, which they become, rounds them away."""
     if not values.ndim or not values.size:
         return
     some = values[:MOST_ROUNDED].reshape(min(len(values), MOST_ROUNDED), -1)
@@ -178,7 +181,8 @@ def warn_of_rounding(values: NDArray[np.float64], what: str) -> None:
         return
     warn_user(
         f"{what} is float64, and float32, which it is converted to, does not tell its values apart: they are large "
-        "and close together, such as 1700000001.0 and 1700000002.0; subtract a constant, such as their mean"
+        "and close together, such as 1700000001.0 and 1700000002.0; subtract a constant, such as their mean, or "
+        'train in float64 with precision = "fp64"'
     )
 
 
@@ -191,8 +195,11 @@ def refuse_mask(value: Any, what: str) -> None:
         )
 
 
-def as_tensor(value: Any, what: str) -> Tensor:
-    """Return a tensor or an array as a tensor in main memory; `what` names it in errors."""
+def as_tensor(value: Any, what: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a tensor or an array as a tensor in main memory, where floats have the dtype or that of the tensor.
+
+    `what` names it in errors.
+    """
     if is_sparse(value):
         dense = ".to_dense()" if isinstance(value, Tensor) else ".toarray()"
         raise DataError(f"{what} is sparse, which is not supported; convert it with {dense}")
@@ -204,15 +211,16 @@ def as_tensor(value: Any, what: str) -> Tensor:
         if array.dtype.kind not in "fiub":
             raise DataError(f"{what} is of type {array.dtype}; it should be numbers")
         if array.dtype.kind == "f":
-            array = array.astype(np.float32, copy=False)
+            array = array.astype(np.float64 if dtype == torch.float64 else np.float32, copy=False)
         elif array.dtype.kind != "b" and array.dtype != np.uint8:
             array = array.astype(np.int64, copy=False)
         # torch takes neither negative strides nor memory that it may not write to.
         result = torch.from_numpy(np.require(array, requirements=["C", "W"]))
-    if not isinstance(value, Tensor) and getattr(value, "dtype", None) == np.float64:
-        warn_of_rounding(np.asarray(value), what)
-    elif result.dtype == torch.float64:
-        warn_of_rounding(result.numpy(), what)
+    if dtype != torch.float64:
+        if not isinstance(value, Tensor) and getattr(value, "dtype", None) == np.float64:
+            warn_of_rounding(np.asarray(value), what)
+        elif result.dtype == torch.float64:
+            warn_of_rounding(result.numpy(), what)
     if result.is_complex() or result.is_quantized or result.dim() == 0:
         raise DataError(f"{what} is {result.dtype} of shape {tuple(result.shape)}; it should be real, samples first")
     return result.contiguous()
@@ -269,7 +277,7 @@ def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
 
 
 def part_from_dataset(
-    dataset: Any, part: str, collate: Collate, rules: LabelRules = PLAIN_LABELS
+    dataset: Any, part: str, collate: Collate, rules: ValueRules = PLAIN_VALUES
 ) -> tuple[DatasetPart, int | None]:
     """Turn a map-style Dataset into a part; `part` names it in errors. Also return how many classes it has, if it says.
 
@@ -291,9 +299,9 @@ def part_from_dataset(
         if isinstance(sample, Mapping) and collate.function is None:
             collate = replace(collate, columns=collate.columns.choose(sample))  # the same for every sample
         label = _first_target(sample, part, collate)
-        targets = _known_targets(dataset, label, collate)
+        targets = _known_targets(dataset, label, collate, rules.dtype)
     plain = collate == STACKED and is_plain_pair(sample)
-    make = partial(DatasetPart, dataset, collate=None if plain else collate)
+    make = partial(DatasetPart, dataset, collate=None if plain else collate, dtype=rules.dtype)
     if label.is_floating_point() or targets is not None:
         if targets is not None:
             _check_labels(targets, part)
@@ -311,7 +319,7 @@ def part_from_dataset(
     return make(read_labels=None if label.ndim else read, check_labels=check), classes
 
 
-def part_from_stream(dataset: Any, part: str, collate: Collate, rules: LabelRules) -> tuple[StreamPart, int | None]:
+def part_from_stream(dataset: Any, part: str, collate: Collate, rules: ValueRules) -> tuple[StreamPart, int | None]:
     """Turn an iterable-style Dataset into a part, and return it with the number of classes."""
     with quiet_randomness():
         samples = iter(dataset)
@@ -330,7 +338,7 @@ def part_from_stream(dataset: Any, part: str, collate: Collate, rules: LabelRule
             collate = replace(collate, columns=collate.columns.choose(sample))
         label = _first_target(sample, part, collate)
     if label.is_floating_point():
-        return StreamPart(dataset, collate), None
+        return StreamPart(dataset, collate, dtype=rules.dtype), None
     classes = rules.classes or _count_listed_classes(dataset, collate.columns.target)
     if classes is None:
         raise DataError(
@@ -338,7 +346,7 @@ def part_from_stream(dataset: Any, part: str, collate: Collate, rules: LabelRule
             "classes = (their number)"
         )
     check = partial(check_targets, part=part, rules=replace(rules, classes=classes))
-    return StreamPart(dataset, collate, check_labels=check), classes
+    return StreamPart(dataset, collate, dtype=rules.dtype, check_labels=check), classes
 
 
 def first_sample(part: Part) -> tuple[Any, Tensor]:
@@ -364,18 +372,18 @@ def _check_inputs(x: Any, part: str) -> None:
     """Check that the inputs of a sample are a tensor or an array, or several of them in a tuple or dict."""
     several = as_arrays(x)
     named = several if isinstance(several, dict) else dict(enumerate(several)) if isinstance(several, tuple) else {}
-    for name, one in (named or {"": several}).items():
+    for name, item in (named or {"": several}).items():
         what = f"the input '{name}'" if named else "x"
-        refuse_mask(one, f"{what} of a sample of the {part} part")
-        if is_sparse(one):
+        refuse_mask(item, f"{what} of a sample of the {part} part")
+        if is_sparse(item):
             raise DataError(f"{what} of a sample of the {part} part is sparse; convert it to a dense tensor")
-        number = bool(named) and isinstance(one, (int, float, np.generic))
-        if not (isinstance(one, (Tensor, np.ndarray)) and (one.ndim or named)) and not number:
+        number = bool(named) and isinstance(item, (int, float, np.generic))
+        if not (isinstance(item, (Tensor, np.ndarray)) and (item.ndim or named)) and not number:
             fix = "name the inputs with input_columns" if named else "let the Dataset's transform convert it"
             raise DataError(
-                f"{what} of a sample of the {part} part is {describe(one)}; it should be a tensor or an array ({fix})"
+                f"{what} of a sample of the {part} part is {describe(item)}; it should be a tensor or an array ({fix})"
             )
-        if named and not number and one.ndim == 1 and _holds_flags(torch.as_tensor(one)):
+        if named and not number and item.ndim == 1 and _holds_flags(torch.as_tensor(item)):
             warn_of_flags(f"{what} of a sample of the {part} part")
 
 
@@ -395,10 +403,10 @@ def _first_collated(sample: Any, part: str, collate: Collate) -> Tensor:
     return y[0]
 
 
-def _known_targets(dataset: Any, first: Tensor, collate: Collate) -> Tensor | None:
+def _known_targets(dataset: Any, first: Tensor, collate: Collate, dtype: torch.dtype) -> Tensor | None:
     """Return the targets that the dataset itself lists, provided they are those its samples carry."""
-    listed = _listed(dataset, collate.columns.target)
-    if listed is None or len(listed) != len(dataset) or listed.dtype != first.dtype:
+    listed = _listed(dataset, collate.columns.target, dtype)
+    if listed is None or len(listed) != len(dataset) or listed.is_floating_point() != first.is_floating_point():
         return None
     return listed if _agree(listed, dataset, collate) else None
 
@@ -409,7 +417,8 @@ def _agree(listed: Tensor, dataset: Any, collate: Collate) -> bool:
 
     def agrees(i: int) -> bool:
         carried = _target_of(dataset[i], collate)
-        return np.array_equal(listed[i].reshape(-1).numpy(), carried.reshape(-1).numpy(), equal_nan=True)
+        same = as_target(listed[i]).reshape(-1).numpy()  # both rounded to float32, which one of them may have been
+        return np.array_equal(same, carried.reshape(-1).numpy(), equal_nan=True)
 
     with quiet_randomness():
         return len(listed) == len(dataset) and all(agrees(i) for i in some)
@@ -421,13 +430,15 @@ def _target_of(sample: Any, collate: Collate) -> Tensor:
     return as_target(torch.as_tensor(as_arrays(split_sample(sample, collate.columns, "a sample")[1])))
 
 
-def _listed(dataset: Any, column: str | None = None) -> Tensor | None:
+def _listed(dataset: Any, column: str | None, dtype: torch.dtype) -> Tensor | None:
     if isinstance(dataset, Subset):
-        whole = _listed(dataset.dataset, column)
+        whole = _listed(dataset.dataset, column, dtype)
         return None if whole is None else whole[torch.as_tensor(dataset.indices)]
     if isinstance(dataset, ConcatDataset):
-        several = [_listed(one, column) for one in dataset.datasets]
-        return None if any(one is None for one in several) else torch.cat([one for one in several if one is not None])
+        several = [_listed(item, column, dtype) for item in dataset.datasets]
+        return (
+            None if any(item is None for item in several) else torch.cat([item for item in several if item is not None])
+        )
     if column is not None and column in (getattr(dataset, "column_names", None) or ()):
         values = dataset[column]  # Hugging Face's data sets are asked for whole columns by name
     else:
@@ -437,7 +448,7 @@ def _listed(dataset: Any, column: str | None = None) -> Tensor | None:
         array = np.asarray(values)
     except (TypeError, ValueError):
         return None
-    return as_target(torch.as_tensor(array)) if array.dtype.kind in "fiub" and array.ndim else None
+    return as_target(torch.as_tensor(array), dtype) if array.dtype.kind in "fiub" and array.ndim else None
 
 
 def _count_listed_classes(dataset: Any, column: str | None) -> int | None:
@@ -445,7 +456,7 @@ def _count_listed_classes(dataset: Any, column: str | None) -> int | None:
     if isinstance(dataset, Subset):
         return _count_listed_classes(dataset.dataset, column)
     if isinstance(dataset, ConcatDataset):
-        several = {_count_listed_classes(one, column) for one in dataset.datasets}
+        several = {_count_listed_classes(item, column) for item in dataset.datasets}
         return several.pop() if len(several) == 1 else None
     features = getattr(dataset, "features", None)
     if isinstance(features, Mapping):  # of Hugging Face's data sets
@@ -457,11 +468,11 @@ def _count_listed_classes(dataset: Any, column: str | None) -> int | None:
     return len(names) if len(names) > 1 else None
 
 
-def _labels_of(dataset: Any, *, part: str, collate: Collate, shape: torch.Size, rules: LabelRules) -> Tensor:
+def _labels_of(dataset: Any, *, part: str, collate: Collate, shape: torch.Size, rules: ValueRules) -> Tensor:
     """Return the labels of all samples, checked; they are read once for each dataset, and then remembered."""
-    known = _LABELS.get(id(dataset))
-    if known is not None and known[0]() is dataset and known[1] == collate and _agree(known[2], dataset, collate):
-        return known[2]
+    cached = _LABELS.get(id(dataset))
+    if cached is not None and cached[0]() is dataset and cached[1] == collate and _agree(cached[2], dataset, collate):
+        return cached[2]
     labels = _read_targets(dataset, part=part, collate=collate, shape=shape)
     _check_labels(labels, part)
     check_targets(labels, part, rules)
@@ -517,8 +528,8 @@ def _read_targets(
 
 def _range_of(labels: Tensor) -> Tensor:
     """Return the lowest and the highest label of a sample; positions without a label do not count."""
-    known = labels[labels != NO_LABEL]
-    return torch.stack([known.min(), known.max()]) if len(known) else labels.new_full((2,), NO_LABEL)
+    present = labels[labels != NO_LABEL]
+    return torch.stack([present.min(), present.max()]) if len(present) else labels.new_full((2,), NO_LABEL)
 
 
 def _check_labels(targets: Tensor, part: str) -> None:

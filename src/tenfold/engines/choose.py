@@ -1,19 +1,20 @@
 """From an experiment as it was given to the one that is trained here: checks, defaults, and the engine."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from tenfold.common.catalog import ENGINES
+from tenfold.catalog import ENGINES, package_of
+from tenfold.common.imports import warn_user
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment, Parallel
-from tenfold.experiment.fields import with_defaults
-from tenfold.experiment.values import member_of
+from tenfold.experiment.values import AUTO, member_of
 from tenfold.launch.detect import World, detect_world
 from tenfold.machine import devices
 from tenfold.mixing import Strategy
-from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
+from tenfold.mixing.builders import Mixing
 from tenfold.training.optimizers import try_options
+from tenfold.workers.task import Resolved
 
 if TYPE_CHECKING:
     from tenfold.engines.base import Engine
@@ -25,72 +26,74 @@ def ignore(_text: str) -> None:
     """Do nothing with a text."""
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """An experiment as it will be trained here, made once before anything starts: checked, and nothing in it unset."""
-
-    experiment: Experiment
-    """With values for all defaults, and as many workers as a launcher has started ranks."""
-    engine: "Engine"
-    world: World | None = None
-    """What a launcher started, if one did."""
-
-
 def resolve(experiment: Experiment, notify: Notify = ignore) -> Resolved:
-    """Return the experiment as it will be trained here; raise ExperimentError if it cannot be.
+    """Return the experiment as it will be trained here, with its engine; raise ExperimentError if it cannot be.
 
     `notify` is called with what an engine has to say before the training begins.
     """
     world = detect_world()
-    engine = validate(experiment, world)
-    if world is not None and is_launched(experiment, world):
-        resolved = with_defaults(experiment.replace(workers=world.size))  # each rank has a device of its own
-    else:
-        resolved = resolve_defaults(experiment)
-    return Resolved(resolved, engine.create(resolved, world, notify), world)
+    resolved, engine = _resolve(experiment, world)
+    if experiment.machine.engine == AUTO and (installed := installed_engine(experiment, world)) is not None:
+        notify(f'engine "{installed}" of the package {package_of(ENGINES.plugins[installed])}')
+    return replace(resolved, engine=engine.create(resolved, notify))
 
 
-def resolve_defaults(experiment: Experiment) -> Experiment:
-    """Return the experiment with values for unset fields, and a device for "auto"; `workers` must be final."""
-    if experiment.machine.device == "auto":
-        experiment = experiment.replace(device=str(devices.resolve("auto")))
-    return with_defaults(experiment)
+def make_engine(resolved: Resolved) -> "Engine":
+    """Return the engine that trains an experiment of which no engine has been made yet, such as that of a fold."""
+    return choose(resolved.experiment, resolved.world).create(resolved, ignore)
 
 
 def choose(experiment: Experiment, world: World | None = None) -> "type[Engine]":
-    """Return the engine that the experiment names, or with "auto" the first built-in one that is meant for it."""
+    """Return the engine that the experiment names, or with "auto" the first that is meant for it.
+
+    Engines of installed packages come first: the built-in ones leave nothing over.
+    """
     named = experiment.machine.engine
-    if named == "auto":
-        built_in = (ENGINES[name] for name in ENGINES.built_in)  # imported only up to the one that is meant
-        return next(engine for engine in built_in if engine.is_usual(experiment, world))  # type: ignore[no-any-return]
+    if named != AUTO:
+        return _checked(member_of(ENGINES, named))
+    if (installed := installed_engine(experiment, world)) is not None:
+        return _checked(ENGINES[installed])
+    built_in = (ENGINES[name] for name in ENGINES.built_in)  # imported only up to the one that is meant
+    engine: type[Engine] | None = next((engine for engine in built_in if engine.is_usual(experiment, world)), None)
+    if engine is None:
+        raise ExperimentError(
+            f"no engine is meant for {experiment.parallel.workers} workers on {experiment.machine.device}; set "
+            f"machine.engine to one of {', '.join(ENGINES)}"
+        )
+    return engine
+
+
+def installed_engine(experiment: Experiment, world: World | None = None) -> str | None:
+    """Return the name of the installed package's engine that "auto" means; None if it means a built-in one.
+
+    Only a class that says itself whether it `is_usual` can be meant: one that inherits from a built-in engine would
+    otherwise replace it as soon as it is installed. A package that cannot be imported is left out, with a warning.
+    """
+    for name in ENGINES.plugins:
+        try:
+            engine = _checked(ENGINES[name])
+        except ExperimentError as error:
+            warn_user(f"{error}; other engines are used")
+            continue
+        if "is_usual" in vars(engine) and engine.is_usual(experiment, world):
+            return name
+    return None
+
+
+def _checked(member: Any) -> "type[Engine]":
+    """Return an engine; raise ExperimentError for what is none."""
     from tenfold.engines.base import Engine
 
-    member = member_of(ENGINES, named)
     if not (isinstance(member, type) and issubclass(member, Engine)):
         raise ExperimentError(f"machine.engine should be a subclass of tenfold.engines.Engine, not {member!r}")
     return member
 
 
 def is_launched(experiment: Experiment, world: World | None) -> bool:
-    """Return whether the workers are a launcher's ranks.
-
-    A single rank trains as it would without a launcher, unless the engine is "launched" or it is the last rank left.
-    """
+    """Return whether the workers are a launcher's ranks: several, or the last that is left of them."""
     if world is None:
         return False
-    machine = experiment.machine
-    survivor = world.restarts > 0 and machine.on_failure == "continue"
-    return world.size > 1 or machine.engine == "launched" or survivor
-
-
-def steps_together(experiment: Experiment) -> bool:
-    """Return whether all replicas step together on one device: for several workers on a GPU, or if requested."""
-    engine, parallel = experiment.machine.engine, experiment.parallel
-    if engine == "one-device" or (
-        engine != "virtual" and parallel.folds is not None and parallel.fold_mode == "stacked"
-    ):
-        return True
-    return engine == "auto" and parallel.workers > 1 and not trains_on_cpu(experiment)
+    return world.size > 1 or (world.restarts > 0 and experiment.machine.on_failure == "continue")
 
 
 def trains_on_cpu(experiment: Experiment) -> bool:
@@ -108,31 +111,39 @@ EXACT = "allreduce or parameter-server"
 NEEDS_LAUNCHER = "requires a launcher; start the program with torchrun, mpirun or srun, or use auto"
 
 
-def validate(experiment: Experiment, world: World | None) -> "type[Engine]":
+def validate(experiment: Experiment, world: World | None = None) -> "type[Engine]":
     """Return the engine that trains an experiment; raise ExperimentError where that is impossible.
 
     `world` is what a launcher started, if one did.
     """
-    parallel = experiment.parallel
-    if parallel.folds is not None:
+    return _resolve(experiment, world)[1]
+
+
+def _resolve(experiment: Experiment, world: World | None) -> "tuple[Resolved, type[Engine]]":
+    if (folds := experiment.parallel.folds) is not None:
         raise ExperimentError(
-            f"parallel.folds = {parallel.folds}: training makes one model; use `tenfold crossval` or "
+            f"parallel.folds = {folds}: training makes one model; use `tenfold crossval` or "
             "tenfold.cross_validate to train one for each fold"
         )
     engine = choose(experiment, world)
     if (reason := engine.supports(experiment, world)) is not None:
         raise ExperimentError(reason)
-    if world is not None and is_launched(experiment, world):
-        experiment = experiment.replace(workers=world.size)
-    validate_mixing(experiment)
-    training = experiment.training
+    if world is not None and (engine.needs_launcher or is_launched(experiment, world)):
+        resolved = Resolved.of(experiment.replace(workers=world.size), world)
+    else:
+        resolved = Resolved.of(experiment)
+    validate_mixing(resolved)
+    if resolved.experiment.parallel.divides_model:
+        _validate_division(resolved, engine)
+    training = resolved.experiment.training
     if training.optimizer_options or training.nesterov or training.needs_closure:
         try_options(training)
-    return engine
+    return resolved, engine
 
 
-def require_no_launcher(what: str, world: World | None) -> None:
+def require_no_launcher(what: str) -> None:
     """Raise ExperimentError under a launcher, for what starts its own workers and would do so in every rank."""
+    world = detect_world()
     if world is not None and world.size > 1:
         raise ExperimentError(
             f"{what} starts its own workers, but {world.launcher} has started {world.size} ranks; "
@@ -140,16 +151,16 @@ def require_no_launcher(what: str, world: World | None) -> None:
         )
 
 
-def validate_mixing(experiment: Experiment) -> None:
+def validate_mixing(resolved: Resolved) -> None:
     """Raise ExperimentError for a strategy, outer optimizer, compression and optimizer that do not work together."""
-    experiment = with_defaults(experiment)
-    parallel, n = experiment.parallel, experiment.parallel.workers
-    strategy = make_strategy(parallel)
-    may_shrink = experiment.machine.on_failure == "continue" and experiment.machine.engine != "virtual"
-    make_outer(parallel)
-    _validate_exactness(parallel, strategy, range(n, 0, -1) if may_shrink else [n])
+    experiment, strategy = resolved.experiment, resolved.strategy
+    parallel, n = experiment.parallel, experiment.parallel.replicas
+    may_shrink = experiment.machine.on_failure == "continue" and not experiment.machine.is_virtual
+    _validate_exactness(resolved.mixing, range(n, 0, -1) if may_shrink else [n])
     if may_shrink and n > 1:
         _validate_shrinking(parallel, strategy)
+    if experiment.training.optimizer_traits.steps_with_all_workers:
+        _validate_divided_steps(resolved)
     if parallel.average == "gradients":
         _validate_gradients(experiment)
     if parallel.optimizer_state == "average" and experiment.training.needs_closure:
@@ -157,17 +168,50 @@ def validate_mixing(experiment: Experiment) -> None:
             f'training.optimizer = "{experiment.training.optimizer}" has no state to average; '
             'set parallel.optimizer_state = "local"'
         )
+    if experiment.training.precision == "fp64" and experiment.machine.device.startswith("mps"):
+        raise ExperimentError(
+            'training.precision = "fp64" is not available on Apple\'s GPUs; set machine.device = "cpu"'
+        )
+    if experiment.training.compile is True and not experiment.machine.is_virtual and trains_on_cpu(experiment):
+        raise ExperimentError(
+            "training.compile is for GPUs: on CPUs compiled networks were slower; leave it unset, or set it to "
+            '"auto", which compiles on GPUs alone'
+        )
     if experiment.training.precision == "fp16":
         _validate_fp16(experiment, asynchronous=strategy.asynchronous)
     if strategy.asynchronous:
         _validate_asynchronous(experiment)
 
 
-def _validate_exactness(parallel: Parallel, strategy: Strategy, counts: Sequence[int]) -> None:
+def _validate_division(resolved: Resolved, engine: "type[Engine]") -> None:
+    """Raise ExperimentError for what a model that is divided among workers cannot do."""
+    experiment = resolved.experiment
+    training, parallel = experiment.training, experiment.parallel
+    divide = f'parallel.divide = "{parallel.divide}"'
+    if not engine.divides_models:
+        raise ExperimentError(
+            f"{divide} needs worker processes on the CPUs of one machine, not the engine {engine.name}; use "
+            'machine.device = "cpu" without a launcher'
+        )
+    if resolved.strategy.asynchronous:
+        raise ExperimentError(f'{divide} needs a strategy with rounds, not "{parallel.strategy}"; use butterfly')
+    if experiment.machine.on_failure == "continue":
+        raise ExperimentError(f'{divide}: no worker can do without the others; set machine.on_failure = "end"')
+    if training.needs_closure or training.optimizer_traits.averages_weights:
+        raise ExperimentError(f"{divide}: {training.optimizer} needs the whole model on one worker; use muon or sgd")
+    if parallel.divide == "layers" and training.accumulate > 1:
+        raise ExperimentError(
+            f"{divide}: micro-batches are the pieces of a batch; set parallel.micro_batches = {training.accumulate} "
+            "instead of training.accumulate"
+        )
+
+
+def _validate_exactness(mixing: Mixing, counts: Sequence[int]) -> None:
     """Raise ExperimentError for what needs identical replicas after each round, with any of these numbers of them."""
+    parallel, strategy = mixing.parallel, mixing.strategy
     choices = {
         "outer": parallel.outer != "none",
-        "compression": make_compressor(parallel, 1).error_feedback,
+        "compression": mixing.make_compressor(1).error_feedback,
         "average": parallel.average == "gradients",
     }
     inexact = next((count for count in counts if not _exact(strategy, count)), None)
@@ -200,6 +244,26 @@ def _validate_asynchronous(experiment: Experiment) -> None:
         raise ExperimentError(
             f'training.optimizer = "{training.optimizer}" cannot be used with "{parallel.strategy}"; use sgd'
         )
+
+
+def _validate_divided_steps(resolved: Resolved) -> None:
+    """Raise ExperimentError for what an optimizer cannot do whose steps all workers take together."""
+    experiment = resolved.experiment
+    training, parallel = experiment.training, experiment.parallel
+    problems = {
+        "a launcher's ranks: start it without one": resolved.world is not None,
+        f'machine.device = "{experiment.machine.device}": set it to "cpu"': not trains_on_cpu(experiment),
+        f'parallel.divide = "{parallel.divide}": leave it unset': parallel.divides_model,
+        f'parallel.strategy = "{parallel.strategy}": leave it unset': not resolved.strategy.always_exact,
+        f'parallel.outer = "{parallel.outer}": leave it unset': parallel.outer != "none",
+        f'parallel.compression = "{parallel.compression}": leave it unset': parallel.compression != "none",
+        f"training.clip = {training.clip}: its line search needs whole gradients; leave it unset": training.clip,
+        "training.ema: its weights do not move step by step; leave it unset": training.ema is not None,
+        f"training.accumulate = {training.accumulate}: it cuts batches into portions": training.accumulate > 1,
+        "model.batchnorm: set it to false": experiment.model.batchnorm,
+    }
+    if (problem := next((text for text, holds in problems.items() if holds), None)) is not None:
+        raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be used with {problem}')
 
 
 def _validate_fp16(experiment: Experiment, *, asynchronous: bool) -> None:

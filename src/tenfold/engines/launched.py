@@ -1,4 +1,4 @@
-"""A launch whose ranks were started again: its run, the workers that are missing, and the states that ranks load."""
+"""The engine for ranks that torchrun, mpirun, srun or Ray started."""
 
 import json
 import os
@@ -11,14 +11,12 @@ from typing import Any, Self
 
 import psutil
 import torch
-from torch import nn
 
-from tenfold.common.catalog import SOURCES
+from tenfold.catalog import SOURCES
 from tenfold.common.trust import remember_named
-from tenfold.data import FetchProgress
 from tenfold.engines.base import Engine
 from tenfold.engines.choose import NEEDS_LAUNCHER, Notify, is_launched
-from tenfold.engines.prepare import assign_cores, check_new_run, check_same_data, describe, load, module_digests
+from tenfold.engines.prepare import assign_cores, check_new_run, check_same_data, describe, load_task, module_digests
 from tenfold.engines.rank import (
     EndedByLauncher,
     Orders,
@@ -38,13 +36,10 @@ from tenfold.launch.detect import World
 from tenfold.machine import cores
 from tenfold.machine import cores as affinity
 from tenfold.machine.liveness import keeping_freed_memory
-from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Stopwatch, Store, Warned
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.storage.claim import LostWorker, lost_in
 from tenfold.runs.store import RemoteStore
-from tenfold.training import flat_size
-from tenfold.training.flat import exchange_size
 from tenfold.training.randomness import training_rng
 from tenfold.training.replica import set_matmul_precision
 from tenfold.transport.meeting import JoinedRank, join
@@ -59,7 +54,7 @@ from tenfold.workers.rank_agreement import (
     find_differences,
     require_same,
 )
-from tenfold.workers.task import Decision, Message, Task, make_network
+from tenfold.workers.task import Decision, Message, Resolved, Task, make_network
 from tenfold.workers.worker import Worker
 
 CLOCKS_DIFFER_BY = 5.0
@@ -80,7 +75,7 @@ def find_begun(store: Store, world: World, experiment: Experiment) -> dict[str, 
     for run in reversed(store.records()):
         if run["problems"]:
             continue
-        if run["facts"].get("launch", {}).get("name") == name and run["created"] > since - CLOCKS_DIFFER_BY:
+        if run["metadata"].get("launch", {}).get("name") == name and run["created"] > since - CLOCKS_DIFFER_BY:
             before: int = run["experiment"]["parallel"]["workers"]
             wanted["parallel"]["workers"] = before
             if run["status"] in ended or run["experiment"] != wanted:
@@ -117,11 +112,11 @@ def assign_states(visible: Sequence[Sequence[int]]) -> list[int]:
         raise StoreError(
             f"rank {blind} finds no checkpoint on its host to resume from; keep the runs in a folder that all hosts see"
         )
-    taken: dict[int, int] = {rank: rank for rank, ranks in enumerate(visible) if rank in ranks}
+    assigned: dict[int, int] = {rank: rank for rank, ranks in enumerate(visible) if rank in ranks}
     for rank, ranks in enumerate(visible):
-        if rank not in taken:
-            taken[rank] = next((rank for rank in ranks if rank not in taken.values()), ranks[rank % len(ranks)])
-    return [taken[rank] for rank in range(len(visible))]
+        if rank not in assigned:
+            assigned[rank] = next((rank for rank in ranks if rank not in assigned.values()), ranks[rank % len(ranks)])
+    return [assigned[rank] for rank in range(len(visible))]
 
 
 # Ranks that a launcher has started (torchrun, mpirun, srun), on one host or many.
@@ -143,6 +138,8 @@ class Launched(Engine):
     """Trains one replica in this process, which is one of a launcher's ranks."""
 
     name = "launched"
+    needs_launcher = True
+    trains_folds = False
 
     @classmethod
     def supports(cls, experiment: Experiment, world: World | None) -> str | None:
@@ -166,7 +163,7 @@ class Launched(Engine):
                 f"parallel.workers = {parallel.workers} in the experiment, but {world.launcher} has started "
                 f"{world.size} ranks, each of which is a worker; start {parallel.workers} ranks, or leave workers unset"
             )
-        if make_strategy(parallel).asynchronous:
+        if parallel.is_asynchronous:
             return (
                 f'parallel.strategy = "{parallel.strategy}" needs memory that all workers share, which ranks do not '
                 f"have; start it without {world.launcher}, or use a strategy with rounds such as butterfly"
@@ -179,10 +176,11 @@ class Launched(Engine):
         return is_launched(experiment, world)
 
     @classmethod
-    def create(cls, experiment: Experiment, world: World | None, _notify: Notify) -> Self:
+    def create(cls, resolved: Resolved, _notify: Notify) -> Self:
         """Return the engine of this rank."""
-        assert world is not None, "supports() has asked for a launcher"
-        return cls(world, experiment.machine.transport, experiment.machine.stall_after)
+        assert resolved.world is not None, "supports() has asked for a launcher"
+        machine = resolved.experiment.machine
+        return cls(resolved.world, machine.transport, machine.stall_after)
 
     def __init__(self, world: World, transport: Any = "auto", stall_after: float | None = None) -> None:
         self.world = world
@@ -236,11 +234,12 @@ class Launched(Engine):
         network.report_failure(error)
         return network.failure()
 
-    def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
+    def prepare(self, resolved: Resolved) -> Task:
         """Load the data, here or from rank 0, and decide with the other ranks of this host who computes where."""
         ranks = self.joined
-        device = own_device(experiment.machine.device, self.world.local_rank)
-        experiment = experiment.replace(device=str(device))
+        device = own_device(resolved.experiment.machine.device, self.world.local_rank)
+        experiment = resolved.experiment.replace(device=str(device))
+        resolved = replace(resolved, experiment=experiment)
         mine = cores.usable_cpus()
         everyone = ranks.network.all_gather(mine)
         host = next(host for host in ranks.hosts if self.world.rank in host)
@@ -250,13 +249,11 @@ class Launched(Engine):
         if bound:
             threads, pinned = min(threads, len(mine)), affinity.NOT_PINNED
         if experiment.data.distribute == "each":
-            splits = load(experiment, device, fetching)
-        else:
-            task = None
-            if self.records:
-                task = Task(experiment, load(experiment, torch.device("cpu"), fetching), threads, pinned)
-            splits = scatter(ranks.network, task).to(device)
-        return Task(experiment, splits, threads, pinned)
+            return load_task(resolved, threads, pinned)
+        on_cpu = replace(resolved, experiment=experiment.replace(device="cpu"))
+        whole = load_task(on_cpu, threads, pinned) if self.records else None
+        splits = scatter(ranks.network, whole).to(device)
+        return Task.of(resolved, splits, threads, pinned)
 
     def _compare_experiments(self, experiment: Experiment, what: str) -> None:
         """Raise ExperimentError on every rank if ranks have different experiments or versions, before data are loaded.
@@ -289,7 +286,7 @@ class Launched(Engine):
         described = {
             **describe_tensors(network),
             **describe_layers(network),
-            **describe_sources([*(one.value for one in named if isinstance(one, PythonObject)), *network.modules()]),
+            **describe_sources([*(item.value for item in named if isinstance(item, PythonObject)), *network.modules()]),
             **{f"source code of {module}": digest for module, digest in module_digests(named).items()},
             **{f"samples for {name}": f"{len(part)}" for name, part in splits.parts.items()},
             "shape of a sample": f"{splits.shape}",
@@ -306,18 +303,18 @@ class Launched(Engine):
 
     def train(
         self,
-        experiment: Experiment,
+        resolved: Resolved,
         *,
         runs: str | Path | None,
         kind: str,
         stopwatch: Stopwatch,
         listen: Emit,
-        fetching: FetchProgress | None = None,
     ) -> RecordedRun:
         """Train with all ranks; after a restart by the launcher, continue the run that they had begun."""
+        experiment = resolved.experiment
         with self.session():
             self._compare_experiments(experiment, "a new run")
-            task = self.prepare(experiment, fetching)
+            task = self.prepare(resolved)
             self._compare_tasks(task)
             check_new_run(task)
             if not self.records:
@@ -328,17 +325,18 @@ class Launched(Engine):
             record = find_begun(store, self.world, experiment) if may_have_begun else None
             if record is not None:
                 return self._continue(task, experiment, store, record, listen, force=True)
-            number = store.create(experiment, kind=kind, facts=describe(task) | self.facts())
+            number = store.create(experiment, kind=kind, metadata=describe(task) | self.metadata())
             outcome = train_recorded(self.run, task, store, number, stopwatch, listen)
             return self._dismiss(RecordedRun.finished(store, number, outcome, experiment))
 
     def resume(
-        self, experiment: Experiment, store: Store, record: dict[str, Any], listen: Emit, *, force: bool = False
+        self, resolved: Resolved, store: Store, record: dict[str, Any], listen: Emit, *, force: bool = False
     ) -> RecordedRun:
         """Continue a run with all ranks; each has found the run's record."""
+        experiment = resolved.experiment
         with self.session():
             self._compare_experiments(experiment, f"run {record['id']}")
-            task = self.prepare(experiment)
+            task = self.prepare(resolved)
             self._compare_tasks(task)
             if not self.records:
                 return self._follow(task, experiment, Stopwatch())
@@ -372,7 +370,7 @@ class Launched(Engine):
         (folder, record), weights = self.follow(task, stopwatch)
         return RecordedRun(RemoteStore(folder), record, Outcome(record["result"], weights), experiment)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Return which ranks run on which host, and which transport they use."""
         ranks = self.joined
         shares = self._transport in ("auto", "shared-memory")
@@ -445,8 +443,7 @@ class Launched(Engine):
             ):
                 if trouble:
                     post.emit(Warned(at=stopwatch.now(), text=trouble, worker=self.world.rank, concerns_worker=True))
-                network = make_network(task).to(task.experiment.machine.device)
-                channels = self._channels(task, network)
+                channels = self._channels(task)
                 stalls = watch_progress(self.world, self.joined.network, task.experiment.machine.stall_after)
                 with channels.gradient_transport, channels.transport, self.session(), stalls as progress:
 
@@ -455,20 +452,23 @@ class Launched(Engine):
                             return post.report(message)
 
                     with progress.allow_more_time():
-                        worker = Worker(task, network, channels, stopwatch, post.emit, report, progress)
+                        worker = Worker(task, channels, stopwatch, post.emit, report, progress)
                         if resumption is not None:
                             worker.resume(resumption.state(self.world.rank))
                         else:
                             channels.transport.broadcast()  # a user's network may start from other weights on each rank
                     worker.train()
-                return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
+                return {
+                    name: tensor.detach().cpu().clone() for name, tensor in worker.replica.network.state_dict().items()
+                }
         finally:
             torch.set_num_threads(before)
 
-    def _channels(self, task: Task, network: nn.Module) -> Channels:
-        parallel, machine = task.experiment.parallel, task.experiment.machine
-        device, share = torch.device(machine.device), self._transport in ("auto", "shared-memory")
-        transport = self.joined.transport(flat_size(network), device=device, share_memory=share)
-        gradient_numel = exchange_size(network) if parallel.needs_gradient_buffer else 1
-        gradient_transport = self.joined.transport(gradient_numel, device=device, share_memory=share)
+    def _channels(self, task: Task) -> Channels:
+        share, metadata = self._transport in ("auto", "shared-memory"), task.metadata
+        exchanged = metadata.exchange_numel if task.parallel.needs_gradient_buffer else 1
+        transport, gradient_transport = (
+            self.joined.transport(numel, metadata.dtype, task.device, share_memory=share)
+            for numel in (metadata.numel, exchanged)
+        )
         return Channels(transport, gradient_transport)

@@ -1,14 +1,15 @@
-"""From an experiment to a task: fill in defaults, load the data, and share the cores among workers."""
+"""From a resolved experiment to a task: load the data, and share the cores among workers."""
 
 import hashlib
 import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict
-from functools import cache
+from dataclasses import asdict, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from tenfold import data
-from tenfold.common.catalog import SOURCES
+from tenfold.catalog import SOURCES
 from tenfold.common.files import names_data_file, open_regular
 from tenfold.common.imports import resolve
 from tenfold.common.trust import locate
@@ -24,19 +25,17 @@ from tenfold.data import loading
 from tenfold.data.columns import Columns
 from tenfold.data.part import labels_in
 from tenfold.data.streams import StreamPart
-from tenfold.data.user_datasets import LabelRules
-from tenfold.engines.choose import steps_together
+from tenfold.data.user_datasets import ValueRules
+from tenfold.engines.choose import choose
 from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.values import PythonObject, UnrecordedObject
-from tenfold.machine import cores, devices, facts
+from tenfold.machine import cores
 from tenfold.machine.cores import NOT_PINNED, CoreMap, cpu_count_of, plan
-from tenfold.mixing.builders import lr_scale
-from tenfold.models import parameter_count
-from tenfold.training import base_lr
+from tenfold.machine.metadata import collect_metadata
 from tenfold.training.measures import check_labels, check_target, compares_numbers, takes_any_labels
 from tenfold.training.schedules import check_own_schedule
-from tenfold.workers.task import Task, make_network
+from tenfold.workers.task import Resolved, Task
 
 
 def check_new_run(task: Task) -> None:
@@ -51,25 +50,24 @@ def check_new_run(task: Task) -> None:
 
 
 def prepare(
-    experiment: Experiment, fetching: data.FetchProgress | None = None, *, splits: data.Splits | None = None
+    resolved: Resolved,
+    *,
+    splits: data.Splits | None = None,
+    together: bool | None = None,
 ) -> Task:
     """Load the data and decide where the workers run; raise an error for what cannot work, before anything starts.
 
-    `splits` are the data, if they are loaded already.
+    `splits` are the data, if they are loaded already. `together` says whether all workers step together on one device;
+    by default, whether they do with the engine that the experiment means.
     """
-    machine = experiment.machine
-    workers = 1 if steps_together(experiment) else experiment.parallel.workers
-    per_worker, pinned = assign_cores(machine, workers, cores.budget())
+    experiment = resolved.experiment
+    if together is None:
+        together = choose(experiment, resolved.world).steps_together
+    workers = 1 if together else experiment.parallel.workers
+    per_worker, pinned = assign_cores(experiment.machine, workers, cores.budget())
     if not cores.use_threads_that_exist() and workers == 1:
         per_worker = 1
-    device = devices.resolve(machine.device)
-    loaded = splits or load(experiment, device, fetching)
-    if loaded.multi_label and experiment.training.loss is None:
-        raise ExperimentError(
-            f'the targets are 0 and 1 in {loaded.outputs} columns; set loss = "bce" for several labels per sample, '
-            'or give y.argmax(1) or set loss = "cross-entropy" for one class per sample'
-        )
-    return Task(experiment, loaded, per_worker, pinned)
+    return load_task(resolved, per_worker, pinned, splits=splits)
 
 
 def assign_cores(machine: Machine, workers: int, budget: int) -> tuple[int, CoreMap]:
@@ -77,7 +75,7 @@ def assign_cores(machine: Machine, workers: int, budget: int) -> tuple[int, Core
 
     Virtual workers take turns on these cores and are not pinned.
     """
-    if machine.engine == "virtual":
+    if machine.is_virtual:
         return min(budget, cores.share(budget, workers, machine.threads, oversubscribe=True)), NOT_PINNED
     if machine.pin == "none":
         threads = cores.share(budget, workers, machine.threads, oversubscribe=machine.oversubscribe)
@@ -87,13 +85,31 @@ def assign_cores(machine: Machine, workers: int, budget: int) -> tuple[int, Core
     return per_worker, plan(cores.Topology.read(), workers, per_worker, machine.pin)
 
 
-def load(experiment: Experiment, device: torch.device | str, fetching: data.FetchProgress | None = None) -> data.Splits:
-    """Load the data to a device."""
-    return _read_section(experiment, fetching).to(device)
+def load_task(
+    resolved: Resolved,
+    threads: int,
+    cores: CoreMap = NOT_PINNED,
+    *,
+    splits: data.Splits | None = None,
+) -> Task:
+    """Load the data, unless `splits` are given; floats get the dtype of the network's weights."""
+    experiment = resolved.experiment
+    usual = torch.float64 if experiment.training.precision == "fp64" else torch.float32
+    loaded = splits or load(experiment, usual)
+    if loaded.multi_label and experiment.training.loss is None:
+        raise ExperimentError(
+            f'the targets are 0 and 1 in {loaded.outputs} columns; set loss = "bce" for several labels per sample, '
+            'or give y.argmax(1) or set loss = "cross-entropy" for one class per sample'
+        )
+    task = Task.of(resolved, loaded, threads, cores)
+    dtype = task.metadata.dtype
+    if splits is None and dtype != usual:  # read again, so that no digit is lost
+        loaded = load(experiment, dtype)
+    return replace(task, splits=loaded.to(resolved.device, dtype if splits is not None else None))
 
 
-def _read_section(experiment: Experiment, fetching: data.FetchProgress | None) -> data.Splits:
-    """Read the data that an experiment's section `data` describes."""
+def load(experiment: Experiment, dtype: torch.dtype) -> data.Splits:
+    """Read the data that an experiment's section `data` describes, floats in this dtype."""
     section: Any = experiment.data
     if isinstance(section.name, UnrecordedObject):
         raise DataError(f"the data {section.name} were given as Python objects; pass them again")
@@ -112,9 +128,8 @@ def _read_section(experiment: Experiment, fetching: data.FetchProgress | None) -
         columns=Columns(section.input_columns, section.target_column),
         collate=python_value(section.collate, "collate"),
         standardize=section.standardize,
-        rules=LabelRules(section.classes, takes_any_labels(experiment.training)),
+        rules=ValueRules(section.classes, takes_any_labels(experiment.training), dtype),
         standardize_targets=compares_numbers(experiment.training),
-        progress=fetching,
     )
 
 
@@ -133,22 +148,22 @@ def python_value(given: Any, field: str) -> Any:
     return given.value if isinstance(given, PythonObject) else given
 
 
+COMMIT_SECONDS = 2.0
+"""How long the commit of a folder is taken to be the same."""
 MOST_CLASSES_COUNTED = 100
 """With more classes than this, the audit of shards counts only samples, not those of each class."""
 
 
 def describe(task: Task) -> dict[str, Any]:
     """Return what is recorded with a new run: machine, packages, command line, code version, data."""
-    machine, splits, network = facts.facts(), task.splits, make_network(task)
+    machine, splits = collect_metadata(), task.splits
     return {
         "machine": machine,
         "packages": machine.pop("packages"),
         **origin(task.experiment),
-        "parameters": parameter_count(network),
-        "lr": {
-            "base": base_lr(task.experiment.training, network, splits.labels_per_sample),
-            "scale": lr_scale(task.experiment),
-        },
+        "parameters": task.metadata.parameters,
+        "weight_bytes": task.metadata.nbytes,
+        "lr": {"base": task.metadata.base_lr, "scale": task.resolved.lr_scale},
         "data": {
             "name": splits.name,
             "shape": splits.shape if isinstance(splits.shape, dict) else list(splits.shape),
@@ -190,7 +205,7 @@ def measuring_machine(recorded: dict[str, Any]) -> dict[str, Any]:
 
 def check_same_data(record: dict[str, Any], task: Task) -> None:
     """Raise StoreError if the data differ from those that the run was started with."""
-    if record["facts"]["data"]["fingerprint"] != task.splits.fingerprint():
+    if record["metadata"]["data"]["fingerprint"] != task.splits.fingerprint():
         number = record["id"]
         raise StoreError(f"the data of run {number} have changed since it began; start a new one with `tenfold train`")
 
@@ -222,7 +237,7 @@ def user_files(experiment: Experiment) -> dict[str, str]:
     name = experiment.data.name
     found = user_modules(experiment)
     if isinstance(name, str) and ":" not in name and name not in SOURCES and names_data_file(name):
-        found[name] = _digest(Path(name).expanduser())
+        found[name] = file_digest(Path(name).expanduser())
     return found
 
 
@@ -234,7 +249,7 @@ def user_modules(experiment: Experiment) -> dict[str, str]:
 def module_digests(named: Iterable[object]) -> dict[str, str]:
     """Return a digest of the source file of each module that an import path names; other values are left out."""
     modules = dict.fromkeys(path.partition(":")[0] for path in named if isinstance(path, str) and ":" in path)
-    return {module: _digest(_source(module)) for module in modules}
+    return {module: file_digest(_source(module)) for module in modules}
 
 
 def _source(module: str) -> Path | None:
@@ -243,7 +258,7 @@ def _source(module: str) -> Path | None:
     return Path(files[-1]) if files is not None else None
 
 
-def _digest(path: Path | None) -> str:
+def file_digest(path: Path | None) -> str:
     """Return a digest of a file's content, or of a folder's list of files; "" for what is not there."""
     if path is None or not (path.is_file() or path.is_dir()):
         return ""
@@ -277,13 +292,18 @@ def _command() -> str:
 
 
 def _commit() -> str:
+    """Return the commit of the current folder, looked up again after a while: many short runs begin in a second."""
+    return _commit_of(Path.cwd(), round(time.monotonic() / COMMIT_SECONDS))
+
+
+@lru_cache(maxsize=4)
+def _commit_of(here: Path, _period: int) -> str:
     """Return the commit of the folder that the run was started in, "+" for uncommitted changes; "" outside git.
 
     A repository may name programs in its own settings: hooks, monitors, filters. The first two are not run by these
     commands. Where it has filters, which look at changed files, "?" stands for not having looked.
     """
     try:
-        here = Path.cwd()
         if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
             return ""  # known without starting git
         commit = _git("rev-parse", "--short=12", "HEAD")

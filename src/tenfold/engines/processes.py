@@ -6,13 +6,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tenfold.data import FetchProgress
 from tenfold.engines.base import Engine
 from tenfold.engines.choose import (
     is_launched,
     require_launcher_for_transport,
     require_no_ranks,
-    steps_together,
     trains_on_cpu,
 )
 from tenfold.engines.recording import Outcome
@@ -20,26 +18,27 @@ from tenfold.errors import WorkerLost, name_workers
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.machine import limits
-from tenfold.mixing.builders import make_strategy
 from tenfold.runs import Emit, Event, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
-from tenfold.training import flat_size
-from tenfold.training.flat import exchange_size, state_shapes
 from tenfold.transport import clean_up_orphans
 from tenfold.transport.segment import StopReason
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.coordinator import Coordinator
+from tenfold.workers.divided import DividedChannels
 from tenfold.workers.elastic import Replacement
 from tenfold.workers.fork_server import check_may_start, start_server
 from tenfold.workers.pool import WorkerPool
 from tenfold.workers.process import TaskSnapshot, WorkerSetup, check_room, run_workers
-from tenfold.workers.task import Finished, Message, Task, make_network
+from tenfold.workers.sandblaster import count_rows
+from tenfold.workers.task import Finished, Message, Resolved, Task
 
 
 class Processes(Engine):
     """Trains every replica in a separate process; `Engine.train` calls `prepare`, then `run` while recording."""
 
     name = "processes"
+    divides_models = True
+    predictable = True
     can_continue = True
     """Whether the other workers can continue when one is lost."""
 
@@ -59,15 +58,15 @@ class Processes(Engine):
     def is_usual(cls, experiment: Experiment, world: World | None) -> bool:
         """Return whether there are several workers on the CPU, which no launcher started."""
         several = experiment.parallel.workers > 1 and not is_launched(experiment, world)
-        return several and not steps_together(experiment)
+        return several and trains_on_cpu(experiment)
 
-    def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
+    def prepare(self, resolved: Resolved) -> Task:
         """Load the data, while the server that workers are forked from imports torch."""
         check_may_start()
         start_server()
-        task = super().prepare(experiment, fetching)
+        task = super().prepare(resolved)
         limits.check_open_files(len(self._ranks_by_process(task)))  # before anything is recorded
-        if trains_on_cpu(experiment):
+        if task.device.type == "cpu":
             check_room(task.splits)
         return task
 
@@ -91,7 +90,9 @@ class Processes(Engine):
                 elastic=elastic,
             )
             pool = WorkerPool(len(ranks), run_workers, (setup,), ranks=ranks, stall_after=machine.stall_after)
-            replacement = Replacement(pool, channels, coordinator, machine.replacements) if elastic else None
+            replacement = None
+            if elastic and isinstance(channels, SharedChannels):
+                replacement = Replacement(pool, channels, coordinator, machine.replacements)
             try:
                 coordinator.start(resumed=resumption is not None)
                 self._coordinate(pool, coordinator, emit, replacement)
@@ -146,7 +147,7 @@ class Processes(Engine):
 
 def divide_among(task: Task, workers: int) -> Task:
     """Return the task with its data divided among `workers` workers."""
-    return task if workers == task.workers else replace(task, experiment=task.experiment.replace(workers=workers))
+    return task if workers == task.workers else replace(task, resolved=task.resolved.replace(workers=workers))
 
 
 def _answer_all(
@@ -175,14 +176,20 @@ def _pass_on(events: list[Event], emit: Emit, warned: set[str]) -> None:
         emit(event)
 
 
-def _make_channels(task: Task) -> SharedChannels:
-    parallel, network = task.experiment.parallel, make_network(task)
+def _make_channels(task: Task) -> SharedChannels | DividedChannels:
+    metadata, exchanges = task.metadata, task.parallel.needs_gradient_buffer
+    if task.division is not None:
+        return DividedChannels(
+            task.replicas, task.division, task.strategy, averages_gradients=exchanges, dtype=metadata.dtype
+        )
+    exchanged = metadata.exchange_numel if exchanges else 0
     return SharedChannels(
         task.workers,
-        flat_size(network),
-        strategy=make_strategy(parallel),
-        gradient_numel=exchange_size(network) if parallel.needs_gradient_buffer else 0,
-        shapes=state_shapes(network),
+        metadata.numel,
+        strategy=task.strategy,
+        gradient_numel=exchanged,
+        dtype=metadata.dtype,
+        vector_rows=count_rows(task),
     )
 
 

@@ -1,4 +1,4 @@
-"""Noticing that a launched rank makes no progress although its process is alive."""
+"""One rank of a launcher: how it joins the others, and how a stall of it is noticed."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, get_args
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from tenfold.common.part_names import PARTS
 from tenfold.data import Part, Splits, Tensors
-from tenfold.data.part import Indices, as_indices, digest, select_rows, tree_leaves, tree_map
+from tenfold.data.part import Indices, as_indices, digest, move, select_rows, tree_leaves, tree_map
 from tenfold.errors import DataError, WorkerLost
 from tenfold.launch.detect import World
 from tenfold.machine import devices
@@ -107,10 +108,10 @@ class Scattered(Part):
         """Digest of what is here."""
         return digest(self.rows, *tree_leaves(self.x), self.y)
 
-    def to(self, device: torch.device | str) -> "Scattered":
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Scattered":
         """Move everything to `device`."""
-        x = tree_map(lambda tensor: tensor.to(device), self.x)
-        return Scattered(self.rows.to(device), x, self.y.to(device))
+        everything = (self.rows, self.x, self.y)
+        return Scattered(*(tree_map(partial(move, device=device, dtype=dtype), item) for item in everything))
 
 
 def scatter(network: Network, task: Task | None) -> Splits:
@@ -144,9 +145,9 @@ def _receive(network: Network, announced: dict[str, Any]) -> Splits:
 def _empty_inputs(described: Any, count: int) -> Any:
     """Return empty tensors for `count` samples, in the described form: a tensor, or a tuple or dict of tensors."""
     if isinstance(described, dict):
-        return {key: _empty_inputs(one, count) for key, one in described.items()}
+        return {key: _empty_inputs(item, count) for key, item in described.items()}
     if isinstance(described, tuple):
-        return tuple(_empty_inputs(one, count) for one in described)
+        return tuple(_empty_inputs(item, count) for item in described)
     return empty_tensors([[described[0], [count, *described[1]]]])[0]
 
 
@@ -243,9 +244,9 @@ def launch_name(world: World) -> str:
 
 def clear(folder: Path, rank: int, but: int | None = None) -> None:
     """Remove a rank's checkpoints, except for those of one epoch and of the one saved before it."""
-    found = sorted(folder.glob(f"epoch-*-worker-{rank}.pt"), key=checkpoint.epoch_of)
-    kept = [path for path in found if but is not None and checkpoint.epoch_of(path) <= but][-2:]
-    for path in found:
+    files = sorted(folder.glob(f"epoch-*-worker-{rank}.pt"), key=checkpoint.epoch_of)
+    kept = [path for path in files if but is not None and checkpoint.epoch_of(path) <= but][-2:]
+    for path in files:
         if path not in kept:
             with suppress(OSError):
                 path.unlink()

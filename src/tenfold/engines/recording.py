@@ -8,9 +8,10 @@ from typing import Any
 
 from tenfold.common.files import short_path, sweep
 from tenfold.common.imports import describe_error
+from tenfold.data import Splits
 from tenfold.errors import Diverged, RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
-from tenfold.machine.facts import EnergyMeter, machine_load
+from tenfold.machine.metadata import EnergyMeter, machine_load
 from tenfold.runs import Emit, Recorded, Recorder, Stopwatch, Store, Warned, checkpoint, stored_predictions, tensor_file
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.console import keeping_console
@@ -51,11 +52,15 @@ class RecordedRun:
     record: dict[str, Any]
     outcome: Outcome
     experiment: Experiment
+    splits: Splits | None = None
+    """The data, where what follows the run may use them."""
 
     @classmethod
-    def finished(cls, store: Store, number: int, outcome: Outcome, experiment: Experiment) -> "RecordedRun":
+    def finished(
+        cls, store: Store, number: int, outcome: Outcome, experiment: Experiment, splits: Splits | None = None
+    ) -> "RecordedRun":
         """Return a run that has just ended, without reading its outcome from the store again."""
-        return cls(store, store.listed(number), outcome, experiment)
+        return cls(store, store.listed(number), outcome, experiment, splits)
 
 
 Work = Callable[[Emit], Outcome]
@@ -72,15 +77,15 @@ def train_recorded(
     resumption: Resumption | None = None,
     *,
     before_end: Callable[[Task, Outcome], None] | None = None,
-    is_fold: bool = False,
+    can_resume: bool = True,
 ) -> Outcome:
     """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder.
 
     `record_work` calls `train` and saves what comes of it, however that ends. `before_end` is called after training,
-    before the outcome is recorded, to add to it. A fold (`is_fold`) is resumed with its cross-validation only.
+    before the outcome is recorded, to add to it. A fold cannot be resumed alone (`can_resume`).
     """
     task = replace(task, checkpoints=store.folder_of(run) / "checkpoint")
-    known = store.find(run)["result"] if resumption else None
+    earlier = store.find(run)["result"] if resumption else None
 
     def work(emit: Emit) -> Outcome:
         if resumption is not None and resumption.problem:
@@ -90,7 +95,7 @@ def train_recorded(
             before_end(task, outcome)
         return outcome
 
-    return record_work(work, store, run, stopwatch, listen, known=known, is_fold=is_fold)
+    return record_work(work, store, run, stopwatch, listen, known=earlier, can_resume=can_resume)
 
 
 def record_work(
@@ -102,7 +107,7 @@ def record_work(
     *,
     partial: Callable[[], dict[str, Any]] | None = None,
     known: dict[str, Any] | None = None,
-    is_fold: bool = False,
+    can_resume: bool = True,
 ) -> Outcome:
     """Do the work and record it under a run number: events, what it prints, its result, and its weights as model.pt.
 
@@ -116,7 +121,7 @@ def record_work(
     load_before, energy = machine_load(), EnergyMeter()
     with keeping_console(path) as console:
         dispatcher = EventDispatcher(Recorder(store, run), stopwatch, listen, console, dict(known or {}), partial)
-        outcome = _run_or_record_failure(work, dispatcher, path, is_fold=is_fold)
+        outcome = _run_or_record_failure(work, dispatcher, path, can_resume=can_resume)
         outcome.result["total_seconds"] = stopwatch.now()
         outcome.result["listening_seconds"] = dispatcher.listening
         predicted = outcome.result.get("clock") == "predicted"
@@ -136,7 +141,7 @@ def _is_first() -> bool:
     return len(_began) == 1
 
 
-def _run_or_record_failure(work: Work, dispatcher: EventDispatcher, path: Path, *, is_fold: bool) -> Outcome:
+def _run_or_record_failure(work: Work, dispatcher: EventDispatcher, path: Path, *, can_resume: bool) -> Outcome:
     """Do the work; if it fails or is interrupted, record that and raise the error again."""
     try:
         dispatcher(Recorded(at=dispatcher.stopwatch.now(), run=dispatcher.recorder.run))
@@ -156,7 +161,7 @@ def _run_or_record_failure(work: Work, dispatcher: EventDispatcher, path: Path, 
         raise
     except KeyboardInterrupt as error:
         dispatcher.end("interrupted")
-        if not is_fold:
+        if can_resume:
             error.add_note(_how_to_resume(dispatcher.recorder))
         raise
     except BaseException as error:
@@ -173,13 +178,13 @@ def _how_to_resume(recorder: Recorder) -> str:
 
 def _machine_use(load_before: float | None, energy: EnergyMeter, *, predicted: bool) -> dict[str, Any]:
     """Return the entries of a result that say how busy the machine was, and which energy it used for measured times."""
-    found: dict[str, Any] = {}
+    use: dict[str, Any] = {}
     if (joules := energy.joules()) is not None and not predicted:
-        found["energy_joules"] = joules
+        use["energy_joules"] = joules
     load_after = machine_load()
     if load_before is not None and load_after is not None:
-        found["load"] = {"before": load_before, "after": load_after, "cores": os.cpu_count()}
-    return found
+        use["load"] = {"before": load_before, "after": load_after, "cores": os.cpu_count()}
+    return use
 
 
 def _finish(outcome: Outcome, dispatcher: EventDispatcher, path: Path) -> None:
@@ -201,7 +206,8 @@ def _finish(outcome: Outcome, dispatcher: EventDispatcher, path: Path) -> None:
 def _save_files(outcome: Outcome, folder: Path, recorder: Recorder) -> str:
     """Save the weights and the predictions of a run; return why the weights could not be saved, "" if they were."""
     try:
-        tensor_file.save(outcome.weights, folder / "model.pt")
+        if outcome.weights:  # a script saves its own
+            tensor_file.save(outcome.weights, folder / "model.pt")
     except StoreError as error:
         recorder.report(str(error))
         return str(error)
@@ -221,7 +227,7 @@ def open_for_resume(
     work on it.
     """
     run, folder = record["id"], store.path(record["id"], record["title"]) / "checkpoint"
-    if not record["experiment"] or not record["facts"]:
+    if not record["experiment"] or not record["metadata"]:
         raise StoreError(f"run {run} cannot be resumed: {'; '.join(record['problems'])}")
     store.claim(run, force=force)
     try:

@@ -1,6 +1,6 @@
-"""Executors: where whole runs go as jobs: processes, Dask, Ray, any `concurrent.futures.Executor`."""
+"""Executors: where whole runs go as jobs: processes, Dask, Ray, Slurm, any `concurrent.futures.Executor`."""
 
-from tenfold.executors.jobs import Job, JobEnd
+from tenfold.executors.slurm import Slurm
 from tenfold.executors.submitting import Submitter, executor_named
 
-__all__ = ["Job", "JobEnd", "Submitter", "executor_named"]
+__all__ = ["Slurm", "Submitter", "executor_named"]

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from tenfold.crossval.fold import FoldEnd, FoldWork, fold_experiment, trains_folds_together
+from tenfold.crossval.fold import FoldEnd, FoldMode, FoldWork, fold_experiment
 from tenfold.errors import ExperimentError, StopTraining, TenfoldError
-from tenfold.executors.jobs import Job, JobEnd
+from tenfold.executors.jobs import OF_RUN, Job, JobEnd
 from tenfold.executors.submitting import Submitter
 from tenfold.experiment import Experiment
 from tenfold.runs.bundle import unpack
@@ -13,7 +13,7 @@ from tenfold.runs.store import FOLD
 
 def check_jobs(experiment: Experiment) -> None:
     """Raise ExperimentError if the folds are to be trained together, so that they are no jobs."""
-    if trains_folds_together(experiment):
+    if FoldMode.of(experiment).trains_together:
         raise ExperimentError(
             "all folds would be trained together on one device, but an executor trains each as a job; "
             'use on="local", or fold_mode = "fold-by-fold"'
@@ -22,7 +22,12 @@ def check_jobs(experiment: Experiment) -> None:
 
 def train_on(submitter: Submitter, work: FoldWork) -> None:
     """Train folds as jobs, record the run of each, pass on its events, and report how it ended."""
-    jobs = [Job.of(work.task.experiment, FOLD, job.index) for job in work.jobs]
+    parent, folder = work.context.parent, work.context.store.folder
+    jobs = [
+        Job.of(work.task.experiment, FOLD, job.index, label=job.split.name, scope=f"{OF_RUN}{parent}")
+        for job in work.jobs
+    ]
+    submitter.keep_in(folder)
     with submitter:
         for place, end in submitter.run(jobs, work.stopped):
             fold = work.jobs[place]
@@ -44,11 +49,11 @@ def _record(submitter: Submitter, work: FoldWork, place: int, end: JobEnd) -> Fo
         now = context.stopwatch.now()
         result["crossval"] |= {"began": max(0.0, now - result["crossval"]["ended"]), "ended": now, "cores": [place]}
     about = {"parent": context.parent, "fold": split.fold, "repeat": split.repeat, "node": split.node}
-    known = {name: context.facts[name] for name in ("command", "code", "user_files") if name in context.facts}
+    known = {name: context.metadata[name] for name in ("command", "code", "user_files") if name in context.metadata}
     number = context.store.import_run(
         bundle,
         experiment=fold_experiment(context.stored_experiment, split.name),
-        facts=known | {"crossval": about, "executor": submitter.name},
+        metadata=known | {"crossval": about, "executor": submitter.name},
     )
     for event in context.store.events(number):
         try:

@@ -1,39 +1,69 @@
 """A job: one setting or one fold, trained by a process that may be on another machine, and what comes back of it.
 
 The experiment travels as TOML, and Python objects in it as a pickle, which the executor that the user named would make
-anyway. A job trains in a store of its own, in a temporary folder of the machine it runs on, and returns a bundle.
+anyway. A job trains in a store of its own and returns a bundle. That store is in a folder beside the run store at home
+where the job's machine sees it, so that the job continues from its checkpoint if it has to be run again; else it is in
+a temporary folder of that machine.
 """
 
+import hashlib
 import io
+import json
 import os
+import shutil
+import socket
 import sys
 import tempfile
 import threading
+import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import tomli_w
 
+from tenfold.common.files import read_regular, unsynced, write_atomically
 from tenfold.common.imports import describe_error
+from tenfold.common.version import __version__
 from tenfold.crossval.crossval_run import shared_data
-from tenfold.crossval.fold import FoldContext, FoldJob, fold_experiment, make_fold_splits, resolve_fold_mode, train_fold
-from tenfold.engines import choose, resolve
-from tenfold.engines.prepare import describe, prepare
-from tenfold.errors import ExperimentError, MachineError, TenfoldError
+from tenfold.crossval.fold import (
+    FoldContext,
+    FoldJob,
+    FoldMode,
+    fold_experiment,
+    make_fold_splits,
+    resolve_fold,
+    train_fold,
+)
+from tenfold.engines import Resolved, make_engine, resolve
+from tenfold.engines.prepare import describe
+from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
 from tenfold.machine import cores
-from tenfold.runs import Event, Stopwatch, Store
+from tenfold.runs import Emit, Event, Metric, Started, Stopwatch, Store
 from tenfold.runs.bundle import pack
+from tenfold.runs.callbacks import Callbacks, StopBehind
 
 JobEnd = tuple[bytes, str]
 """What a job returns: the bundle of its run, empty if there is none, and why it failed, "" if it did not."""
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+OF_RUN = "run "
+"""How the scope of a job begins that belongs to a run of home, a cross-validation or a sweep."""
+FOLDER = "jobs"
+"""In a run store, the folder in which jobs under way have stores of their own."""
+TOKEN = "token"
+"""In the folder of all jobs, a file by which a machine sees that it has the same folder as home."""
+STORE = "store"
+"""In the folder of a job, the store that it trains in."""
+PROGRESS = "progress.json"
+PROGRESS_SECONDS = 1.0
+"""How often a job writes how far it is."""
 _ALONE = threading.Lock()
 """Jobs in one process run one after another, as in a Dask worker with several threads."""
 
@@ -55,11 +85,26 @@ class Job:
     cores: int
     """The number of cores that it needs: one for each thread of each worker."""
     gpus: int = 0
+    """One, if it trains on a GPU, where all its workers step together."""
+    any_gpu: bool = False
+    """Whether it takes a GPU where there is one, and does without one elsewhere."""
     fold: int | None = None
     """The position of the fold to train, of a cross-validation."""
+    stop_behind: StopBehind | None = None
+    """When to stop the training because it has fallen behind that of others."""
+    label: str = ""
+    """What it is called where the jobs are shown."""
+    scope: str = ""
+    """Tells apart jobs that are equal otherwise, such as the same fold of two cross-validations."""
+    kept_in: str = ""
+    """The folder at home for the job's store, below the folder of all jobs; "" for a temporary one."""
+    token: str = ""
+    """The content of the token file at home."""
 
     @classmethod
-    def of(cls, experiment: Experiment, kind: str, fold: int | None = None) -> "Job":
+    def of(
+        cls, experiment: Experiment, kind: str, fold: int | None = None, *, label: str = "", scope: str = ""
+    ) -> "Job":
         """Return the job that trains an experiment, or one of its folds."""
         dumped = experiment.model_dump(mode="json", exclude_none=True)
         objects = {
@@ -68,11 +113,33 @@ class Job:
             if any(isinstance(value, PythonObject) for value in values)
         }
         trained = experiment if fold is None else fold_experiment(experiment, "fold")
-        on_gpu = experiment.machine.device.startswith("cuda")
+        device = experiment.machine.device
         needed = trained.parallel.workers * (experiment.machine.threads or 1)
         pickled = _pickled(objects) if objects else b""
         path = tuple(folder for folder in sys.path if Path(folder).is_dir())
-        return cls(tomli_w.dumps(dumped), pickled, kind, str(Path.cwd()), path, needed, int(on_gpu), fold)
+        return cls(
+            tomli_w.dumps(dumped),
+            pickled,
+            kind,
+            str(Path.cwd()),
+            path,
+            needed,
+            int(device.startswith("cuda")),
+            device == "auto",
+            fold,
+            label=label,
+            scope=scope,
+        )
+
+    @property
+    def key(self) -> str:
+        """A digest of what is trained and with which versions: jobs with the same key have the same result.
+
+        A job of a run is recognized by the run: the pickle of a class that a script defines is never the same twice.
+        """
+        parts = (self.experiment, self.kind, str(self.fold), self.scope, __version__, metadata.version("torch"))
+        objects = b"" if self.scope.startswith(OF_RUN) else self.objects
+        return hashlib.blake2b(json.dumps(parts).encode() + objects, digest_size=10).hexdigest()
 
     def read_experiment(self) -> Experiment:
         """Return the experiment again; this unpickles its objects."""
@@ -95,8 +162,8 @@ def _pickled(objects: dict[str, Any]) -> bytes:
 
 def run_job(job: Job) -> JobEnd:
     """Train what a job asks for, and return the bundle of its run; an error becomes its sentence."""
-    with _ALONE, tempfile.TemporaryDirectory(prefix="tenfold-job-") as folder, _working_in(job):
-        store, error = Store(folder), ""
+    with _ALONE, _store_of(job) as store, _working_in(job):
+        error = ""
         try:
             with cores.limited_to(job.cores):
                 _check_processes(job)
@@ -109,30 +176,117 @@ def run_job(job: Job) -> JobEnd:
         return (pack(store, recorded[0]["id"]) if recorded else b""), error
 
 
+class RankEnd(NamedTuple):
+    """How one rank of a training ended."""
+
+    run: int
+    """The number of the run, of rank 0."""
+    error: str = ""
+    lost: bool = False
+    """Whether it failed because a rank was lost, so that the ranks can be started again."""
+
+
+def train_rank(job: Job, runs: str, listen: Emit | None) -> RankEnd:
+    """Train one replica of a job's experiment, as one of the ranks that the environment describes."""
+    with _working_in(job, hides_rank=False):
+        try:
+            resolved = resolve(job.read_experiment())
+            recorded = resolved.engine.train(
+                resolved, runs=runs, kind=job.kind, stopwatch=Stopwatch(), listen=listen or _ignore
+            )
+        except TenfoldError as error:
+            return RankEnd(0, str(error), isinstance(error, WorkerLost))
+        except Exception as error:
+            return RankEnd(0, describe_error(error))
+        return RankEnd(int(recorded.record["id"]))
+
+
+@contextmanager
+def _store_of(job: Job) -> Iterator[Store]:
+    """Yield the store that a job trains in: in its folder at home if this machine has it, else in a temporary one."""
+    kept = Path(job.kept_in) / STORE
+    if job.kept_in and sees(Path(job.kept_in).parent, job.token):
+        store = None
+        with suppress(StoreError):  # damaged when a machine died: begin again
+            store = Store(kept)
+            if any(run["status"] == "failed" for run in store.runs()):
+                store = None
+        if store is None:
+            shutil.rmtree(kept, ignore_errors=True)
+        yield store or Store(kept)
+        return
+    with tempfile.TemporaryDirectory(prefix="tenfold-job-") as folder:
+        yield Store(folder)
+
+
+def sees(folder: Path, token: str) -> bool:
+    """Return whether this machine has the folder in which home wrote a token."""
+    try:
+        return read_regular(folder / TOKEN).decode("ascii") == token
+    except (OSError, ValueError):
+        return False
+
+
 def _train(job: Job, store: Store) -> None:
-    experiment = job.read_experiment()
+    """Train a setting or a fold, from the last checkpoint of an attempt that was interrupted."""
+    experiment, earlier = job.read_experiment(), next(iter(store.runs()), None)
+    if earlier is not None and earlier["status"] == "finished":  # home was lost before it came back
+        return
+    listen = _follower(store, experiment.training.epochs, job.stop_behind)
+    if earlier is not None:
+        store.claim(earlier["id"], force=True)  # of a machine that is gone, or stops before its next write
+        store.release(earlier["id"])
     if job.fold is not None:
-        _train_fold(experiment, job, store)
+        _train_fold(experiment, job, store, listen, earlier["id"] if earlier else None)
         return
     resolved = resolve(experiment)
-    resolved.engine.train(
-        resolved.experiment, runs=store.folder, kind=job.kind, stopwatch=Stopwatch(), listen=_ignore, fetching=None
-    )
+    if earlier is not None:
+        resolved.engine.resume(resolved, store, store.find(earlier["id"]), listen)
+        return
+    resolved.engine.train(resolved, runs=store.folder, kind=job.kind, stopwatch=Stopwatch(), listen=listen)
 
 
-def _train_fold(experiment: Experiment, job: Job, store: Store) -> None:
+def _follower(store: Store, epochs: int, stop_behind: StopBehind | None) -> Emit:
+    """Return a listener that writes how far a job is to a file in its store, now and then, and may stop it."""
+    listen = Callbacks(_ignore, [stop_behind]) if stop_behind else _ignore
+    state: dict[str, Any] = {"host": socket.gethostname(), "began": time.time(), "step": 0, "steps": 0}
+    written = 0.0
+
+    def write() -> None:
+        nonlocal written
+        written = time.monotonic()
+        with suppress(OSError), unsynced():
+            write_atomically(store.folder / PROGRESS, json.dumps(state).encode())
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Started):
+            state["steps"] = event.steps_per_epoch * epochs
+            write()
+        elif isinstance(event, Metric):
+            state["step"] = max(state["step"], event.step)
+            if time.monotonic() - written > PROGRESS_SECONDS:
+                write()
+        listen(event)
+
+    return hear
+
+
+def _train_fold(experiment: Experiment, job: Job, store: Store, listen: Emit, earlier: int | None) -> None:
     """Train one fold of a cross-validation; raise TenfoldError if it fails."""
     stopwatch = Stopwatch()
-    with shared_data(prepare(experiment)) as task:
+    with shared_data(Resolved.of(experiment)) as task:
         split = make_fold_splits(task)[job.fold or 0]
         stored = Experiment(**experiment.model_dump(mode="json"))
         context = FoldContext(stored, store, 0, describe(task), stopwatch)
-        by_fold = resolve_fold_mode(experiment) == "fold-by-fold"
-        threads = task.threads if by_fold else cores.share(job.cores, 1, experiment.machine.threads)
-        placed = FoldJob(job.fold or 0, split, threads=threads, cores=tuple(range(job.cores)))
-        engine = choose(fold_experiment(experiment, split.name))()
+        threads = (
+            task.threads
+            if FoldMode.of(experiment).one_by_one
+            else cores.share(job.cores, 1, experiment.machine.threads)
+        )
+        placed = FoldJob(job.fold or 0, split, threads=threads, cores=tuple(range(job.cores)), run=earlier)
+        engine = make_engine(resolve_fold(experiment, split))
         with cores.using_threads(threads):
-            end = train_fold(engine.run, replace(task, threads=threads), context, placed, _ignore)
+            end = train_fold(engine.run, replace(task, threads=threads), context, placed, listen)
     if end.result is None:
         raise TenfoldError(end.error)
 
@@ -152,12 +306,13 @@ def _check_processes(job: Job) -> None:
 
 
 @contextmanager
-def _working_in(job: Job) -> Iterator[None]:
+def _working_in(job: Job, *, hides_rank: bool = True) -> Iterator[None]:
     """Work in the folder of home and look for modules where home does, as far as this machine has these folders.
 
     A launcher that started the worker, such as srun, is hidden: a job is no rank.
     """
-    before, variables = Path.cwd(), {name: os.environ.pop(name) for name in RANK_VARIABLES if name in os.environ}
+    hidden = RANK_VARIABLES if hides_rank else ()
+    before, variables = Path.cwd(), {name: os.environ.pop(name) for name in hidden if name in os.environ}
     sys.path += [folder for folder in job.path if folder not in sys.path and Path(folder).is_dir()]
     if Path(job.folder).is_dir():
         os.chdir(job.folder)

@@ -1,34 +1,55 @@
 """Jobs are submitted to an executor, submitted again where their worker died, and their ends handed back."""
 
 import inspect
+import secrets
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tenfold.common.catalog import EXECUTORS
+from tenfold.catalog import EXECUTORS
+from tenfold.common.files import make_private, read_regular, short_path
+from tenfold.common.imports import describe_error
 from tenfold.engines.choose import ignore
-from tenfold.errors import ExperimentError
-from tenfold.executors.jobs import Job, JobEnd, run_job
+from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError
+from tenfold.executors.jobs import FOLDER, TOKEN, Job, JobEnd, run_job
+from tenfold.executors.under_way import forget_job, note_job, state_of
+from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject, format_value, member_of
+from tenfold.runs import Emit, JobsChanged, JobState, Note, Stopwatch
 
 LOCAL = "local"
 NOTICED_SECONDS = 0.5
 """If an executor takes longer to start, that is said."""
 ATTEMPTS = 3
 """How often a job is submitted at most, if its worker dies."""
+MACHINE_ATTEMPTS = 10
+"""How often, if the machine dies and takes the worker with it, which is not the job's fault."""
+WATCH_SECONDS = 1.0
+"""How often the states of jobs are looked at."""
+LONGEST_TOKEN = 100
 Factory = Callable[[int], Executor]
 Asked = str | Executor | Callable[[int], Executor]
 """What `on` takes: "local", the name of an executor, an import path, an executor, or a function that makes one."""
 
 
-def executor_named(on: "Asked | Submitter") -> "Submitter | None":
-    """Return what submits jobs to the executor that was asked for; None for "local"."""
+def executor_named(on: "Asked | Submitter", **options: str) -> "Submitter | None":
+    """Return what submits jobs to the executor that was asked for; None for "local".
+
+    `options` are passed on to an executor with a name, those that are not empty: partition="cpu".
+    """
+    options = {name: value for name, value in options.items() if value}
     if isinstance(on, Submitter):
         return on
     if isinstance(on, str) and on == LOCAL:
+        _check_options(on, (), options)
         return None
     member = on if isinstance(on, Executor) else member_of(EXECUTORS, on if isinstance(on, str) else PythonObject(on))
     if isinstance(member, ThreadPoolExecutor):
@@ -37,11 +58,31 @@ def executor_named(on: "Asked | Submitter") -> "Submitter | None":
             'with mp_context=multiprocessing.get_context("spawn"), or "local"'
         )
     if isinstance(member, Executor):
-        return Submitter(type(member).__name__, None, member)
+        return Submitter(getattr(member, "name", type(member).__name__), None, member)
     if callable(member) and not inspect.isabstract(member):
-        return Submitter(on if isinstance(on, str) else PythonObject(on).name, member)
+        name = on if isinstance(on, str) else PythonObject(on).name
+        _check_options(name, inspect.signature(member).parameters, options)
+        return Submitter(name, partial(member, **options) if options else member)
     known = ", ".join((LOCAL, *EXECUTORS))
     raise ExperimentError(f"on = {format_value(on)}: should be one of {known}, or a concurrent.futures.Executor")
+
+
+def recorded_executor(metadata: Mapping[str, Any]) -> str:
+    """Return the name of the executor that made a run; "local" if none did, or one without a name."""
+    name = metadata.get("executor", LOCAL)
+    return name if name in EXECUTORS else LOCAL
+
+
+def _check_options(name: str, taken: Iterable[str], options: Iterable[str]) -> None:
+    if wrong := [option for option in options if option not in taken]:
+        others = "slurm or ray" if wrong[0] == "mem" else "slurm"
+        raise ExperimentError(f"--{wrong[0]} has no meaning with --on {name}; it is for --on {others}")
+
+
+def follow_jobs(submitter: "Submitter", listen: Emit, stopwatch: Stopwatch) -> None:
+    """Let a listener have what an executor has to say, and every second the states of its jobs."""
+    submitter.notify = lambda text: listen(Note(at=stopwatch.now(), text=text))
+    submitter.watch = lambda jobs: listen(JobsChanged(at=stopwatch.now(), jobs=jobs))
 
 
 class Submitter:
@@ -56,68 +97,172 @@ class Submitter:
         """What is recorded with the runs."""
         self.notify: Callable[[str], None] = ignore
         """Called with what there is to say before the first run is back."""
+        self.watch: Callable[[tuple[JobState, ...]], None] | None = None
+        """Called with the states of all jobs, every second."""
+        self.left: Any = None
+        """The executor whose jobs continue after an interruption; its `cancel_all` stops them."""
+        self.folder: Path | None = None
+        """Where jobs have stores of their own, if their machine sees it; see `keep_in`."""
         self._factory, self._executor = factory, executor
         self._futures: dict[Future[Any], int] = {}
+        self._noted: set[str] = set()
+        """The folders of the jobs that have not come back."""
         self._depth = 0
+        self._token = ""
 
     def __enter__(self) -> Self:
         self._depth += 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for future in self._futures:
+        survives = isinstance(error, KeyboardInterrupt) and getattr(self._executor, "survives", False)
+        self.left = self._executor if survives and self._futures else None
+        for future in self._futures if self.left is None else ():
             future.cancel()
+        if self.left is None:
+            self._forget(*self._noted)
         self._futures.clear()
         self._depth -= 1
         if self._depth == 0 and self._factory is not None and self._executor is not None:
             executor, self._executor = self._executor, None
-            executor.shutdown(wait=kind is None, cancel_futures=True)
+            executor.shutdown(wait=kind is None, cancel_futures=self.left is None)
 
-    def run(self, jobs: Sequence[Job], stopped: Callable[[], bool] = lambda: False) -> Iterator[tuple[int, JobEnd]]:
+    def keep_in(self, store_folder: Path) -> None:
+        """Let jobs keep their checkpoints in a folder of this run store, so that they continue if they run again."""
+        self.folder = store_folder / FOLDER
+        store_folder.mkdir(parents=True, exist_ok=True)
+        make_private(self.folder)  # Slurm's jobs unpickle what is in there
+        token = self.folder / TOKEN
+        try:
+            with suppress(FileExistsError), token.open("x", encoding="ascii") as file:
+                file.write(secrets.token_hex(16))
+            self._token = read_regular(token, LONGEST_TOKEN).decode("ascii")
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{short_path(token)} cannot be used: {error}; remove it") from None
+
+    def run(
+        self, jobs: Iterable[Job], stopped: Callable[[], bool] = lambda: False, at_once: int | None = None
+    ) -> Iterator[tuple[int, JobEnd]]:
         """Yield the position and the end of each job as it ends; none begins after `stopped` returns True.
 
-        A job whose worker died is submitted again. Where the death of one breaks the executor, nobody knows whose it
-        was, so the jobs that were lost with it are then run one at a time.
+        With `at_once`, a job is read only when fewer than these are under way, so that it may depend on how others
+        ended. A job whose worker died is submitted again. Where the death of one breaks the executor, nobody knows
+        whose it was, so the jobs that were lost with it are then run one at a time.
         """
-        attempts = dict.fromkeys(range(len(jobs)), 0)
+        listed = list(jobs) if at_once is None else []
+        coming = iter(jobs if at_once is not None else listed)
+        most = max((job.cores for job in listed), default=1)
+        begun: list[Job] = []
+        attempts: list[int] = []
+        again: list[int] = []
         suspects: list[int] = []
-        most = max((job.cores for job in jobs), default=1)
-        waiting = list(attempts)
-        while waiting or suspects or self._futures:
+        looked = time.monotonic()
+        while True:
             if stopped():
-                waiting, suspects = [], []
+                coming, again, suspects = iter(()), [], []
                 for future in list(self._futures):
                     if future.cancel():
                         del self._futures[future]
-            due, waiting = waiting, []
-            if not due and not self._futures and suspects:
+            free = len(listed) if at_once is None else max(0, at_once - len(self._futures) - len(again))
+            new = [self._placed(job) for job in islice(coming, free)]
+            due, again = [*again, *range(len(begun), len(begun) + len(new))], []
+            for job in new:
+                self._note(job)
+            begun += new
+            attempts += [0] * len(new)
+            if not due and not self._futures:
+                if not suspects:
+                    return
                 due = [suspects.pop(0)]
             for place in due:
                 attempts[place] += 1
+                most = max(most, begun[place].cores)
                 try:
-                    self._futures[self._open(most).submit(run_job, jobs[place])] = place
+                    self._futures[self._open(most).submit(run_job, begun[place])] = place
                 except BrokenExecutor as error:
                     yield place, (b"", _describe_loss(error, attempts[place], remade=False))
                 except RuntimeError as error:  # it has been shut down
                     yield place, (b"", f"the executor takes no job: {error}")
             if not self._futures:
                 continue
-            ended, _ = wait(self._futures, timeout=1.0, return_when=FIRST_COMPLETED)
+            ended, _ = wait(self._futures, timeout=WATCH_SECONDS, return_when=FIRST_COMPLETED)
             for future in ended:
                 place = self._futures.pop(future)
                 end = _end_of(future)
-                if isinstance(end, BrokenExecutor) and self._renew() and attempts[place] < ATTEMPTS:
+                if isinstance(end, self._machine_losses) and attempts[place] < MACHINE_ATTEMPTS:
+                    again.append(place)
+                elif isinstance(end, BrokenExecutor) and self._renew() and attempts[place] < ATTEMPTS:
                     suspects.append(place)
                 elif isinstance(end, Exception):
+                    self._forget(begun[place].kept_in)
                     yield place, (b"", _describe_loss(end, attempts[place], remade=self._factory is not None))
+                    if not begun[place].scope:  # no other job has this folder, so nothing continues there
+                        self._remove_folder(begun[place])
                 else:
                     yield place, end
+                    self._remove_folder(begun[place])
+            if self.watch is not None and time.monotonic() - looked > WATCH_SECONDS:
+                looked = time.monotonic()
+                waiting = {*self._futures.values(), *again, *suspects}
+                self.watch(
+                    tuple(
+                        state_of(Path(job.kept_in), job.label)
+                        if place in waiting
+                        else JobState(job.label, "done", done=1.0)
+                        for place, job in enumerate(begun)
+                    )
+                )
+
+    def train(self, experiment: Experiment, kind: str, runs: Path, listen: Emit) -> int:
+        """Train one experiment with a rank for each worker, and return the number of its run."""
+        with self:
+            executor = self._open(experiment.parallel.workers)
+            if not hasattr(executor, "train"):
+                raise ExperimentError(
+                    f'on = {self.name}: it trains whole runs as jobs, not the workers of one; use "ray"'
+                )
+            self.keep_in(runs)
+            job = self._placed(Job.of(experiment, kind))
+            number: int = executor.train(job, runs, listen, self.notify)
+        return number
+
+    def _placed(self, job: Job) -> Job:
+        """Return a job with its folder at home; a job with the same scope and content has the same folder."""
+        if self.folder is None:
+            return job
+        name = job.key if job.scope else secrets.token_hex(10)
+        return replace(job, kept_in=str(self.folder / name), token=self._token)
+
+    def _note(self, job: Job) -> None:
+        if job.kept_in:
+            self._noted.add(job.kept_in)
+            note_job(job, self.name)
+
+    def _forget(self, *folders: str) -> None:
+        for folder in folders:
+            self._noted.discard(folder)
+            forget_job(folder)
+
+    @staticmethod
+    def _remove_folder(job: Job) -> None:
+        if job.kept_in:
+            shutil.rmtree(job.kept_in, ignore_errors=True)
+
+    @property
+    def _machine_losses(self) -> tuple[type[Exception], ...]:
+        losses: tuple[type[Exception], ...] = getattr(self._executor, "machine_losses", ())
+        return losses
 
     def _open(self, job_cores: int) -> Executor:
         if self._executor is None:
             assert self._factory is not None
             began = time.perf_counter()
-            made: object = self._factory(job_cores)
+            try:
+                made: object = self._factory(job_cores)
+            except TenfoldError:
+                raise
+            except Exception as error:  # no scheduler at its address, no free port, ...
+                raise MachineError(f"on = {self.name} cannot be opened: {describe_error(error)}") from error
             if (seconds := time.perf_counter() - began) > NOTICED_SECONDS:
                 self.notify(f"{self.name} started in {seconds:.1f} s")
             if not isinstance(made, Executor):
@@ -149,6 +294,8 @@ def _end_of(future: "Future[Any]") -> JobEnd | Exception:
 
 
 def _describe_loss(error: Exception, attempts: int, *, remade: bool) -> str:
+    if isinstance(error, TenfoldError):
+        return str(error)
     first = (str(error) or type(error).__name__).strip().splitlines()[0]
     often = f" {attempts} times" if attempts > 1 else ""
     hint = "" if remade or not isinstance(error, BrokenExecutor) else "; run it again with a new executor"

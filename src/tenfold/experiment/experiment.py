@@ -9,6 +9,7 @@ import functools
 import os
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
@@ -61,10 +62,17 @@ class Experiment(Section):
     @classmethod
     def _fits_together(cls, parallel: Parallel) -> Parallel:
         if parallel.shards == "fractions":
-            if parallel.fractions is None or len(parallel.fractions) != parallel.workers:
-                raise ValueError(f'shards = "fractions" needs one of `fractions` per worker, {parallel.workers} in all')
+            if parallel.fractions is None or len(parallel.fractions) != parallel.replicas:
+                raise ValueError(
+                    f'shards = "fractions" needs one of `fractions` per replica, {parallel.replicas} in all'
+                )
             if abs(sum(parallel.fractions) - 1) > 1e-6:
                 raise ValueError(f"`fractions` add up to {sum(parallel.fractions):g}; they must add up to 1")
+        if parallel.divide == "layers" and parallel.workers % parallel.group_size:
+            raise ValueError(
+                f"{parallel.group_size} stages do not divide {parallel.workers} workers into equal pipelines; make "
+                "`workers` a multiple of `stages`"
+            )
         if parallel.sync_every == "epoch" and parallel.local_after:
             raise ValueError(
                 f'sync_every = "epoch" cannot be combined with local_after = {parallel.local_after}, from which rounds '
@@ -124,7 +132,7 @@ class Experiment(Section):
     def title(self) -> str:
         """Its name, or those of its model and data."""
         return self.name or "-".join(
-            one.split(":")[-1] if isinstance(one, str) else one.name for one in (self.model.name, self.data.name)
+            item.split(":")[-1] if isinstance(item, str) else item.name for item in (self.model.name, self.data.name)
         )
 
     @property
@@ -157,16 +165,23 @@ class Experiment(Section):
         """Return the experiment with import paths that may be imported.
 
         Raises ExperimentError if a record or a file named one that this user's own commands have not named before,
-        unless `trust` is set.
+        unless `trust` is set. With it they stay marked, as trusted, so that they are not taken for the user's own.
         """
-        plain: dict[str, Any] = {}
+
+        def released(value: Any, field: str) -> Any:
+            if not isinstance(value, RecordedPath) or value.origin.is_trusted:
+                return value
+            if trust:
+                return RecordedPath(value, replace(value.origin, is_trusted=True))
+            check_trusted(value, field)
+            return str(value)
+
+        changed: dict[str, Any] = {}
         for field, values in self.named_values.items():
             if any(isinstance(value, RecordedPath) for value in values):
-                for value in () if trust else values:
-                    check_trusted(value, field)
-                unmarked = [str(value) if isinstance(value, RecordedPath) else value for value in values]
-                plain[field] = unmarked if field == "metrics" else unmarked[0]
-        return self.replace(**plain) if plain else self
+                found = [released(value, field) for value in values]
+                changed[field] = found if field == "metrics" else found[0]
+        return self.replace(**changed) if changed else self
 
     @property
     def unrecorded_fields(self) -> list[str]:
@@ -177,9 +192,18 @@ class Experiment(Section):
         ]
 
     def flat(self) -> dict[str, Any]:
-        """Return every field by its short name, as text, numbers and lists; unset fields have their defaults."""
+        """Return every field by its short name, as text, numbers and lists; unset fields have their defaults.
+
+        Import paths of a record stay marked, so that an experiment made of these values imports them no sooner.
+        """
         dumped = with_defaults(self).model_dump(mode="json")
         values = {short: dumped[section][field] for short, (section, field) in FIELDS.items()}
+        for field, named in self.named_values.items():
+            for place, path in enumerate(named):
+                if isinstance(path, RecordedPath) and field == "metrics":
+                    values[field][place] = path
+                elif isinstance(path, RecordedPath):
+                    values[field] = path
         return {"name": self.name} | values | {"sync_every": self.parallel.pace}
 
 
@@ -257,7 +281,7 @@ def _data_fields(given: Sequence[Any]) -> str:
         return "data=..."
     if isinstance(given[0], tuple):
         given = given[0] or [None]
-    loaders = [is_loader(one) for one in given[:2]]
+    loaders = [is_loader(item) for item in given[:2]]
     if all(loaders) and len(loaders) == 2:
         return fields_of_loader(given[0]).replace("loader.dataset", "(train_loader.dataset, test_loader.dataset)")
     if loaders[0]:
@@ -268,7 +292,7 @@ def _data_fields(given: Sequence[Any]) -> str:
         return f"data={format_value(given[0])}"
     if hasattr(given[0], "shape") or isinstance(given[0], list):
         return "data=(x, y)"
-    sets = [hasattr(one, "__getitem__") and hasattr(one, "__len__") for one in given[:2]]
+    sets = [hasattr(item, "__getitem__") and hasattr(item, "__len__") for item in given[:2]]
     return "data=(train_set, test_set)" if sets == [True, True] else "data=dataset"
 
 
@@ -311,7 +335,7 @@ def _key(key: str) -> str:
 def _value(value: Any) -> str:
     """Return a value as TOML writes it on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
     return tomli_w.dumps({"value": value}).removeprefix("value = ").rstrip("\n")

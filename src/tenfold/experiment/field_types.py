@@ -53,7 +53,8 @@ class Fields(TypedDict, total=False):
     accumulate: int
     activation_checkpointing: bool | Sequence[str]
     ema: float | None
-    precision: Literal["fp32", "tf32", "bf16", "fp16"]
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
+    compile: bool | Literal["auto"]
     loss: Any
     metrics: Any
     lower_is_better: bool | None
@@ -64,6 +65,10 @@ class Fields(TypedDict, total=False):
     log_every: int
     save_predictions: bool
     workers: int | Literal["auto"]
+    divide: Literal["data", "layers", "neurons"]
+    stages: int | Sequence[str] | None
+    micro_batches: int | None
+    pipeline_schedule: Literal["gpipe", "1f1b"]
     strategy: Any
     strategy_options: Table
     sync_every: int | Literal["epoch"] | None
@@ -141,7 +146,8 @@ class Grid(TypedDict, total=False):
     accumulate: OneOrSeveral[int]
     activation_checkpointing: OneOrSeveral[bool | Sequence[str]]
     ema: OneOrSeveral[float | None]
-    precision: OneOrSeveral[Literal["fp32", "tf32", "bf16", "fp16"]]
+    precision: OneOrSeveral[Literal["fp32", "tf32", "bf16", "fp16", "fp64"]]
+    compile: OneOrSeveral[bool | Literal["auto"]]
     loss: Any
     metrics: Any
     lower_is_better: OneOrSeveral[bool | None]
@@ -152,6 +158,10 @@ class Grid(TypedDict, total=False):
     log_every: OneOrSeveral[int]
     save_predictions: OneOrSeveral[bool]
     workers: OneOrSeveral[int | Literal["auto"]]
+    divide: OneOrSeveral[Literal["data", "layers", "neurons"]]
+    stages: OneOrSeveral[int | Sequence[str] | None]
+    micro_batches: OneOrSeveral[int | None]
+    pipeline_schedule: OneOrSeveral[Literal["gpipe", "1f1b"]]
     strategy: Any
     strategy_options: OneOrSeveral[Table]
     sync_every: OneOrSeveral[int | Literal["epoch"] | None]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tenfold.common.catalog import STRATEGIES, nearest
+from tenfold.catalog import STRATEGIES, nearest
 from tenfold.common.part_names import PARTS
 from tenfold.experiment.section_fields import USUAL_BATCH, Data, Machine, Model, Parallel, Section, Training
 from tenfold.experiment.values import member_of, plain
@@ -25,6 +25,8 @@ SECTIONS: dict[str, type[Section]] = {
 def _short(section: str, field: str) -> str:
     if field == "name":
         return section
+    if (section, field) == ("parallel", "schedule"):
+        return "pipeline_schedule"  # `schedule` is that of the learning rate
     return f"{section}_{field}" if field == "options" else field
 
 
@@ -61,6 +63,8 @@ FIELD_ALIASES = {
     "gradient_checkpointing": "activation_checkpointing",
     "early_stopping": "patience",
     "dataloader_workers": "loader_workers",
+    "num_microbatches": "micro_batches",
+    "pipeline_stages": "stages",
 }
 """What other libraries call fields, and the names that these have here."""
 
@@ -72,7 +76,7 @@ RENAMED = {"division": "[parallel]", "fused": "machine.stacking"}
 def suggest_field(name: str) -> str:
     """Return which field was probably meant by an unknown name, or where all are listed."""
     key = name.lower().replace("-", "_")
-    known = FIELD_ALIASES.get(key) or nearest(key, [*FIELDS, *SECTIONS])
+    near = FIELD_ALIASES.get(key) or nearest(key, [*FIELDS, *SECTIONS])
     if key == "shuffle":
         return "samples are shuffled in every epoch"
     if key in RENAMED:
@@ -81,9 +85,9 @@ def suggest_field(name: str) -> str:
         return "it was removed: rounds that overlap with steps gained 2% of the speed without rounds"
     if key == "num_workers":
         return "did you mean parallel.workers (replicas) or data.loader_workers (of a DataLoader)?"
-    if known in FIELDS:
-        return f"did you mean {'.'.join(FIELDS[known])}?"
-    return f"did you mean [{known}]?" if known else "`tenfold schema` lists the fields"
+    if near in FIELDS:
+        return f"did you mean {'.'.join(FIELDS[near])}?"
+    return f"did you mean [{near}]?" if near else "`tenfold schema` lists the fields"
 
 
 def nested(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,8 +107,8 @@ def nested(*layers: Mapping[str, Any]) -> dict[str, Any]:
                 put(key, value)
             elif field and section in SECTIONS:
                 field, _, option = field.partition(".")
-                known = merged.get(section, {}).get(field, {}) if isinstance(merged.get(section), dict) else {}
-                put(section, {field: {**known, option: value} if option and isinstance(known, dict) else value})
+                before = merged.get(section, {}).get(field, {}) if isinstance(merged.get(section), dict) else {}
+                put(section, {field: {**before, option: value} if option and isinstance(before, dict) else value})
             elif key in FIELDS:
                 section, field = FIELDS[key]
                 put(section, {field: value})
@@ -128,16 +132,16 @@ def with_defaults(experiment: "Experiment") -> "Experiment":
     """
     training, parallel = experiment.training, experiment.parallel
     changes: dict[str, Any] = {}
-    if training.batch_size is None:
-        changes["batch_size"] = usual_batch_size(parallel.workers)
+    if training.batch_size is None and not training.optimizer_traits.steps_with_all_workers:
+        changes["batch_size"] = usual_batch_size(parallel.replicas)
     if training.schedule is None:
         changes["schedule"] = training.lr_schedule_name
     if parallel.average == "auto":
         changes["average"] = "gradients" if _averages_gradients(experiment) else "weights"
     if parallel.optimizer_state == "auto":
-        by_weights = changes.get("average", parallel.average) == "weights" and parallel.workers > 1
+        by_weights = changes.get("average", parallel.average) == "weights" and parallel.replicas > 1
         simple = training.optimizer_traits.averages_state and by_weights and parallel.outer == "none"
-        averages = simple and not member_of(STRATEGIES, parallel.strategy).asynchronous
+        averages = simple and not parallel.is_asynchronous
         changes["optimizer_state"] = "average" if averages else "local"
     return experiment.replace(**changes) if changes else experiment
 
@@ -153,4 +157,4 @@ def _averages_gradients(experiment: "Experiment") -> bool:
     silent = rounds_unset and parallel.optimizer_state == "auto"
     one_step = not training.needs_closure and not training.optimizer_traits.averages_weights
     simple = parallel.outer == "none" and parallel.compression == "none" and one_step
-    return parallel.workers > 1 and silent and simple and bool(member_of(STRATEGIES, parallel.strategy).always_exact)
+    return parallel.replicas > 1 and silent and simple and bool(member_of(STRATEGIES, parallel.strategy).always_exact)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from tenfold.common.catalog import (
+from tenfold.catalog import (
     COMPRESSIONS,
     ENGINES,
     FOLD_KINDS,
@@ -21,7 +21,7 @@ from tenfold.common.catalog import (
     STRATEGIES,
     nearest,
 )
-from tenfold.common.metric_table import METRICS, RANKING_METRIC, lower_is_better
+from tenfold.common.metric_traits import METRICS, RANKING_METRIC, lower_is_better
 from tenfold.common.optimizer_traits import OptimizerTraits, traits_of
 from tenfold.errors import ExperimentError
 from tenfold.experiment.values import (
@@ -45,10 +45,14 @@ from tenfold.experiment.values import (
     check_name,
     known_as,
     label_of,
+    member_of,
     named_or_imported,
 )
 
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
 USUAL_BATCH = 64
+MICRO_BATCHES_PER_STAGE = 4
+"""The usual number of micro-batches: the bubble of a pipeline is then at most a fifth of its time."""
 FOLD_FIELDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
 """The fields of `[parallel]` that describe a cross-validation."""
 
@@ -83,6 +87,11 @@ class Model(Section):
     """Whether to use batch normalization between layers. Default: false."""
     options: Options = {}
     """Further keyword arguments of your own callable."""
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether this is the name of a built-in model."""
+        return isinstance(self.name, str) and self.name in MODELS.built_in
 
 
 class Data(Section):
@@ -147,13 +156,15 @@ class Training(Section):
     epochs: Count = 3
     """Passes over the training part."""
     batch_size: Count | None = None
-    """Samples per step of one replica. Default: 64 for up to 8 workers, then fewer as workers grow, down to 16."""
+    """Samples per step of one replica. Default: 64 for up to 8 workers, then fewer as workers grow, down to 16; with
+    sandblaster-lbfgs, all of its samples."""
     optimizer: Annotated[NameOrObject, known_as("optimizer", OPTIMIZERS), named_or_imported(OPTIMIZERS)] = "muon"
-    """The optimizer: sgd, adam, adamw, rmsprop, adagrad, lbfgs, muon or ng-sgd (natural gradients of linear layers);
+    """The optimizer: sgd, adam, adamw, rmsprop, adagrad, lbfgs, muon, ng-sgd (natural gradients of linear layers) or
+    sandblaster-lbfgs (L-BFGS whose steps all workers take together);
     "package.module:Optimizer", a class such as torch.optim.NAdam, or a function of the parameters that returns one."""
     lr: Annotated[float, Field(gt=0)] | None = None
     """Learning rate. Default: sgd and ng-sgd 0.05, muon 0.015 sqrt(labels of a step / 64), adagrad 0.01, lbfgs 0.1,
-    others 0.001.
+    sandblaster-lbfgs 1, others 0.001.
 
     The labels of a step are batch_size, or where each position of a sample has a label, as in text, up to 64 times as
     many."""
@@ -170,7 +181,9 @@ class Training(Section):
     embeddings (adamw or partner), embedding_lr (default: lr / 2), partner (sgd or adamw, for what is neither a matrix
     nor an embedding), partner_lr (the same for any number of workers), and output (muon or partner: which of the two
     changes the last layer). For ng-sgd: rank (of the Fisher matrices' low-rank part, 40), alpha (how much they are
-    smoothed, 4), update_every (steps between their updates, 4) and history (samples, 2000)."""
+    smoothed, 4), update_every (steps between their updates, 4) and history (samples, 2000). For sandblaster-lbfgs:
+    history_size (pairs, 10), portions (of a batch), growth (of the samples that a step uses, theta of arXiv 1802.05374;
+    default: it uses its whole batch) and first_samples (512)."""
     schedule: Annotated[
         NameOrObject | None, known_as("schedule", SCHEDULES, None, ""), named_or_imported(SCHEDULES)
     ] = None
@@ -198,9 +211,12 @@ class Training(Section):
     """Evaluate and keep the exponential moving average of the weights, with this decay per step, such as 0.999.
 
     Default: the weights themselves."""
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    """Number format of forward and backward passes; the weights stay in fp32. tf32 and fp16 are for GPUs; with fp16 the
-    loss is scaled, and steps whose gradients overflow are skipped."""
+    precision: Precision = "fp32"
+    """Number format of forward and backward passes; the weights stay in fp32, or are in fp64 like all else. tf32 and
+    fp16 are for GPUs; with fp16 the loss is scaled, and steps whose gradients overflow are skipped."""
+    compile: bool | Literal["auto"] = False
+    """On a GPU, let torch.compile make the forward and backward passes of captured steps: true, or auto for runs that
+    are long enough to win back the 10 to 20 s that it takes. The fastest way of stepping that works is used."""
     loss: Annotated[NameOrObject | None, known_as("loss", LOSSES, None, "")] = None
     """cross-entropy, mse, l1, bce, network (the loss that the network computes itself), "package.module:callable", or
     f(outputs, targets).
@@ -275,8 +291,20 @@ class Parallel(Section):
     """How data are divided among replicas, and how these average; a round is one averaging, of gradients or weights."""
 
     workers: WorkerCount = 1
-    """Replicas that train in parallel, each on its own shard; "auto": one for each core that this process may use, and
-    one on a GPU or where a launcher starts the workers."""
+    """Replicas that train in parallel, each on its own shard (workers that share a replica where the model is divided);
+    "auto": one for each core that this process may use, and one on a GPU or where a launcher starts the workers."""
+    divide: Literal["data", "layers", "neurons"] = "data"
+    """What is divided among the workers. data: each has a whole replica. layers: each has some layers, a stage of a
+    pipeline. neurons: each has a share of the outputs of every linear layer and convolution."""
+    stages: Annotated[Count | tuple[Text, ...] | None, AsTuple] = None
+    """Stages of a pipeline, for divide = "layers": their number, balanced by measured cost; or a list of slices of an
+    nn.Sequential, ["0:4", "4:"], or of the modules that they begin with. With fewer stages than workers there are
+    several pipelines, which average as replicas do. Default: as many as workers."""
+    micro_batches: Count | None = None
+    """Pieces in which a batch goes through a pipeline. Default: 4 for each stage, at most one for each sample."""
+    schedule: Literal["gpipe", "1f1b"] = "1f1b"
+    """In which order a stage works on micro-batches: gpipe, all forward and then all backward; 1f1b, in turns, which
+    keeps fewer activations."""
     strategy: Annotated[NameOrObject, known_as("strategy", STRATEGIES), named_or_imported(STRATEGIES)] = "allreduce"
     """Who averages with whom in a round: a name, "package.module:Strategy", or a `tenfold.mixing.Strategy`."""
     strategy_options: Options = {}
@@ -328,6 +356,29 @@ class Parallel(Section):
     on one device."""
 
     @property
+    def group_size(self) -> int:
+        """How many workers hold a replica together: 1, unless the model is divided."""
+        if self.divide == "data" or self.workers == 1:
+            return 1
+        if self.divide == "neurons" or self.stages is None:
+            return self.workers
+        return self.stages if isinstance(self.stages, int) else len(self.stages)
+
+    @property
+    def divides_model(self) -> bool:
+        """Whether several workers hold a replica together."""
+        return self.group_size > 1
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas there are."""
+        return self.workers // self.group_size
+
+    def count_micro_batches(self, batch_size: int) -> int:
+        """Return in how many pieces a batch goes through a pipeline."""
+        return min(self.micro_batches or MICRO_BATCHES_PER_STAGE * self.group_size, batch_size)
+
+    @property
     def pace(self) -> int | Literal["epoch"]:
         """Steps between two rounds, or "epoch": `sync_every`, or its default."""
         return self.sync_every or (4 if self.outer == "none" else 16)
@@ -344,6 +395,11 @@ class Parallel(Section):
     def counted(self, steps_per_epoch: int) -> "Parallel":
         """Return the section with `sync_every` as a number of steps, given the steps of an epoch."""
         return self.model_copy(update={"sync_every": steps_per_epoch}) if self.pace == "epoch" else self
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the strategy has exchanges of two in place of rounds."""
+        return bool(member_of(STRATEGIES, self.strategy).asynchronous)
 
     @property
     def needs_gradient_buffer(self) -> bool:
@@ -402,6 +458,11 @@ class Machine(Section):
     """The links between the nodes of a virtual cluster: 1gbe, 10gbe, wifi, ..., or a table of latency and bandwidth.
 
     Default: 10gbe."""
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the times are predicted for a virtual cluster, not measured."""
+        return self.engine == "virtual"
 
 
 def _scorers(metric: object) -> list[str]:

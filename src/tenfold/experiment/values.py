@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
-from tenfold.common.catalog import Registry, suggest
+from tenfold.catalog import Registry, suggest
 from tenfold.common.files import names_data_file
 from tenfold.common.imports import resolve
 from tenfold.common.trust import RecordedPath
@@ -66,8 +66,8 @@ class OneOf:
         raise PydanticCustomError("unknown_name", "{hint}", {"hint": hint})
 
     def __get_pydantic_core_schema__(self, source: Any, _handler: Any) -> core_schema.CoreSchema:
-        known = core_schema.no_info_plain_validator_function(self._check)
-        return known if source is str else core_schema.nullable_schema(known)
+        checked = core_schema.no_info_plain_validator_function(self._check)
+        return checked if source is str else core_schema.nullable_schema(checked)
 
     def __get_pydantic_json_schema__(self, _schema: Any, _handler: Any) -> dict[str, Any]:
         return {"type": "string", "enum": self.names}
@@ -94,9 +94,9 @@ def _written(value: Any, depth: int = 0) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, list | tuple):
-        return [_written(one, depth + 1) for one in value]
+        return [_written(item, depth + 1) for item in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {_check_text(key): _written(one, depth + 1) for key, one in value.items()}
+        return {_check_text(key): _written(item, depth + 1) for key, item in value.items()}
     raise ValueError(
         f"{format_value(value)} cannot be written to a file; options hold text, numbers (finite, up to 64 bits), true "
         "or false, lists and tables; other objects go into a callable of your own, such as a functools.partial"
@@ -179,10 +179,10 @@ class PythonObject:
         module = getattr(self.value, "__module__", None)
         qualified = getattr(self.value, "__qualname__", None)
         if isinstance(module, str) and isinstance(qualified, str) and module not in ("__main__", "__mp_main__"):
-            found: Any = sys.modules.get(module)
+            member: Any = sys.modules.get(module)
             for attribute in qualified.split("."):
-                found = getattr(found, attribute, None)
-            same = found is self.value or (inspect.ismethod(self.value) and found == self.value)
+                member = getattr(member, attribute, None)
+            same = member is self.value or (inspect.ismethod(self.value) and member == self.value)
             if same and self.name == qualified.rpartition(".")[2]:
                 return f"{module}:{qualified}"
         return None
@@ -298,7 +298,7 @@ def _wrap(value: object) -> object:
 def _wrap_many(value: object) -> object:
     if isinstance(value, dict):
         return tuple(PythonObject(function, name) for name, function in value.items())
-    return tuple(_wrap(one) for one in (value if isinstance(value, list | tuple) else (value,)))
+    return tuple(_wrap(item) for item in (value if isinstance(value, list | tuple) else (value,)))
 
 
 def _name_of(value: object) -> object:
@@ -347,10 +347,10 @@ def explain(error: ValidationError, model: type[BaseModel], suggest_field: Sugge
 
     `suggest_field` returns what to say about an unknown field; by default the nearest fields of its table are listed.
     """
-    found = error.errors()
+    mistakes = error.errors()
     # A value that fits no member of a union fails for each; "is not an instance of" says nothing to a user.
-    shown = [one for one in found if one["type"] != "is_instance_of"] or found
-    return "\n".join(_sentence(one, model, suggest_field) for one in shown)
+    shown = [item for item in mistakes if item["type"] != "is_instance_of"] or mistakes
+    return "\n".join(_sentence(item, model, suggest_field) for item in shown)
 
 
 def _sentence(error: Any, model: type[BaseModel], suggest_field: Suggest | None) -> str:

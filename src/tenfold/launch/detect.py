@@ -30,9 +30,9 @@ class World:
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size or not 0 <= self.local_rank < self.local_size <= self.size:
             raise MachineError(
-                f"the environment of {self.launcher} says rank {self.rank} of {self.size}, on its host "
-                f"{self.local_rank} of {self.local_size}; these do not fit together: start the program again, or in an "
-                "environment without such variables"
+                f"inconsistent environment of {self.launcher}: rank {self.rank} of {self.size}, on its host "
+                f"{self.local_rank} of {self.local_size}; start the program again, or without the launcher's "
+                "variables, such as RANK and WORLD_SIZE"
             )
 
 

@@ -55,15 +55,15 @@ def parse_hosts(text: str, where: str = "hosts", slots: int = 1) -> tuple[Host, 
 
     A line is `name`, `name slots=4` (Open MPI) or `name:4` (MPICH); what follows # is a comment.
     """
-    found: Counter[str] = Counter()
+    ranks_by_host: Counter[str] = Counter()
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
         if words:
             name, count = _read_line(words, f"{where}, line {number}", slots)
-            found[name] += count
-    if not found:
+            ranks_by_host[name] += count
+    if not ranks_by_host:
         raise MachineError(f"{where} names no host; {FORMS}")
-    return tuple(Host(name, count) for name, count in found.items())
+    return tuple(Host(name, count) for name, count in ranks_by_host.items())
 
 
 def _read_line(words: list[str], where: str, slots: int) -> tuple[str, int]:
@@ -250,7 +250,7 @@ def slurm(
             raise MachineError(
                 f"{word!r} contains {unprintable[0]!r}, which cannot be written to a Slurm script; rename the file"
             )
-    asked = [
+    requested = [
         f"--job-name={shlex.quote(name)}",
         f"--nodes={nodes}",
         "--ntasks-per-node=1",
@@ -260,7 +260,7 @@ def slurm(
     ]
     lines = [
         "#!/bin/bash",
-        *(f"#SBATCH {option}" for option in asked),
+        *(f"#SBATCH {option}" for option in requested),
         "",
         "# One task per node: torchrun, which starts the node's processes itself.",
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',

@@ -1,4 +1,4 @@
-"""The model and the optimizer of a user's own training loop, as rounds use them."""
+"""`tenfold.average`: averaging for a training loop of your own."""
 
 import hashlib
 import warnings
@@ -11,29 +11,31 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tenfold.common.imports import warn_user
 from tenfold.engines.choose import validate_mixing
 from tenfold.errors import ExperimentError, ModelError, TrainingError
 from tenfold.experiment import Experiment, Parallel
 from tenfold.loop.sharding import describe_shards, here
-from tenfold.mixing.builders import make_strategy
+from tenfold.mixing.builders import Mixing
 from tenfold.training import FlatState, flat_size
-from tenfold.training.flat import exchange_size
+from tenfold.training.flat import exchange_size, flat_dtype
 from tenfold.transport.meeting import join
 from tenfold.workers.channels import Channels, single_worker_channels
 from tenfold.workers.rank_agreement import describe_software, describe_sources, describe_tensors, require_same
 from tenfold.workers.rounds import ReplicaRounds, average_tensors
+from tenfold.workers.task import Resolved, describe_line_searches
 
 
 class LoopReplica:
     """The model and the optimizer of a training loop as a replica for rounds; `vector` holds its state until released.
 
-    `rate` is the learning rate that all ranks use in a round, as their schedules may be at different steps.
+    `lr` is the learning rate that all ranks use in a round, as their schedules may be at different steps.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, vector: Tensor) -> None:
         self.flat = FlatState(model, vector)
         self.optimizer = optimizer
-        self.rate = self.optimizer_lr
+        self.lr = self.optimizer_lr
         optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         self.trainable_parameters: list[
             nn.Parameter
@@ -49,12 +51,12 @@ class LoopReplica:
     @property
     def skips(self) -> bool:
         """Return whether a GradScaler has found a gradient that is no number, and lets the optimizer skip this step."""
-        found = getattr(self.optimizer, "found_inf", None)
-        return isinstance(found, Tensor) and bool(found.any())
+        found_inf = getattr(self.optimizer, "found_inf", None)
+        return isinstance(found_inf, Tensor) and bool(found_inf.any())
 
     @torch.no_grad()
     def unscale(self) -> None:
-        """Do what a GradScaler has left to a stacked optimizer: divide the gradients by the scale, once."""
+        """Do what a GradScaler has left to a fused optimizer: divide the gradients by the scale, once."""
         scale = getattr(self.optimizer, "grad_scale", None)
         if isinstance(scale, Tensor):
             for parameter in self.trainable_parameters:
@@ -71,7 +73,7 @@ ReportError = Callable[[BaseException], None]
 
 @contextmanager
 def joined(
-    numel: int, device: torch.device, *, gradient_numel: int, describe: Callable[[], dict[str, str]]
+    numel: int, device: torch.device, dtype: torch.dtype, *, gradient_numel: int, describe: Callable[[], dict[str, str]]
 ) -> Iterator[tuple[Channels, ReportError]]:
     """Yield the channels of this process, for a state of `numel` numbers, and a function that reports an error here.
 
@@ -81,12 +83,12 @@ def joined(
     """
     world = here()
     if world.size == 1:
-        yield single_worker_channels(numel, device), lambda _: None
+        yield single_worker_channels(numel, device, dtype=dtype), lambda _: None
         return
     others = join(world)
     require_same(others.network, describe(), "give tenfold.average the same model and arguments on every rank")
-    transport = others.transport(numel, device=device)
-    gradient_transport = others.transport(max(1, gradient_numel), device=device)
+    transport = others.transport(numel, dtype, device)
+    gradient_transport = others.transport(max(1, gradient_numel), dtype, device)
 
     def report(error: BaseException) -> None:
         if not isinstance(error, TrainingError):  # such an error comes from another rank
@@ -125,7 +127,7 @@ class LoopWorker:
         counts = self._agree(parallel, samples)
         channels.transport.broadcast()
         replica.flat.batch_norm.update_reference_means()
-        self._rounds = ReplicaRounds(parallel, replica, channels, counts)
+        self._rounds = ReplicaRounds(Mixing.of(parallel), replica, channels, counts)
 
     @property
     def rounds(self) -> int:
@@ -135,7 +137,7 @@ class LoopWorker:
     @property
     def bytes_sent(self) -> int:
         """What this rank has sent in rounds, as a network would count it."""
-        return int(self._rounds.bytes_moved)
+        return int(self._rounds.bytes_moved[0])
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -194,7 +196,7 @@ class LoopWorker:
         The first rank that is not done sets the learning rate.
         """
         gathered = self._channels.transport.gather([number, self._replica.optimizer_lr])
-        self._replica.rate = next((rate for other, rate in gathered if other >= 0), self._replica.rate)
+        self._replica.lr = next((lr for other, lr in gathered if other >= 0), self._replica.lr)
         return [other for other, _ in gathered]
 
     @torch.no_grad()
@@ -305,6 +307,8 @@ def average(
         **names | {"optimizer_state": optimizer_state},
     )
     _check(experiment, model, optimizer)
+    if text := describe_line_searches(experiment):
+        warn_user(text)
     return AveragingBlock(model, optimizer, experiment.parallel, samples)
 
 
@@ -338,7 +342,10 @@ def _averaged(model: nn.Module, optimizer: Optimizer, parallel: Parallel, sample
     describe = partial(_describe, model, optimizer, parallel)
     gradient_numel = exchange_size(model) if parallel.needs_gradient_buffer else 0
     with (
-        joined(flat_size(model), device, gradient_numel=gradient_numel, describe=describe) as (channels, tell),
+        joined(flat_size(model), device, flat_dtype(model), gradient_numel=gradient_numel, describe=describe) as (
+            channels,
+            tell,
+        ),
         loop_worker(model, optimizer, parallel, channels, samples) as worker,
     ):
         try:
@@ -391,7 +398,7 @@ def _check_kinds(model: object, optimizer: object) -> None:
 
 
 def _check(experiment: Experiment, model: nn.Module, optimizer: Optimizer) -> None:
-    if make_strategy(experiment.parallel).asynchronous:
+    if experiment.parallel.is_asynchronous:
         raise ExperimentError(
             f'strategy = "{experiment.parallel.strategy}" has no rounds, and needs `tenfold train`; '
             f"take one with rounds, such as butterfly or allreduce"
@@ -400,7 +407,7 @@ def _check(experiment: Experiment, model: nn.Module, optimizer: Optimizer) -> No
         raise ExperimentError(
             'sync_every = "epoch": your own loop does not say where epochs end; give a number of steps'
         )
-    validate_mixing(experiment)
+    validate_mixing(Resolved.of(experiment))
     parameters = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in parameters for group in optimizer.param_groups for parameter in group["params"]):
         raise ModelError("the optimizer has none of the model's parameters; make it from model.parameters()")

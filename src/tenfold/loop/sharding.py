@@ -1,4 +1,4 @@
-"""This rank's share of a data set, as the DataLoader that a training loop already has."""
+"""`tenfold.shard`: this rank's share of a data set, as the DataLoader that a training loop already has."""
 
 from collections.abc import Iterator, Sized
 from contextlib import suppress
@@ -165,9 +165,9 @@ class Batches:
 
 def _epochs_of(*data: Any) -> Epochs:
     """Return the count that goes with the first of these that can be remembered: a list, for one, cannot."""
-    for one in data:
+    for item in data:
         with suppress(TypeError):
-            return _SEEN.setdefault(one, Epochs())
+            return _SEEN.setdefault(item, Epochs())
     return Epochs()
 
 

@@ -16,7 +16,7 @@ from time import sleep
 
 import psutil
 
-from tenfold.common.catalog import Registry
+from tenfold.catalog import Registry
 from tenfold.errors import MachineError
 from tenfold.machine import limits
 
@@ -136,6 +136,12 @@ def budget(root: Path = ROOT, allowed: Iterable[int] | None = None) -> int:
         cpus = min(cpus, _limits[-1])
     quota = limits.cpu_quota(root)
     return max(1, cpus if quota is None else min(cpus, math.floor(quota)))
+
+
+def are_shared(processes: int) -> bool:
+    """Return whether so many busy processes must share cores; those that are pinned to one each need not."""
+    pinned = len(usable_cpus()) == 1
+    return processes > (os.cpu_count() or 1 if pinned else budget())
 
 
 @contextmanager
@@ -267,9 +273,14 @@ def wait_policy_for_children() -> Iterator[None]:
 
 
 def set_wait_policy() -> None:
-    """Let waiting threads of this process sleep if the machine is busy now; it works until torch is imported."""
-    if WAIT_POLICY not in os.environ and load_is_high():
+    """Let waiting threads of this process sleep if the machine is busy now; once torch is imported, that is settled."""
+    if WAIT_POLICY not in os.environ and "torch" not in sys.modules and load_is_high():
         os.environ[WAIT_POLICY] = "PASSIVE"
+
+
+def waiting_threads_spin() -> bool:
+    """Return whether threads of this process, which has imported torch, take cores from others while they wait."""
+    return WAIT_POLICY not in os.environ and load_is_high()
 
 
 def use_threads_that_exist() -> bool:

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tenfold.common.catalog import suggest
+from tenfold.catalog import suggest
 from tenfold.errors import MachineError
 
 if TYPE_CHECKING:
@@ -24,12 +24,11 @@ _MOST_LAYERS = 32
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU that torch can use; `memory` in bytes, `capability` such as 9.0 (CUDA only)."""
+    """A GPU that torch can use; `memory` in bytes."""
 
     device: str
     name: str
     memory: int
-    capability: str = ""
 
 
 def resolve(device: str) -> "torch.device":
@@ -60,10 +59,7 @@ def gpus() -> list[Gpu]:
             if "forked" not in str(error):
                 raise
             return []  # a process that was forked from one that uses CUDA cannot use it
-        return [
-            Gpu(f"cuda:{index}", found.name, found.total_memory, f"{found.major}.{found.minor}")
-            for index, found in enumerate(properties)
-        ]
+        return [Gpu(f"cuda:{index}", gpu.name, gpu.total_memory) for index, gpu in enumerate(properties)]
     if torch.backends.mps.is_available():
         return [Gpu("mps", "Apple GPU", torch.mps.recommended_max_memory())]
     return []
@@ -72,6 +68,15 @@ def gpus() -> list[Gpu]:
 def supports_graphs(device: "torch.device") -> bool:
     """Return whether work on this device can be recorded into a graph (`training/stack.py`)."""
     return device.type == "cuda"
+
+
+def supports_bf16(device: "torch.device") -> bool:
+    """Return whether this is a GPU that multiplies bfloat16 in hardware."""
+    if device.type != "cuda":
+        return False
+    import torch
+
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def synchronize(device: "torch.device") -> None:
@@ -129,14 +134,14 @@ def _require_cuda(device: str, index: int) -> None:
             f"device '{device}' needs a torch that was built with CUDA, but torch {torch.__version__} was not; "
             f"install a CUDA build of torch, or use {_alternative()}"
         )
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not found:
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not num_gpus:
         raise MachineError(
             f"device '{device}' was asked for, but torch {torch.__version__} finds no GPU it can use; "
             f"check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or use {_alternative()}"
         )
-    if index >= found:
-        names = ", ".join(f"'cuda:{number}'" for number in range(found))
+    if index >= num_gpus:
+        names = ", ".join(f"'cuda:{number}'" for number in range(num_gpus))
         raise MachineError(f"device '{device}' does not exist; torch finds {names}")
     if not gpus():
         raise MachineError(

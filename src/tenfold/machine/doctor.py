@@ -18,13 +18,17 @@ from tenfold.common.files import nearest_folder
 from tenfold.launch.start import find_mpirun
 from tenfold.machine import devices, limits
 from tenfold.machine.cores import ROOT, Topology, budget, load_is_high
-from tenfold.machine.facts import has_bf16, instruction_sets, torch_build
+from tenfold.machine.metadata import has_bf16, instruction_sets, torch_build
 from tenfold.runs.storage.connecting import describe_no_locks, find_abilities
 
 Status = Literal["ok", "note", "problem"]
 
 _GB = 10**9
 _LOW_MEMORY = 2 * _GB
+_PROCESS_BYTES = 250 * 2**20
+"""What a worker has in use besides its model."""
+_BYTES_PER_PARAMETER = 16
+"""Weight, gradient and the two moments of Adam, in float32."""
 _LOW_DISK = 5 * _GB
 _DOCKER_SHARED_MEMORY = 64 * 2**20
 _LOW_SHARED_MEMORY = _GB
@@ -51,7 +55,7 @@ def examine(folder: Path | None = None, root: Path = ROOT) -> list[Finding]:
         _cores(root),
         _load(budget(root)),
         _threads(budget(root)),
-        _memory(root),
+        _memory(root, budget(root)),
         *_shared_memory(root),
         _open_files(),
         _disk(folder or Path.cwd()),
@@ -70,14 +74,14 @@ def _cores(root: Path) -> Finding:
     parts = [f"{usable} of {machine} logical cpus usable", f"{topology.physical} physical"]
     parts += [f"NUMA nodes: {topology.nodes}", f"packages: {topology.packages}"]
     parts += [f"cgroup quota: {quota:g}"] if quota is not None else []
-    found = f"{', '.join(parts)}; budget: {ours}"
+    shown = f"{', '.join(parts)}; budget: {ours}"
     if ours < usable:
-        return Finding("cores", found, "note", "the cgroup's quota limits this process; raise it (docker: --cpus)")
+        return Finding("cores", shown, "note", "the cgroup's quota limits this process; raise it (docker: --cpus)")
     if usable < machine:
-        return Finding("cores", found, "note", "an affinity mask hides cpus; lift it (taskset, cpuset) to use them all")
+        return Finding("cores", shown, "note", "an affinity mask hides cpus; lift it (taskset, cpuset) to use them all")
     if ours == 1:
-        return Finding("cores", found, "note", "workers will take turns on one core: more of them will not be faster")
-    return Finding("cores", found)
+        return Finding("cores", shown, "note", "workers will take turns on one core: more of them will not be faster")
+    return Finding("cores", shown)
 
 
 def _load(ours: int) -> Finding:
@@ -86,13 +90,13 @@ def _load(ours: int) -> Finding:
         load = os.getloadavg()[0]
     except (OSError, AttributeError):
         return Finding("load", "not known on this system")
-    found = f"{load:.1f} runnable processes on {psutil.cpu_count() or 1} cpus (mean of the last minute)"
+    shown = f"{load:.1f} runnable processes on {psutil.cpu_count() or 1} cpus (mean of the last minute)"
     if not load_is_high():
-        return Finding("load", found)
+        return Finding("load", shown)
     advice = "other programs use the cores: times and speedups measured now are wrong; wait, or end them"
     if ours > 1 and os.environ.get("OMP_WAIT_POLICY", "").upper() != "PASSIVE":
         advice += ". Threads that wait take cores from others: set OMP_WAIT_POLICY=PASSIVE before Python starts"
-    return Finding("load", found, "problem" if load > _VERY_BUSY * (psutil.cpu_count() or 1) else "note", advice)
+    return Finding("load", shown, "problem" if load > _VERY_BUSY * (psutil.cpu_count() or 1) else "note", advice)
 
 
 def _open_files() -> Finding:
@@ -109,28 +113,35 @@ def _threads(ours: int) -> Finding:
 
     count = torch.get_num_threads()
     given = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if os.environ.get(name)}
-    found = ", ".join([f"torch uses {count}", *(f"{name}={value}" for name, value in given.items())])
+    shown = ", ".join([f"torch uses {count}", *(f"{name}={value}" for name, value in given.items())])
     if any(value.isdecimal() and int(value) > ours for value in given.values()):
         advice = f"threads beyond the budget of {ours} cores slow each other down; set {' and '.join(given)} to {ours}"
-        return Finding("threads", found, "problem", advice)
+        return Finding("threads", shown, "problem", advice)
     if given:
         advice = f"tenfold sets the threads of its workers itself; {' and '.join(given)} can be unset"
-        return Finding("threads", found, "note", advice)
+        return Finding("threads", shown, "note", advice)
     if count > ours:
         advice = f"torch does not see the budget of {ours} cores; tenfold's workers do, for other programs set threads"
-        return Finding("threads", found, "note", advice)
-    return Finding("threads", found)
+        return Finding("threads", shown, "note", advice)
+    return Finding("threads", shown)
 
 
-def _memory(root: Path) -> Finding:
+def _memory(root: Path, ours: int) -> Finding:
     memory, limit = psutil.virtual_memory(), limits.memory_limit(root)
     limited = limit is not None and limit < memory.total
-    found = f"{_size(memory.available)} of {_size(memory.total)} available"
-    found += f", cgroup limit {_size(limit)}" if limit is not None and limited else ""
-    if min(memory.available, limit or memory.total) < _LOW_MEMORY:
+    shown = f"{_size(memory.available)} of {_size(memory.total)} available"
+    shown += f", cgroup limit {_size(limit)}" if limit is not None and limited else ""
+    free = min(memory.available, limit or memory.total)
+    if free < _LOW_MEMORY:
         advice = "each worker holds a copy of model and optimizer; use few workers"
-        return Finding("memory", found, "problem", advice + (" or raise the container's limit" if limited else ""))
-    return Finding("memory", found)
+        return Finding("memory", shown, "problem", advice + (" or raise the container's limit" if limited else ""))
+    largest = (free // ours - _PROCESS_BYTES) // _BYTES_PER_PARAMETER
+    if largest > 0:
+        shown += (
+            f"; each of {ours} workers can train {largest / 1e6:,.0f} million parameters with adam: divide a larger "
+            "model (parallel.divide); for a smaller one dividing the data is faster"
+        )
+    return Finding("memory", shown)
 
 
 def _shared_memory(root: Path) -> Iterator[Finding]:
@@ -153,26 +164,26 @@ def _shared_memory(root: Path) -> Iterator[Finding]:
 
 def _disk(folder: Path) -> Finding:
     free, system = shutil.disk_usage(nearest_folder(folder)).free, find_abilities(folder)
-    found = f"{_size(free)} free in {folder}" + (f", file system {system.name}" if system.name else "")
+    shown = f"{_size(free)} free in {folder}" + (f", file system {system.name}" if system.name else "")
     if not system.locks:
-        return Finding("disk", found, "problem", f"runs cannot be recorded there: {describe_no_locks(system.name)}")
+        return Finding("disk", shown, "problem", f"runs cannot be recorded there: {describe_no_locks(system.name)}")
     if free < _LOW_DISK:
         advice = "checkpoints and events of runs may fill it; make room or choose another folder"
-        return Finding("disk", found, "note" if free > _LOW_DISK // 10 else "problem", advice)
+        return Finding("disk", shown, "note" if free > _LOW_DISK // 10 else "problem", advice)
     if not system.write_ahead:
         advice = "recording is slower there, and waits for commands that read; a disk of this machine is better"
-        return Finding("disk", found, "note", advice)
-    return Finding("disk", found)
+        return Finding("disk", shown, "note", advice)
+    return Finding("disk", shown)
 
 
 def _torch() -> Finding:
     build = torch_build()
     names = {"cuda": f"CUDA {build['cuda']}", "hip": f"ROCm {build['hip']}", "mkldnn": "oneDNN", "openmp": "OpenMP"}
-    found = f"{build['version']} with {', '.join(name for key, name in names.items() if build[key]) or 'no extras'}"
+    shown = f"{build['version']} with {', '.join(name for key, name in names.items() if build[key]) or 'no extras'}"
     if build["mkldnn"] and build["openmp"]:
-        return Finding("torch", found)
+        return Finding("torch", shown)
     advice = "the CPU trains slowly without oneDNN and OpenMP; install an official build of torch"
-    return Finding("torch", found, "note", advice)
+    return Finding("torch", shown, "note", advice)
 
 
 def _bf16(root: Path) -> Finding:
@@ -185,9 +196,9 @@ def _bf16(root: Path) -> Finding:
 
 
 def _gpus(root: Path) -> Finding:
-    found = devices.gpus()
-    if found:
-        return Finding("gpus", ", ".join(f"{gpu.device}: {gpu.name}, {_size(gpu.memory)}" for gpu in found))
+    gpus = devices.gpus()
+    if gpus:
+        return Finding("gpus", ", ".join(f"{gpu.device}: {gpu.name}, {_size(gpu.memory)}" for gpu in gpus))
     if not (devices.has_nvidia_card(root) or shutil.which("nvidia-smi")):
         return Finding("gpus", "none")
     if not devices.built_for_gpus():

@@ -1,4 +1,4 @@
-"""The memory that this process uses and keeps, and whether other processes of this machine are running."""
+"""Signs of life: the progress that workers publish, and whether processes of this machine are running."""
 
 import ctypes
 import math
@@ -33,12 +33,12 @@ def peak_memory() -> int:
 
 def memory_use(device: "torch.device") -> dict[str, float]:
     """Return bytes by the metric's name: the memory of this process, and the most that was allocated on its GPU."""
-    found = {"memory": float(psutil.Process().memory_info().rss)}
+    use = {"memory": float(psutil.Process().memory_info().rss)}
     if device.type == "cuda":
         import torch
 
-        found["gpu_memory"] = float(torch.cuda.max_memory_allocated(device))
-    return found
+        use["gpu_memory"] = float(torch.cuda.max_memory_allocated(device))
+    return use
 
 
 def keep_freed_memory() -> None:
@@ -112,6 +112,8 @@ def _glibc() -> ctypes.CDLL | None:
 # lock for minutes, and nothing is wrong with the process that makes it. Workers publish their progress in shared
 # memory. Worker processes, the processes of folds, and ranks are all watched by `LifeWatch`.
 
+STOPPED_SECONDS = 4.0
+"""How long a worker or a rank may be stopped by a signal until it is lost."""
 LOOK_SECONDS = 0.5
 """Seconds between two looks at the processes that are watched."""
 GAP_SECONDS = 2.0

@@ -27,10 +27,16 @@ import psutil
 
 from tenfold.errors import WorkerLost
 from tenfold.launch.detect import World
-from tenfold.machine.liveness import FIELDS, LOOK_SECONDS, LifeWatch, WorkerProgress, describe_stall, is_stopped
+from tenfold.machine.liveness import (
+    FIELDS,
+    LOOK_SECONDS,
+    STOPPED_SECONDS,
+    LifeWatch,
+    WorkerProgress,
+    describe_stall,
+    is_stopped,
+)
 
-STOPPED_SECONDS = 5.0
-"""Seconds that a rank may be stopped before the ranks have met."""
 KILL_SECONDS = 5.0
 """Seconds that the ranks have, once they have met, to name one that is stopped or stalled; then its guard kills it."""
 REPORT_SECONDS = 30.0
@@ -133,9 +139,9 @@ def current_guard() -> RankGuard | None:
 
 def addresses_of_host() -> tuple[str, ...]:
     """Return the addresses of this host by which others may reach it."""
-    known = [address for every in psutil.net_if_addrs().values() for address in every]
-    found = [address.address for address in known if address.family == socket.AF_INET]
-    return tuple(address for address in found if not address.startswith("127."))
+    interfaces = [address for every in psutil.net_if_addrs().values() for address in every]
+    addresses = [address.address for address in interfaces if address.family == socket.AF_INET]
+    return tuple(address for address in addresses if not address.startswith("127."))
 
 
 def describe_stop(rank: int, pid: int) -> str:

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from tenfold.common import catalog
-from tenfold.common.catalog import Registry
+from tenfold import catalog
+from tenfold.catalog import Registry
 from tenfold.mixing.collectives import COLLECTIVES
 from tenfold.mixing.round import Round, group_round, is_round_due
 from tenfold.mixing.strategies import AsynchronousStrategy, Strategy

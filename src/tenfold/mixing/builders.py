@@ -3,13 +3,14 @@
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tenfold.common import catalog
-from tenfold.common.catalog import COMPRESSIONS, OUTER, STRATEGIES, Registry
+from tenfold import catalog
+from tenfold.catalog import COMPRESSIONS, OUTER, STRATEGIES, Registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment, Parallel
-from tenfold.experiment.values import label_of, member_of
+from tenfold.experiment.values import member_of
 from tenfold.mixing.compression import Compressor
 from tenfold.mixing.outer import OuterOptimizer
 from tenfold.mixing.strategies import Strategy
@@ -17,12 +18,7 @@ from tenfold.mixing.strategies import Strategy
 
 def make_strategy(parallel: Parallel) -> Strategy:
     """Return the strategy with its options."""
-    member, options = member_of(STRATEGIES, parallel.strategy), parallel.strategy_options
-    if isinstance(member, Strategy):
-        if options:
-            raise ExperimentError(f"parallel.strategy_options: {label_of(parallel.strategy)} has its options already")
-        return member
-    return _member("strategy", member, Strategy, options)  # type: ignore[no-any-return]
+    return _member("strategy", member_of(STRATEGIES, parallel.strategy), Strategy, parallel.strategy_options)  # type: ignore[no-any-return]
 
 
 def make_outer(parallel: Parallel) -> OuterOptimizer:
@@ -38,18 +34,44 @@ def make_compressor(parallel: Parallel, size: int, rows: tuple[int, ...] = ()) -
     return compressor
 
 
+@dataclass(frozen=True)
+class Mixing:
+    """The [parallel] section of an experiment, with its strategy and its outer optimizer made: once for a run."""
+
+    parallel: Parallel
+    strategy: Strategy
+    outer: OuterOptimizer
+
+    @classmethod
+    def of(cls, parallel: Parallel) -> "Mixing":
+        """Make what the section describes; raise ExperimentError for options that do not exist."""
+        return cls(parallel, make_strategy(parallel), make_outer(parallel))
+
+    def counted(self, steps_per_epoch: int) -> "Mixing":
+        """Return the same with `sync_every` as a number of steps."""
+        return replace(self, parallel=self.parallel.counted(steps_per_epoch))
+
+    def make_compressor(self, size: int, rows: tuple[int, ...] = ()) -> Compressor:
+        """Return one sender's compressor for vectors of this size, made up of rows of these lengths."""
+        return make_compressor(self.parallel, size, rows)
+
+
 def _member(kind: str, member: Any, base: type[Any], options: dict[str, Any], *args: Any) -> Any:
     """Return a member of a family with its options; raise ExperimentError for options that it does not have."""
+    if isinstance(member, base) and not args:
+        if options:
+            raise ExperimentError(f"parallel.{kind}_options: {type(member).__name__} has its options already")
+        return member
     if not (isinstance(member, type) and issubclass(member, base)):
         raise ExperimentError(
             f"parallel.{kind} should be a subclass of {base.__module__}.{base.__name__}, not {member!r}"
         )
-    known = [name for name in inspect.signature(member).parameters if name != "size"]
-    unknown = [name for name in options if name not in known]
+    accepted = [name for name in inspect.signature(member).parameters if name != "size"]
+    unknown = [name for name in options if name not in accepted]
     if unknown:
         raise ExperimentError(
             f"parallel.{kind}_options has no '{unknown[0]}'; "
-            f"the options of {getattr(member, 'name', member.__name__)} are: {', '.join(known) or 'none'}"
+            f"the options of {getattr(member, 'name', member.__name__)} are: {', '.join(accepted) or 'none'}"
         )
     try:
         return member(*args, **options)
@@ -92,25 +114,29 @@ def scale_sqrt(n: int) -> float:
 LR_SCALINGS: Registry[Callable[[int], float]] = catalog.LR_SCALINGS
 
 
-def lr_scale(experiment: Experiment) -> float:
+def lr_scale(experiment: Experiment, strategy: Strategy) -> float:
     """Return the factor of the learning rate that compensates for the fewer steps of each worker.
 
-    It is 1 for replicas that have no rounds, which are not averaged, and with an outer optimizer, whose momentum
-    compensates for it. "auto" is sqrt(n) for Muon, for which that was found to work up to 64 replicas.
+    It is 1 for replicas that have no rounds, which are not averaged, for an optimizer whose step all workers take
+    together, and with an outer optimizer, whose momentum compensates for it. "auto" is sqrt(n) for Muon, for which that
+    was found to work up to 64 replicas.
     """
     parallel = experiment.parallel
-    strategy, n = make_strategy(parallel), parallel.workers
+    n = parallel.replicas
     rounds = (strategy.round(r, n) for r in range(strategy.period(n) or 1))
-    averaged = any(not one.is_idle for one in rounds) and parallel.outer == "none"
-    by_sqrt = parallel.lr_scaling == "auto" and experiment.training.optimizer_traits.lr_grows_with_workers
+    traits = experiment.training.optimizer_traits
+    averaged = (
+        any(not item.is_idle for item in rounds) and parallel.outer == "none" and not traits.steps_with_all_workers
+    )
+    by_sqrt = parallel.lr_scaling == "auto" and traits.lr_grows_with_workers
     return LR_SCALINGS["sqrt" if by_sqrt else parallel.lr_scaling](n) if averaged else 1.0
 
 
-def warmup_epochs(experiment: Experiment) -> float:
+def warmup_epochs(experiment: Experiment, lr_scale: float) -> float:
     """Return the epochs of warm-up: as set, otherwise a part of the run if the learning rate is scaled up."""
     training = experiment.training
     if training.warmup is not None:
         return training.warmup
-    if lr_scale(experiment) == 1:
+    if lr_scale == 1:
         return 0.0
     return training.epochs / 20 if experiment.parallel.average == "gradients" else min(1.0, training.epochs / 5)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.common.catalog import Registry
+from tenfold.catalog import Registry
 from tenfold.errors import ExperimentError
 
 Group = tuple[int, ...]
@@ -165,6 +165,40 @@ COLLECTIVES: Registry[Collective] = Registry(
         "server": Server(),
     },
 )
+
+
+def operation_waves(name: str, members: Integers, nbytes: int, root: int = 0) -> Waves:
+    """Return what an operation of torch.distributed sends between the members of a group.
+
+    `nbytes` are those of the tensors that it fills, on the member where they are most; `root` is the place of the
+    member that sends or receives for all. An all-reduce is a ring (two members swap), broadcast and reduce are binomial
+    trees, all-gather and reduce-scatter the halves of a ring; the others go straight from member to member.
+    """
+    count, group = len(members), members[None]
+    following, others = np.roll(group, -1, axis=1), np.delete(members, root)[None]
+    center = np.full(others.shape, members[root])
+    if count == 1:
+        return ()
+    match name:
+        case "all_reduce":
+            return swap(group, nbytes) if count == 2 else _ring(group, nbytes)
+        case "broadcast" | "reduce":
+            waves = _tree(np.roll(group, -root, axis=1), nbytes)
+            return waves[len(waves) // 2 :] if name == "broadcast" else waves[: len(waves) // 2]
+        case "reduce_scatter":
+            return _ring(group, nbytes * count)[:1]
+        case "all_gather":
+            return (_whole(group, following, nbytes // count)._replace(times=count - 1),)
+        case "gather":
+            return (_whole(others, center, nbytes // count),)
+        case "scatter":
+            return (_whole(center, others, nbytes),)
+        case "all_to_all":
+            src, dst = np.nonzero(~np.eye(count, dtype=bool))
+            return (_whole(members[src][None], members[dst][None], nbytes // count),)
+        case "barrier":  # by dissemination: after each phase a member has heard of twice as many
+            return tuple(_whole(group, np.roll(group, -(1 << k), axis=1), 0) for k in range((count - 1).bit_length()))
+    raise ExperimentError(f"nothing is known of what '{name}' sends")
 
 
 def _split(nbytes: int, parts: int) -> Integers:

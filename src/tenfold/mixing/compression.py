@@ -36,7 +36,8 @@ class Packed:
 
 @dataclass
 class Compressor(ABC):
-    """Packs flat float32 vectors of one size. Each sender has its own; any of that size and options can decode."""
+    """Packs flat vectors of one size, of float32 or float64. Each sender has its own; any of that size and options can
+    decode."""
 
     name: ClassVar[str]
     error_feedback: ClassVar[bool] = True
@@ -51,12 +52,14 @@ class Compressor(ABC):
 
     def encode(self, u: Tensor) -> Packed:
         """Pack `u`, which is not changed, and keep what is lost in `error`."""
-        if u.shape != (self.size,) or u.dtype != torch.float32:
-            raise ValueError(f"{self.name} got {u.dtype} of shape {tuple(u.shape)}; it packs float32 of ({self.size},)")
+        if u.shape != (self.size,) or u.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"{self.name} got {u.dtype} of shape {tuple(u.shape)}; it packs float32 or float64 of ({self.size},)"
+            )
         if not self.error_feedback:
-            return self._pack(u)
+            return self.pack(u)
         meant = u.clone() if self.error is None else u + self.error
-        packed = self._pack(meant)
+        packed = self.pack(meant)
         self.error = meant.sub_(self.decode(packed, torch.empty_like(meant)))
         return packed
 
@@ -65,7 +68,8 @@ class Compressor(ABC):
         """Unpack into `out` and return it; depends on nothing but `packed`."""
 
     @abstractmethod
-    def _pack(self, u: Tensor) -> Packed: ...
+    def pack(self, u: Tensor) -> Packed:
+        """Pack `u`, which is not changed."""
 
 
 def in_blocks(u: Tensor, block: int) -> Tensor:
@@ -75,7 +79,7 @@ def in_blocks(u: Tensor, block: int) -> Tensor:
 
 @dataclass
 class NoCompression(Compressor):
-    """Sends float32 as it is."""
+    """Sends numbers as they are."""
 
     name: ClassVar[str] = "none"
     error_feedback: ClassVar[bool] = False
@@ -84,7 +88,8 @@ class NoCompression(Compressor):
         """Copy the numbers."""
         return out.copy_(packed.tensors[0])
 
-    def _pack(self, u: Tensor) -> Packed:
+    def pack(self, u: Tensor) -> Packed:
+        """Copy the numbers."""
         return Packed((u.clone(),))
 
 
@@ -96,10 +101,11 @@ class BF16(Compressor):
     error_feedback: ClassVar[bool] = False
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
-        """Convert back to float32."""
+        """Convert back."""
         return out.copy_(packed.tensors[0])
 
-    def _pack(self, u: Tensor) -> Packed:
+    def pack(self, u: Tensor) -> Packed:
+        """Round the numbers."""
         return Packed((u.to(torch.bfloat16),))
 
 
@@ -122,10 +128,11 @@ class Int8(Compressor):
         """Rebuild each block from its integers and its scale."""
         steps, scales = packed.tensors
         # The scale comes last so that the largest number of a block, 127 / 127 of the scale, is rebuilt exactly.
-        rebuilt = in_blocks(steps, self.block).float().div_(STEPS).mul_(scales[:, None])
+        rebuilt = in_blocks(steps, self.block).to(scales.dtype).div_(STEPS).mul_(scales[:, None])
         return out.copy_(rebuilt.view(-1)[: self.size])
 
-    def _pack(self, u: Tensor) -> Packed:
+    def pack(self, u: Tensor) -> Packed:
+        """Round each block to integers of its scale."""
         blocks = in_blocks(u, self.block)
         scales = torch.linalg.vector_norm(blocks, ord=float("inf"), dim=1)
         divisor = scales.masked_fill(scales == 0, 1)[:, None]
@@ -161,7 +168,8 @@ class TopK(Compressor):
         places, values = packed.tensors
         return out.zero_().index_copy_(0, places.long(), values)
 
-    def _pack(self, u: Tensor) -> Packed:
+    def pack(self, u: Tensor) -> Packed:
+        """Select the largest numbers."""
         places = torch.topk(u.abs(), self.k, sorted=False).indices.sort().values
         return Packed((places.to(torch.int32), u[places]))
 
@@ -193,13 +201,14 @@ class OneBit(Compressor):
         bits = octets[:, None].bitwise_right_shift(_places(octets)).bitwise_and_(1).view(-1)[: self.size]
         return out.copy_(means.view(-1)[2 * self._columns(out) + 1 - bits])
 
-    def _pack(self, u: Tensor) -> Packed:
+    def pack(self, u: Tensor) -> Packed:
+        """Take the signs, and the means of the columns."""
         """Take the means in float64, which holds the sum of a column of equal numbers exactly."""
         positive = u >= 0
         places = 2 * self._columns(u) + ~positive
         count = 2 * len(self._lengths)
         total = torch.zeros(count, dtype=torch.float64, device=u.device).index_add_(0, places, u.double())
-        means = (total / torch.bincount(places, minlength=count).clamp_min(1)).float().view(-1, 2)
+        means = (total / torch.bincount(places, minlength=count).clamp_min(1)).to(u.dtype).view(-1, 2)
         bits = in_blocks(positive.to(torch.uint8), BYTE)
         return Packed((bits.bitwise_left_shift(_places(bits)).sum(dim=1, dtype=torch.uint8), means))
 

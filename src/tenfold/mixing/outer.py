@@ -1,4 +1,4 @@
-"""The interface of outer optimizers: from the mean of the replicas they compute where all continue."""
+"""Outer optimizers: where all replicas continue from, given their mean."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

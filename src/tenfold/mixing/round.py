@@ -1,4 +1,4 @@
-"""An exchange: what one worker of an asynchronous strategy sends and receives, and with whom."""
+"""`Round`: who averages with whom, as a value; and `Exchange`, its counterpart without rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Round:
 
     sources: tuple[tuple[int, ...], ...]
     collective: Collective = ring
-    """How groups of more than two take their mean over links; it changes the price, never the result."""
+    """How groups of more than two take their mean over links; it changes the cost, never the result."""
 
     def __post_init__(self) -> None:
         ranks = range(self.n)

@@ -1,4 +1,4 @@
-"""What every strategy states: who averages with whom in round r among n replicas."""
+"""The strategies: for each, who averages with whom in round r among n replicas."""
 
 import random
 from abc import ABC, abstractmethod
@@ -50,12 +50,17 @@ class Strategy(ABC):
 class AsynchronousStrategy(Strategy):
     """Workers exchange at their own pace and never wait for a round: all rounds but the last are idle.
 
-    `exchange` says when a worker exchanges and with whom; the virtual clock prices that. `apply` does the arithmetic.
+    `exchange` says when a worker exchanges and with whom; the virtual clock costs that. `apply` does the arithmetic.
     """
 
     asynchronous: ClassVar[bool] = True
     sends_gradients: ClassVar[bool] = False
     """Workers send the gradients that they have summed up since the last time, not their weights."""
+
+    @property
+    def center_parts(self) -> int:
+        """How many servers hold the center, an equal part each; workers exchange with one after another."""
+        return 1
 
     @abstractmethod
     def exchange(self, rank: int, step: int, n: int, /) -> Exchange | None:
@@ -187,8 +192,8 @@ class HoppingRing(Strategy):
     """How the hop grows from round to round: "doubling" (1, 2, 4, ...) or "linear" (1, 2, 3, ...)."""
 
     def __post_init__(self) -> None:
-        known = ("doubling", "linear")
-        require(self.hops in known, f"hopping-ring: hops is '{self.hops}'; it must be 'doubling' or 'linear'")
+        orders = ("doubling", "linear")
+        require(self.hops in orders, f"hopping-ring: hops is '{self.hops}'; it must be 'doubling' or 'linear'")
 
     def hop(self, r: int, n: int, /) -> int:
         """Return how far everyone reaches back in round `r`."""
@@ -230,8 +235,8 @@ class Gossip(Strategy):
     def round(self, r: int, n: int, /) -> Round:
         """Return this round's pairs; a replica without a partner rests."""
         sources: list[tuple[int, ...]] = [(rank,) for rank in range(n)]
-        for one, other in np.sort(self.matching(r, n)).tolist():
-            sources[one] = sources[other] = (one, other)
+        for item, other in np.sort(self.matching(r, n)).tolist():
+            sources[item] = sources[other] = (item, other)
         return Round(tuple(sources))
 
     def period(self, n: int, /) -> int | None:
@@ -335,10 +340,19 @@ class Downpour(AsynchronousStrategy):
     gamma: float = 0.01
     """The server's learning rate."""
 
+    servers: int = 1
+    """Servers that hold an equal share of the weights each."""
+
     def __post_init__(self) -> None:
         require(self.n_push >= 1, f"downpour: n_push is {self.n_push}; it must be at least 1")
         require(self.n_fetch >= 1, f"downpour: n_fetch is {self.n_fetch}; it must be at least 1")
         require(self.gamma > 0, f"downpour: gamma is {self.gamma}; it must be more than 0")
+        require(self.servers >= 1, f"downpour: servers is {self.servers}; it must be at least 1")
+
+    @property
+    def center_parts(self) -> int:
+        """Return the number of servers."""
+        return self.servers
 
     def exchange(self, _rank: int, step: int, _n: int, /) -> Exchange | None:
         """Push every n_push steps and fetch every n_fetch, both from and to the server."""
@@ -419,13 +433,13 @@ ROUNDS = 32
 """How many rounds are compared; the patterns of all strategies repeat within these, or never."""
 
 
-def exchange_pattern(strategy: Strategy, workers: int, *, priced: bool = False) -> Any:
+def exchange_pattern(strategy: Strategy, workers: int, *, with_costs: bool = False) -> Any:
     """Return a value that two strategies have in common if they exchange the same in every round.
 
-    Where exchanges are `priced`, on a virtual cluster, they must also take the means of groups by the same algorithm.
+    `with_costs`, on a virtual cluster: they must also take the means of groups by the same algorithm.
     No other strategy has the value of an asynchronous one.
     """
     if isinstance(strategy, AsynchronousStrategy):
         return strategy
     rounds = [*(strategy.round(r, workers) for r in range(ROUNDS)), strategy.final(workers)]
-    return tuple((one.sources, one.collective if priced else None) for one in rounds)
+    return tuple((item.sources, item.collective if with_costs else None) for item in rounds)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from tenfold.common.catalog import MODELS
+from tenfold.catalog import MODELS
 from tenfold.common.imports import resolve
 from tenfold.common.random_lock import RANDOM_LOCK
 from tenfold.errors import ModelError
@@ -135,11 +135,11 @@ def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 def _check_arguments(make: Callable[..., Any], arguments: dict[str, Any], who: str) -> None:
     accepted = _parameters(make)
-    known = ", ".join(name for name in accepted if name not in ("shape", "outputs")) or "none"
+    options = ", ".join(name for name in accepted if name not in ("shape", "outputs")) or "none"
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
         for key in arguments:
             if key not in accepted:
-                raise ModelError(f"model {who} has no option '{key}'; its options: {known}")
+                raise ModelError(f"model {who} has no option '{key}'; its options: {options}")
     for key, parameter in accepted.items():
         named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if named and parameter.default is parameter.empty and key not in arguments:

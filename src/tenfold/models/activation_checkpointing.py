@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tenfold.common.catalog import suggest
+from tenfold.catalog import suggest
 from tenfold.errors import ModelError
 
 LISTS = (nn.ModuleList, nn.ModuleDict)
@@ -59,7 +59,7 @@ def _has_layers(module: nn.Module) -> bool:
 
 def _named_blocks(network: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
     modules = {name: module for name, module in network.named_modules() if name}
-    found: dict[str, nn.Module] = {}
+    blocks: dict[str, nn.Module] = {}
     for pattern in patterns:
         names = [name for name in modules if fnmatchcase(name, pattern)]
         if not names:
@@ -68,11 +68,11 @@ def _named_blocks(network: nn.Module, patterns: Sequence[str]) -> list[nn.Module
             )
         for name in names:
             if isinstance(modules[name], LISTS):
-                found |= {f"{name}.{key}": child for key, child in modules[name].named_children()}
+                blocks |= {f"{name}.{key}": child for key, child in modules[name].named_children()}
             else:
-                found[name] = modules[name]
-    inside = {name for name in found if any(name.startswith(f"{other}.") for other in found)}
-    return [module for name, module in found.items() if name not in inside]
+                blocks[name] = modules[name]
+    inside = {name for name in blocks if any(name.startswith(f"{other}.") for other in blocks)}
+    return [module for name, module in blocks.items() if name not in inside]
 
 
 @cache

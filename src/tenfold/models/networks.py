@@ -1,6 +1,6 @@
-"""The smallest network with a given number of weights, for calibration: nearly all of its time goes into rounds.
+"""The built-in networks: mlp, lenet5, cnn, and one that only holds weights, for calibration.
 
-It is defined here because worker processes import the models.
+The last is defined here because worker processes import the models.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tenfold.common.catalog import Registry
+from tenfold.catalog import Registry
 from tenfold.errors import ModelError
 
 
@@ -76,8 +76,9 @@ def add_scaling(network: nn.Module, scaling: dict[str, Tensor], change_main: Cha
     Missing inputs (NaN) are replaced by `mean`; then `mean` is subtracted, and the rest divided by `deviation`. The
     output is multiplied by `target_deviation`, and `target_mean` is added.
     """
+    dtype = next((parameter.dtype for parameter in network.parameters() if parameter.is_floating_point()), None)
     for name, tensor in scaling_buffers(scaling).items():
-        network.register_buffer(name, tensor.clone())
+        network.register_buffer(name, tensor.to(dtype=dtype, copy=True))
     if "mean" in scaling:
         network.register_forward_pre_hook(_scale_inputs)
     if "target_mean" in scaling:

@@ -1,6 +1,7 @@
 """`tenfold recipe`: the experiments of five papers, beside the papers' numbers."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,16 +33,16 @@ def list_recipes(context: typer.Context, as_json: options.Json = False) -> None:
     found = [load(name) for name in names()]
     if as_json:
         print_json(
-            [{"name": one.name, "title": one.title, "needs": one.needs, "seconds": one.seconds} for one in found]
+            [{"name": item.name, "title": item.title, "needs": item.needs, "seconds": item.seconds} for item in found]
         )
         return
-    for citation, group in groupby(found, key=lambda one: one.paper.citation):
+    for citation, group in groupby(found, key=lambda recipe: recipe.paper.citation):
         table = Table("recipe", "what it runs", "needs", "small, about", title=citation, title_justify="left")
-        for one in group:
-            needs = ", ".join(NEEDS[need] for need in one.needs)
-            table.add_row(one.name, f"{one.paper.place}: {one.title}", needs, _time(one.seconds))
+        for recipe in group:
+            needs = ", ".join(NEEDS[need] for need in recipe.needs)
+            table.add_row(recipe.name, f"{recipe.paper.place}: {recipe.title}", needs, _time(recipe.seconds))
         print_rich(table)
-    whole = _time(sum(one.seconds for one in found if "gpu" not in one.needs))
+    whole = _time(sum(item.seconds for item in found if "gpu" not in item.needs))
     typer.echo("`tenfold recipe show NAME` shows one, `tenfold recipe run NAME -o page.html` runs it,")
     typer.echo(
         f"`tenfold recipe run --all -o papers.html` runs all, at scale small in about {whole}; times are those of"
@@ -69,7 +70,7 @@ def show(name: Name, as_json: options.Json = False) -> None:
     typer.echo("experiment: " + _fields(recipe.experiment))
     for block in recipe.blocks:
         varied = [f"{key} in {values}" for key, values in block.vary.items()]
-        varied += [" | ".join(_fields(one) for one in block.together)] if block.together else []
+        varied += [" | ".join(_fields(item) for item in block.together)] if block.together else []
         typer.echo(f"{block.verb}: {'; '.join(varied)}" + (f" with {_fields(block.fields)}" if block.fields else ""))
     for scale, size in recipe.scales.items():
         typer.echo(
@@ -81,6 +82,7 @@ def show(name: Name, as_json: options.Json = False) -> None:
 
 
 @app.command()
+@options.with_executor
 def run(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A recipe's name, or your own TOML file.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Run every built-in recipe.")] = False,
@@ -91,6 +93,7 @@ def run(
         ),
     ] = "small",
     device: options.Device = None,
+    where: options.Where | None = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already recorded.")] = False,
     output: options.Report = None,
     runs: options.Runs = None,
@@ -101,15 +104,16 @@ def run(
     """Run a recipe and show its numbers beside the paper's; recorded runs are repeated only with [cyan]--fresh[/].
 
     Examples: [cyan]tenfold recipe run dsmp-table-3 -o table3.html[/],
-    [cyan]tenfold recipe run --all --scale small -o papers.html[/]
+    [cyan]tenfold recipe run --all --scale small -o papers.html[/], [cyan]tenfold recipe run --all --on ray[/]
     """
     if everything == (name is not None):
         raise ExperimentError("name one recipe, or give --all")
     from tenfold.papers.recipe import load, names
     from tenfold.papers.recipe_page import write
 
-    recipes = [load(one, trust=trust) for one in (names() if everything else [str(name)])]
-    results = _run_all(recipes, quiet or as_json, everything, scale=scale, device=device, runs=runs, fresh=fresh)
+    recipes = [load(item, trust=trust) for item in (names() if everything else [str(name)])]
+    about = {"scale": scale, "device": device, "runs": runs, "fresh": fresh}
+    results = _run_all(recipes, quiet or as_json, everything, where.open() if where is not None else "local", about)
     if as_json:
         print_json([_record(result) for result in results])
     else:
@@ -123,7 +127,9 @@ def run(
         exit_partial(f"incomplete: {', '.join(result.recipe.name for result in partial)}")
 
 
-def _run_all(recipes: Sequence["Recipe"], quiet: bool, everything: bool, **options: Any) -> list["RecipeResult"]:
+def _run_all(
+    recipes: Sequence["Recipe"], quiet: bool, everything: bool, on: Any, about: dict[str, Any]
+) -> list["RecipeResult"]:
     """Run recipes one after another; with --all, one that fails does not stop the others."""
     from tenfold.papers.recipe import SCALES
     from tenfold.papers.recipe_result import RecipeResult
@@ -131,20 +137,20 @@ def _run_all(recipes: Sequence["Recipe"], quiet: bool, everything: bool, **optio
 
     results = []
     try:
-        with showing_progress(quiet) as show_line:
-            for at, one in enumerate(recipes, 1):
+        with showing_progress(quiet) as show_line, nullcontext() if on == "local" else on:
+            for at, item in enumerate(recipes, 1):
 
                 def tell(what: str, place: str = f"recipe {at} of {len(recipes)}: " if everything else "") -> None:
                     show_line(place + what)
 
                 try:
-                    results.append(run_recipe(one, progress=tell, **options))
+                    results.append(run_recipe(item, progress=tell, on=on, **about))
                 except (TenfoldError, RuntimeError, ValueError, OSError) as error:
-                    if not everything or options["scale"] not in SCALES:
+                    if not everything or about["scale"] not in SCALES:
                         raise
-                    results.append(RecipeResult(one, options["scale"], [], problem=str(error).partition("\n")[0]))
+                    results.append(RecipeResult(item, about["scale"], [], problem=str(error).partition("\n")[0]))
     except KeyboardInterrupt:
-        exit_interrupted("finished runs are recorded: run the same command again to do the rest")
+        exit_interrupted("finished runs are recorded: run the same command again to do the rest", on)
     return results
 
 
@@ -214,9 +220,9 @@ def recommend(
         return
     found = people.recommend(person, top)
     if as_json:
-        print_json([asdict(one) for one in found])
+        print_json([asdict(item) for item in found])
         return
     table = Table("", "person", "probability", "followed already")
-    for rank, one in enumerate(found, 1):
-        table.add_row(str(rank), f"@{one.name}", f"{one.probability:.0%}", "yes" if one.followed else "")
+    for rank, item in enumerate(found, 1):
+        table.add_row(str(rank), f"@{item.name}", f"{item.probability:.0%}", "yes" if item.followed else "")
     print_rich(table)

@@ -44,9 +44,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from tenfold.common.catalog import suggest
+from tenfold.catalog import suggest
 from tenfold.common.files import read_toml
-from tenfold.common.metric_table import METRICS
+from tenfold.common.metric_traits import METRICS
 from tenfold.common.trust import Origin, mark_paths
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Section
@@ -179,6 +179,8 @@ class PaperClaim(Section):
     """Whether the words are about how much faster; our number stands beside them, with no verdict."""
     at_most: Annotated[float, Field(gt=0)] | None = None
     """The size of a "small" difference: of a metric absolute, of times relative. By more, the claim does not hold."""
+    at_least: Annotated[float, Field(gt=0)] | None = None
+    """The size of an improvement that the words give, likewise. By less, the claim does not hold."""
     similar: Annotated[float, Field(gt=0)] | None = None
     """The size up to which values are "similar", whichever is better; likewise."""
 
@@ -205,7 +207,7 @@ class Recipe(Section):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+            lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
             raise ExperimentError("\n".join(lines)) from None
 
 
@@ -227,8 +229,8 @@ def load(name: str | Path, *, trust: bool = False) -> Recipe:
             raise ExperimentError(f"unknown recipe '{name}'; {suggest(str(name), names())}, or the path of a TOML file")
         path = Path(str(_library().joinpath(f"{name}.toml")))
     content = read_toml(path, "a recipe", "name a built-in recipe, or an existing file")
-    if is_file and not trust:
-        content = mark_paths(content, Origin(str(path)))
+    if is_file:
+        content = mark_paths(content, Origin(str(path), is_trusted=trust))
     try:
         recipe = Recipe(**content)
         _check(recipe)
@@ -286,7 +288,7 @@ def _unknown_columns(recipe: Recipe) -> Iterator[str]:
 def _settings_not_varied(recipe: Recipe) -> Iterator[str]:
     """Yield a sentence for each setting that rows, claims, plots or scales name and no block varies."""
     varied = {name for block in recipe.blocks for name in block.vary}
-    settings = varied | {name for block in recipe.blocks for one in block.together for name in one}
+    settings = varied | {name for block in recipe.blocks for item in block.together for name in item}
     for scale, size in recipe.scales.items():
         yield from _not_among(varied, "varied by a block", f"scales.{scale}.vary", size.vary)
     if not recipe.blocks:

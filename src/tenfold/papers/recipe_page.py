@@ -1,4 +1,4 @@
-"""A drawing of how an experiment divides its data: the shards of its nodes, and the folds of each."""
+"""The page of a recipe: the paper beside ours, and a drawing of how the data are divided."""
 
 import math
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from tenfold.crossval.fold import FoldMode
 from tenfold.experiment import Experiment
 from tenfold.papers.recipe_result import RecipeResult, ResultRow, Verdict, setting_values, written
 from tenfold.reports.clocks import HOW_RUN, PREDICTED
@@ -47,7 +48,7 @@ def parallel_plot(experiment: Experiment) -> BarTable:
         title=f"how the data are divided: {counted}; the width is all samples",
         measures=[""],
         zeros=[0.0],
-        series=[(NAMES[one], COLORS[one]) for one in used],
+        series=[(NAMES[item], COLORS[item]) for item in used],
         rows=[(name, [[_part(used.index(kind), *ends, name) for kind, ends in parts]]) for name, parts in rows],
         one_line=True,
     )
@@ -67,7 +68,7 @@ def _shards(workers: int, held: float) -> list[tuple[str, Parts]]:
 
 def _folds(experiment: Experiment, folds: int, held: float) -> list[tuple[str, Parts]]:
     """Return the parts of each fold's models; with data-and-folds each node divides its own shard into folds."""
-    nodes = experiment.parallel.workers if experiment.parallel.fold_mode == "data-and-folds" else 1
+    nodes = experiment.parallel.workers if FoldMode.of(experiment).by_node else 1
     share = held / nodes
     found: list[tuple[str, Parts]] = []
     for fold in range(min(folds, MOST_FOLDS)):
@@ -319,7 +320,7 @@ def write(results: Sequence[RecipeResult], path: str | Path) -> Path:
     one = results[0].recipe if len(results) == 1 else None
     content = {
         "title": f"{one.name}: {one.title}" if one else "The experiments of five papers",
-        "facts": [
+        "details": [
             *([] if one else [plural(len(results), "recipe"), *_count_verdicts(results)]),
             f"scale {results[0].scale}",
         ],

@@ -1,4 +1,4 @@
-"""Where a paper's numbers and ours agree, computed from both: directions of change, best rows, claims."""
+"""What a recipe found: a paper's numbers beside ours, and where both agree."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-from tenfold.common.metric_table import lower_is_better, main_metric
+from tenfold.common.metric_traits import lower_is_better, main_metric
 from tenfold.papers.recipe import NEEDS, PaperClaim, PaperRow, Recipe, Scale, Size
 from tenfold.reports.differences import describe_settings
 from tenfold.reports.formatting import NOTHING, duration, field_value, grouped, metric_scale, metric_value, name_some
@@ -91,10 +91,7 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> S
         return None
     yes, no = ([group for group, case in cases.items() if case.holds is which] for which in (True, False))
     for_yes, for_no = (_evidence(claim, [cases[group] for group in some]) for some in (yes, no))
-    limit = claim.at_most or claim.similar
-    limited = (
-        f" ({'small' if claim.at_most else 'similar'} means by at most {_amount(claim.column, limit)})" if limit else ""
-    )
+    limited = _limit(claim)
     in_all = f" in all {len(cases)} cases" if len(cases) > 1 else ""
     if not no:
         return Statement(f"{quoted}, and so it is here{in_all}{for_yes}{limited}.", True)
@@ -103,6 +100,13 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> S
     return Statement(
         f"{quoted}; here it is so for {'; '.join(yes)}{for_yes}, and not for {'; '.join(no)}{for_no}{limited}.", False
     )
+
+
+def _limit(claim: PaperClaim) -> str:
+    """Return what the size of a claim means, in parentheses; "" for a claim without one."""
+    words = {"small means by at most": claim.at_most, "similar means by at most": claim.similar}
+    words["it means by at least"] = claim.at_least
+    return next((f" ({text} {_amount(claim.column, size)})" for text, size in words.items() if size is not None), "")
 
 
 class _Change:
@@ -133,7 +137,8 @@ class _Case:
             self.holds = max(gaps) <= claim.similar
             self.other = others[gaps.index(max(gaps))]
         else:
-            self.holds = better and (claim.at_most is None or _gap(claim.column, self.own, self.other) <= claim.at_most)
+            gap, most = _gap(claim.column, self.own, self.other), claim.at_most
+            self.holds = better and (claim.at_least or 0.0) <= gap and (most is None or gap <= most)
         self.size = self._size(claim.column)
 
     def _size(self, column: str) -> float | None:
@@ -323,11 +328,11 @@ def result_rows(recipe: Recipe, settings: Sequence[Setting]) -> list[ResultRow]:
     doubts = {run.id: row.doubts for row in make_rows(runs) for run in row.runs} if runs else {}
     rows = []
     for row in recipe.rows:
-        matching = [one for one in left if _matches(row, one)]
-        left = [one for one in left if one not in matching]
+        matching = [item for item in left if _matches(row, item)]
+        left = [item for item in left if item not in matching]
         rows.append(_row(recipe, row, matching, doubts))
     compared = "seconds_to_target" if "seconds_to_target" in recipe.show.columns else "seconds"
-    rows = _with_ratios(rows + [_row(recipe, None, [one], doubts) for one in left], compared)
+    rows = _with_ratios(rows + [_row(recipe, None, [item], doubts) for item in left], compared)
     return _with_selected(rows) if recipe.show.select else rows
 
 
@@ -335,8 +340,8 @@ def _row(
     recipe: Recipe, paper: PaperRow | None, found: Sequence[Setting], doubts: dict[int, tuple[Doubt, ...]]
 ) -> ResultRow:
     """Return the row of the runs that match a row of the paper, or of a setting that the paper does not have."""
-    runs = [run for one in found for run in one.runs if run.status == "finished"]
-    timed = [run for one in found if one.predicted_seconds is None for run in one.runs if run in runs]
+    runs = [run for item in found for run in item.runs if run.status == "finished"]
+    timed = [run for item in found if item.predicted_seconds is None for run in item.runs if run in runs]
     metrics = [name for run in runs for name in run.metrics]
     validated = [f"validation_{name}" for name in metrics] if recipe.show.select else []
     asked = [*recipe.show.columns, *(claim.column for claim in recipe.claims)]
@@ -344,13 +349,13 @@ def _row(
     for name in dict.fromkeys([*metrics, *validated, *asked, "seconds"]):
         values = [value for run in (timed if is_timed(name) else runs) if (value := run_value(run, name)) is not None]
         if name == "seconds":
-            values += [one.predicted_seconds for one in found if one.predicted_seconds is not None]
+            values += [item.predicted_seconds for item in found if item.predicted_seconds is not None]
         if values:
             ours[name] = fmean(values)
-    clock = " and ".join(dict.fromkeys(one.clock for one in found if one.clock))
-    note = "; ".join(dict.fromkeys(text for one in found for text in (one.reason, one.note) if text))
+    clock = " and ".join(dict.fromkeys(item.clock for item in found if item.clock))
+    note = "; ".join(dict.fromkeys(text for item in found for text in (item.reason, item.note) if text))
     of_runs = [doubt for run in timed for doubt in doubts.get(run.id, ())]
-    doubted = tuple(dict.fromkeys([*of_runs, *(doubt for one in found for doubt in one.doubts)]))
+    doubted = tuple(dict.fromkeys([*of_runs, *(doubt for item in found for doubt in item.doubts)]))
     note = note or ("" if found else "was not run at this scale")
     settings = found[0].settings | {"verb": found[0].verb} if found else {}
     if paper is None:
@@ -489,7 +494,7 @@ class RecipeResult:
 
     def findings(self) -> list[Statement]:
         """Return the sentences of `agreement`, each with its verdict."""
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for column in self.recipe.show.columns:
             both = [row for row in self.rows if column in row.paper and column in row.ours]
             if column in RATIOS:  # where the paper has the times, a ratio of them says nothing more
@@ -497,12 +502,12 @@ class RecipeResult:
             rows = _of_one_clock(column, both)
             pairs = [Pair(row.label, row.paper[column], row.ours[column], _printed(row, column)) for row in rows]
             in_paper = {row.label: row.paper[column] for row in self.rows if column in row.paper}
-            found += _with_doubts(compare_column(column, pairs, in_paper), column, rows)
+            statements += _with_doubts(compare_column(column, pairs, in_paper), column, rows)
         for claim in self.recipe.claims:
             rows = _of_one_clock(claim.column, [row for row in self.rows if claim.column in row.ours])
             checked = check_claim(claim, _claimed(claim, rows))
-            found += _with_doubts([checked or _undecided(claim)], claim.column, rows if checked else ())
-        return found or ([Statement(self._nothing_to_compare())] if self.recipe.blocks else [])
+            statements += _with_doubts([checked or _undecided(claim)], claim.column, rows if checked else ())
+        return statements or ([Statement(self._nothing_to_compare())] if self.recipe.blocks else [])
 
     @property
     def verdict(self) -> Verdict:
@@ -538,8 +543,8 @@ class RecipeResult:
         notes += self._warnings()
         notes += [f"selected: {row.label}, the best on the validation part" for row in self.rows if row.selected]
         notes += [f"it could not be run: {self.problem}"] if self.problem else []
-        found = grouped((row.note, row.label) for row in self.rows if row.note)
-        return notes + [f"{name_some(labels, MOST_NAMED)}: {note}" for note, labels in found.items()]
+        labels_by_note = grouped((row.note, row.label) for row in self.rows if row.note)
+        return notes + [f"{name_some(labels, MOST_NAMED)}: {note}" for note, labels in labels_by_note.items()]
 
     def _warnings(self) -> list[str]:
         """Return a sentence where a row is faster than one worker, and learns much less."""
@@ -559,30 +564,32 @@ class RecipeResult:
         show = self.recipe.show
         rows = [row for row in self.rows if {show.over, show.across} <= set(row.settings)] if show.across else []
         down, across = (setting_values(rows, name) for name in (show.over, show.across))
-        found, quoted = [], any(row.paper_columns for row in self.rows)
+        tables, quoted = [], any(row.paper_columns for row in self.rows)
         for column in show.columns:
             places = {(str(row.settings[show.over]), str(row.settings[show.across])): row for row in rows}
             cells = [
                 (
-                    describe_settings({show.over: one}),
+                    describe_settings({show.over: item}),
                     *(
-                        _cell(places[str(one), str(two)], column, "ours") if (str(one), str(two)) in places else NOTHING
+                        _cell(places[str(item), str(two)], column, "ours")
+                        if (str(item), str(two)) in places
+                        else NOTHING
                         for two in across
                     ),
                 )
-                for one in down
+                for item in down
             ]
             heads = ["", *(describe_settings({show.across: two}) for two in across)]
             if any(column in row.ours for row in rows):
-                found.append(TextTable(heads, cells, _head(column, "ours", quoted)))
-        return found
+                tables.append(TextTable(heads, cells, _head(column, "ours", quoted)))
+        return tables
 
     def table_rows(self) -> list[ResultRow]:
         """Return the rows of the table: those of the paper, and those with numbers; notes name the others.
 
         Each is shown once: a single worker is the same setting with every strategy.
         """
-        rows = [found[0] for found in grouped(((row.label, row.clock), row) for row in self.rows).values()]
+        rows = [same[0] for same in grouped(((row.label, row.clock), row) for row in self.rows).values()]
         return [row for row in rows if row.in_paper or row.ours] or rows
 
     def table(self) -> TextTable:
@@ -620,7 +627,7 @@ class RecipeResult:
         table = self.table()
         if not table.rows:
             return Group(Text(table.title, style="bold"), *map(Text, self.notes()))
-        tables = [boxed(one) for one in (table, *self.crosstables())]
+        tables = [boxed(item) for item in (table, *self.crosstables())]
         return Group(*tables, *map(Text, [*self.agreement(), *self.notes()]))
 
     def __repr__(self) -> str:
@@ -641,13 +648,13 @@ def _claimed(claim: PaperClaim, rows: Sequence[ResultRow]) -> list[tuple[str, bo
     def has(row: ResultRow, settings: dict[str, Any]) -> bool:
         return all(row.settings.get(name) == value for name, value in settings.items())
 
-    found = []
+    claims = []
     for row in rows:
         favored = has(row, claim.best) if claim.best else not has(row, claim.against)
         if favored or has(row, claim.against):
             group = {name: row.settings[name] for name in claim.each if name in row.settings}
-            found.append((describe_settings(group), favored, row.ours[claim.column]))
-    return found
+            claims.append((describe_settings(group), favored, row.ours[claim.column]))
+    return claims
 
 
 def _undecided(claim: PaperClaim) -> Statement:
@@ -658,7 +665,7 @@ def _with_doubts(found: Sequence[Statement], column: str, rows: Iterable[ResultR
     """Return sentences about a column; those that rest on times that should not be trusted say so, without verdict."""
     if not found or not is_timed(column) or not any(row.doubts for row in rows):
         return list(found)
-    *others, last = [one._replace(agrees=None, doubtful=one.agrees is not None) for one in found]
+    *others, last = [item._replace(agrees=None, doubtful=item.agrees is not None) for item in found]
     return [*others, last._replace(text=f"{last.text} Some of our times are unreliable ({DOUBT}).")]
 
 
@@ -702,7 +709,7 @@ def _this_machine() -> str:
     import psutil
 
     from tenfold.machine import cores, devices
-    from tenfold.machine.facts import processor_name
+    from tenfold.machine.metadata import processor_name
 
     memory = psutil.virtual_memory().total / 2**30
     gpus = ", ".join(gpu.name for gpu in devices.gpus()) or "no GPU"

@@ -98,7 +98,7 @@ class PeopleToFollow:
         self.run = run
         self.tweets: Tweets = read_tweets(folder)
         self.options = TweetOptions(**run.experiment.data.options)
-        splits = load(run.experiment, torch.device("cpu"))
+        splits = load(run.experiment, torch.float32)
         person, _ = self.tweets.samples(self.options)
         everyone = np.arange(len(person))
         self.training = np.unique(person[splits.numbers.get("train", everyone)])
@@ -123,7 +123,7 @@ class PeopleToFollow:
     def scores(self, people: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the probability of each candidate for each person; for runs on posts, the mean over the posts."""
         make = features_of(self.tweets, self.options, self.training)
-        found = []
+        parts = []
         for number in people:
             samples = np.array([number])
             if self.options.sample == "post":
@@ -131,8 +131,8 @@ class PeopleToFollow:
             x = torch.from_numpy(make(samples))
             part = Tensors(x, torch.zeros(len(x)))
             outputs = predict(self.run.model, part, torch.arange(len(x)))
-            found.append(outputs.sigmoid().mean(0).numpy())
-        return np.stack(found)
+            parts.append(outputs.sigmoid().mean(0).numpy())
+        return np.stack(parts)
 
     def table(self, top: int = 10) -> dict[str, dict[str, float]]:
         """Return precision, recall, MAP and NDCG of the model and of baselines, over the people of the test part."""

@@ -17,13 +17,15 @@ from tenfold.engines.prepare import measuring_machine
 from tenfold.errors import ExperimentError, MachineError, TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.launch.start import find_mpirun, program
-from tenfold.machine.facts import facts
+from tenfold.machine.metadata import collect_metadata
 from tenfold.papers.recipe import NEEDS, SCALES, Block, Recipe, Scale, Size, load
 from tenfold.papers.recipe_result import RecipeResult, Setting
 from tenfold.runs import Run, Store
+from tenfold.runs.store import one_invocation
 
 if TYPE_CHECKING:
     from tenfold.api.simulate import LoadedData
+    from tenfold.executors.submitting import Asked, Submitter
 
 
 COLD_SECONDS = 10.0
@@ -35,6 +37,7 @@ ONLY_TIME = "only the time was predicted; nothing was trained"
 ShowProgress = Callable[[str], None]
 
 
+@one_invocation()
 def run(
     recipe: str | Path | Recipe,
     *,
@@ -44,6 +47,7 @@ def run(
     fresh: bool = False,
     progress: ShowProgress | None = None,
     trust: bool = False,
+    on: "Asked | Submitter" = "local",
 ) -> RecipeResult:
     """Run a recipe and return its numbers beside the paper's.
 
@@ -51,6 +55,7 @@ def run(
     `fresh` everything is run again. A short first run of a process, whose time is not to be trusted, is repeated.
     Settings that need more cores than this machine has are predicted on a virtual cluster; what cannot be run or
     predicted is listed with the reason. `progress` is called with a line for each setting. `trust` is that of `load`.
+    `on` says where trainings and folds go, as for `compare`; what is predicted, simulated or launched stays here.
     """
     if not isinstance(recipe, Recipe):
         recipe = load(recipe, trust=trust)
@@ -74,7 +79,7 @@ def run(
         if missing:
             found.append(Setting(block.verb, settings, reason=f"needs {' and '.join(missing)}"))
         else:
-            found.append(_run_setting(block, settings, own, size, runs, loaded, fresh=fresh))
+            found.append(_run_setting(block, settings, own, size, runs, loaded, on, fresh=fresh))
     return RecipeResult(recipe, scale, found)
 
 
@@ -123,6 +128,7 @@ def _run_setting(
     size: Size,
     runs: str | Path | None,
     loaded: "LoadedData",
+    on: "Asked | Submitter",
     *,
     fresh: bool,
 ) -> Setting:
@@ -139,11 +145,6 @@ def _run_setting(
         short = _too_few_cores(experiment) if block.verb in ("train", "launch", "crossval") else ""
         if block.verb == "launch" and not short:
             return Setting(block.verb, settings, runs=_launched(experiment, size.repeats, runs, fresh=fresh))
-        if block.verb == "simulate" and experiment.parallel.folds is not None:
-            (row,) = forecast_grid(_virtual(experiment), {}, loaded).rows
-            here = experiment.replace(engine="auto", cluster=None, link=None, oversubscribe=True)
-            folds = compare(here, repeats=size.repeats, runs=runs, fresh=fresh, progress=False)
-            return Setting(block.verb, settings, folds.runs, predicted_seconds=row.seconds.mean, doubts=row.doubts)
         if block.verb == "simulate" or (short and block.verb in ("train", "launch")):
             experiment = _virtual(experiment)
         if block.verb == "crossval" and experiment.parallel.folds is None:
@@ -151,8 +152,9 @@ def _run_setting(
         if block.verb == "forecast" or (block.verb == "crossval" and short):
             (row,) = forecast_grid(_virtual(experiment), {}, loaded).rows
             return Setting(block.verb, settings, note=ONLY_TIME, predicted_seconds=row.seconds.mean, doubts=row.doubts)
-        comparison = compare(experiment, repeats=size.repeats, runs=runs, fresh=fresh, progress=False)
-        if any(map(_is_cold, comparison.runs)):
+        where = "local" if experiment.machine.is_virtual else on
+        comparison = compare(experiment, repeats=size.repeats, runs=runs, fresh=fresh, on=where, progress=False)
+        if where == "local" and any(map(_is_cold, comparison.runs)):
             comparison = compare(experiment, repeats=size.repeats, runs=runs, fresh=True, progress=False)
     except TenfoldError as error:
         return Setting(block.verb, settings, reason=str(error).partition("\n")[0])
@@ -165,16 +167,16 @@ def _launched(experiment: Experiment, repeats: int, runs: str | Path | None, *, 
     """Return runs whose workers are ranks that mpirun starts; those that are recorded already are not repeated."""
     store, seed = Store(runs), experiment.training.seed
     planned = [experiment.replace(seed=seed + repeat) for repeat in range(repeats)]
-    here = measuring_machine({"machine": facts()})
+    here = measuring_machine({"machine": collect_metadata()})
     recorded = [
         run
         for run in ([] if fresh else list_runs(runs=store.folder))
-        if run.status == "finished" and "launch" in run.facts and measuring_machine(run.facts) == here
+        if run.status == "finished" and "launch" in run.metadata and measuring_machine(run.metadata) == here
     ]
     known = [
         next((run for run in recorded if run.experiment.flat() == experiment.flat()), None) for experiment in planned
     ]
-    return [run or _launch(one, store.folder) for one, run in zip(planned, known, strict=True)]
+    return [run or _launch(item, store.folder) for item, run in zip(planned, known, strict=True)]
 
 
 def _launch(experiment: Experiment, folder: Path) -> Run:

@@ -50,8 +50,8 @@ def log_mel(sound: "NDArray[np.float64]") -> "NDArray[np.float64]":
     starts = np.arange(frames) * HOP
     windows = padded[starts[:, None] + np.arange(WINDOW)] * np.hanning(WINDOW)
     power = np.abs(np.fft.rfft(windows, _FFT)) ** 2
-    found: NDArray[np.float64] = np.log(power @ mel_filters().T + 1e-6)
-    return found
+    features: NDArray[np.float64] = np.log(power @ mel_filters().T + 1e-6)
+    return features
 
 
 def mel_filters() -> "NDArray[np.float64]":
@@ -169,8 +169,8 @@ def states_of(phones: list[tuple[str, float]], frames: int) -> "NDArray[np.int64
     at = np.minimum(np.searchsorted(ends, middle, side="right"), len(phones) - 1)
     share = (middle - starts[at]) / np.maximum(ends[at] - starts[at], 1e-6)
     numbers = np.array([PHONES.index(name) for name, _ in phones])
-    found: NDArray[np.int64] = numbers[at] * THIRDS + np.clip((share * THIRDS).astype(np.int64), 0, THIRDS - 1)
-    return found
+    states: NDArray[np.int64] = numbers[at] * THIRDS + np.clip((share * THIRDS).astype(np.int64), 0, THIRDS - 1)
+    return states
 
 
 def _spoken(utterances: int) -> "tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]":
@@ -190,9 +190,9 @@ def _spoken(utterances: int) -> "tuple[NDArray[np.float32], NDArray[np.int64], N
         raise DataError(MISSING)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
         spoken = list(pool.map(lambda number: _utterance(number, Path(folder)), range(utterances)))
-    bands = np.concatenate([one[0] for one in spoken]).astype(np.float32)
-    states = np.concatenate([one[1] for one in spoken])
-    utterance = np.repeat(np.arange(utterances), [len(one[1]) for one in spoken])
+    bands = np.concatenate([item[0] for item in spoken]).astype(np.float32)
+    states = np.concatenate([item[1] for item in spoken])
+    utterance = np.repeat(np.arange(utterances), [len(item[1]) for item in spoken])
     _store(path, bands=bands, states=states, utterance=utterance)
     return bands, states, utterance
 

@@ -156,7 +156,7 @@ def digit_strings() -> Grammar:
         skipped_to[span[1]] = True
     return Grammar(
         np.array(states),
-        np.array([one + [len(states)] * (width - len(one)) for one in before]),
+        np.array([item + [len(states)] * (width - len(item)) for item in before]),
         words,
         skipped_to,
         (begin[0], begin[1]),

@@ -112,8 +112,8 @@ def _singular_vectors(fitted: Any, count: int) -> NDArray[Any]:
     """
     values, vectors = np.linalg.eigh((fitted @ fitted.T).toarray().astype(np.float64))
     first = np.argsort(values)[::-1][:count]
-    found: NDArray[Any] = vectors[:, first] / np.sqrt(np.maximum(values[first], 1e-12))
-    return found
+    scaled: NDArray[Any] = vectors[:, first] / np.sqrt(np.maximum(values[first], 1e-12))
+    return scaled
 
 
 def _hashed(rows: Any, words: dict[str, int], columns: int) -> Floats:
@@ -127,17 +127,17 @@ def _hashed(rows: Any, words: dict[str, int], columns: int) -> Floats:
     hashing = sparse.csr_matrix(
         (np.ones(len(places), np.float32), (np.arange(len(places)), places)), (len(places), columns)
     )
-    found: Floats = normalize(np.log1p((rows @ hashing).toarray())) * np.sqrt(columns)
-    return found
+    hashed: Floats = normalize(np.log1p((rows @ hashing).toarray())) * np.sqrt(columns)
+    return hashed
 
 
 def _mentions(tweets: "Tweets", rows: Any, words: dict[str, int]) -> Floats:
     """Return how often each row mentions each person."""
     columns = [words.get(f"@{name.lower()}", -1) for name in tweets.people]
-    known = np.array([place for place, column in enumerate(columns) if column >= 0], dtype=np.int64)
-    found = np.zeros((rows.shape[0], len(tweets.people)), dtype=np.float32)
-    found[:, known] = rows[:, [columns[place] for place in known]].toarray()
-    return found
+    of_people = np.array([place for place, column in enumerate(columns) if column >= 0], dtype=np.int64)
+    mentions = np.zeros((rows.shape[0], len(tweets.people)), dtype=np.float32)
+    mentions[:, of_people] = rows[:, [columns[place] for place in of_people]].toarray()
+    return mentions
 
 
 def _people_of(tweets: "Tweets", options: "TweetOptions", part: Any) -> NDArray[np.int64]:
@@ -156,21 +156,21 @@ def baseline_scores(tweets: "Tweets", training: People, tested: People) -> dict[
 
     Nobody is recommended to themselves.
     """
-    known = tweets.follows[training].astype(np.float64)
+    follows = tweets.follows[training].astype(np.float64)
     counts = count_words(tweets).people
     tfidf = TfIdf(counts[training])
     words = tfidf(counts)
     alike = (words[tested] @ words.T).toarray()
-    popular = known.mean(axis=0)
-    found = {
+    popular = follows.mean(axis=0)
+    scores_by_name = {
         "random": np.random.default_rng(0).random(alike.shape),
         "most followed": np.broadcast_to(popular, alike.shape).copy(),
         "neighbors by text": alike,
-        "ridge regression": popular + _ridge(words, training, alike[:, training], known - popular),
+        "ridge regression": popular + _ridge(words, training, alike[:, training], follows - popular),
     }
-    for scores in found.values():
+    for scores in scores_by_name.values():
         scores[np.arange(len(tested)), tested] = -np.inf
-    return found
+    return scores_by_name
 
 
 def _ridge(words: object, training: People, alike: Scores, wanted: Scores) -> Scores:

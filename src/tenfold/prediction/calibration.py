@@ -1,30 +1,29 @@
-"""Keys under which a profile keeps measured costs: equal for experiments whose steps or rounds cost the same."""
+"""Calibration: measures what a prediction needs of this machine, and keeps it in a profile."""
 
 import statistics
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any
 
 import torch
 
+from tenfold.catalog import MODELS
 from tenfold.cluster.cluster import HERE, Cluster, ClusterOrHere
-from tenfold.common.catalog import MODELS
 from tenfold.data import Splits, Tensors
 from tenfold.data.part import describe_shape
-from tenfold.engines.choose import resolve_defaults
 from tenfold.engines.prepare import prepare
 from tenfold.errors import MachineError, ModelError
 from tenfold.experiment import Experiment, Parallel
 from tenfold.experiment.values import PythonObject
-from tenfold.machine import cores, facts
+from tenfold.machine import cores
 from tenfold.machine.cores import using_threads
+from tenfold.machine.metadata import MOST_LOAD_PER_CORE, collect_metadata, load_per_core, profile_path
 from tenfold.models import build, parameter_count
 from tenfold.prediction import probes
 from tenfold.prediction.library_averaging import measure_library_averaging
-from tenfold.prediction.measurements import Averaging, random_images
+from tenfold.prediction.measurements import Averaging, random_images, utc_now
 from tenfold.prediction.probes import (
     FEWEST_STEPS,
     Burst,
@@ -34,12 +33,13 @@ from tenfold.prediction.probes import (
     step_burst,
     step_entry,
 )
-from tenfold.prediction.profile import Profile, default_path
+from tenfold.prediction.profile import Profile
 from tenfold.training import Replica, choose_loss
+from tenfold.training.flat import flat_dtype
 from tenfold.training.muon import Muon
 from tenfold.workers.fork_server import start_server
 from tenfold.workers.rounds import large_stacks, shared_stacks
-from tenfold.workers.task import Task, make_network, weight_bytes
+from tenfold.workers.task import Resolved, Task, make_network, resolve_defaults
 
 
 def step_key(experiment: Experiment, splits: Splits) -> str:
@@ -53,6 +53,7 @@ def step_key(experiment: Experiment, splits: Splits) -> str:
     if isinstance(given, PythonObject) and given.import_path is None:  # its name does not identify it
         built = build(experiment.model, splits.shape, splits.outputs, seed=0)
         network.append(f"weights={parameter_count(built)}")
+        network += ["float64"] if flat_dtype(built) == torch.float64 else []
     shape = describe_shape(splits.shape)
     optimizer = [training["optimizer"], *_settings({"clip": training["clip"]} | training["optimizer_options"])]
     if training["optimizer"] == "sgd" and not training["momentum"]:
@@ -138,15 +139,20 @@ def measure_until(
         profile = _with_orthogonalization_share(profile, place, task, settings, report)
     name, batch = work_of(task)
     sizes = sorted({batch, max(1, batch // SMALLER_BY)}, reverse=True)
-    lacking = [setting for setting in settings if not all(profile.has_step(name, size, *setting) for size in sizes)]
-    nbytes = weight_bytes(task)
-    if not lacking:
+    nbytes, before = task.metadata.nbytes, profile
+
+    def lack(known: Profile) -> list[tuple[int, int]]:
+        return [setting for setting in settings if not all(known.has_step(name, size, *setting) for size in sizes)]
+
+    if not lack(profile):
         return _with_rounds(profile, name, nbytes), set()
-    asked = [(size, *one) for size in sizes for one in _extremes_first(lacking)]
+    profile = profile.without_steps_of_another_hour(name)
+    lacking = lack(profile)
+    asked = [(size, *item) for size in sizes for item in _extremes_first(lacking)]
     bursts = _measure(asked, task, deadline, report)
     entries = {setting: step_entry(name, setting, found) for setting, found in bursts.items()}
     evaluating = [evaluating_entry(name, setting, found) for setting, found in bursts.items() if found[0].evaluated]
-    before, profile = profile, _with_startup(profile, bursts)
+    profile = _with_startup(profile, bursts)
     whole = [entries[setting] for setting, found in bursts.items() if len(found) == TURNS]
     if len(whole) == len(asked):
         measured = profile.add(steps=whole, evaluating=evaluating)
@@ -197,7 +203,7 @@ def _with_startup(profile: Profile, bursts: dict[Setting, list[Burst]]) -> Profi
     """Return the profile with the startup of bursts, for numbers of workers of which it has none."""
     starts: dict[int, list[float]] = {}
     for (_, _, workers), some in bursts.items():
-        starts.setdefault(workers, []).extend(one.start for one in some)
+        starts.setdefault(workers, []).extend(item.start for item in some)
     start = {workers: statistics.median(seconds) for workers, seconds in starts.items()} | profile.costs.start
     return profile.with_costs(start=start)
 
@@ -243,7 +249,7 @@ def measure_all(
     that is measured. `quick` measures everything fewer times, only with one worker and with as many as there are cores
     (or the experiment has), and only in shared memory: within seconds, but less exactly.
     """
-    here = profile_facts()
+    here = profile_metadata()
     known = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
     several, turns = _several(), QUICK_TURNS if quick else None
     known = measure_rounds(known, report, turns=turns)
@@ -267,7 +273,7 @@ def measure_all(
 def _takes(experiment: Experiment, splits: Splits) -> bool:
     """Return whether an experiment's model can be built for the samples of these data."""
     try:
-        make_network(Task(experiment, splits, threads=1))
+        Task.of(Resolved.of(experiment), splits, threads=1)
     except ModelError:
         return False
     return True
@@ -278,20 +284,25 @@ def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: Cl
 
     What is measured are the steps of its workers on this machine, in a few seconds, and rounds where none were measured
     yet; or the steps of the workers on one node of each group of a cluster; startup and checkpoints; and what its
-    compression and its outer optimizer add to a round. Steps that were measured while other programs were running are
-    measured again on a machine that is idle now.
+    compression and its outer optimizer add to a round. Steps and rounds that were measured while other programs were
+    running are measured again on a machine that is idle now. Where steps are missing, those of the same work that were
+    measured in another hour are forgotten, so that no prediction compares a quiet hour with a busy one.
     """
     profile, place = load_profile()
     known = profile
-    if cluster is HERE and task.workers > 1 and not known.averaging:
+    is_idle = load_per_core() <= MOST_LOAD_PER_CORE
+    rounds_were_busy = known.costs.rounds_load > MOST_LOAD_PER_CORE
+    if cluster is HERE and task.workers > 1 and (not known.averaging or (is_idle and rounds_were_busy)):
         known = measure_rounds(known, report)
     elif not (known.costs.start and known.costs.save):
         known = _with_start_and_save(known, report)
     asked = {(task.threads, task.workers)} if cluster is HERE else _on_nodes(cluster, task.workers)
     name, batch = work_of(task)
-    if facts.load_per_core() <= facts.MOST_LOAD_PER_CORE:
+    if is_idle:
         known = known.without_busy_steps(name)
-    if missing := sorted(setting for setting in asked if not known.has_step(name, batch, *setting)):
+    if any(not known.has_step(name, batch, *setting) for setting in asked):
+        known = known.without_steps_of_another_hour(name)
+        missing = sorted(setting for setting in asked if not known.has_step(name, batch, *setting))
         known = _with_steps(known, task.experiment, task.splits, missing, report)
     known = _with_round_overhead(known, task, report)
     if cluster is HERE:
@@ -306,9 +317,9 @@ def load_profile() -> tuple[Profile, Path]:
 
     Raise MachineError for one of another machine.
     """
-    place = default_path()
-    profile = Profile.load(place) if place.exists() else Profile(made=_now(), machine=profile_facts())
-    if (problem := profile.check(profile_facts())) is not None:
+    place = profile_path()
+    profile = Profile.load(place) if place.exists() else Profile(made=utc_now(), machine=profile_metadata())
+    if (problem := profile.check(profile_metadata())) is not None:
         raise MachineError(problem)
     return profile, place
 
@@ -319,9 +330,11 @@ def measure_rounds(profile: Profile, report: ReportProgress = silent, *, turns: 
     several = _several()
     save, start = probes.measure_saving(report)
     found, starts = probes.measure_averaging(several, report, turns=turns or (None if len(several) < 3 else FEW_TURNS))
-    known = profile.model_copy(update={"made": _now(), "machine": profile_facts()}).add(averaging=found)
+    known = profile.model_copy(update={"made": utc_now(), "machine": profile_metadata()}).add(averaging=found)
     adding, sharing = probes.measure_adding(), probes.measure_sharing()
-    return known.with_costs(adding=adding, sharing=sharing, start={1: start} | starts, save=save)
+    return known.with_costs(
+        adding=adding, sharing=sharing, start={1: start} | starts, save=save, rounds_load=load_per_core()
+    )
 
 
 def measure_steps(
@@ -333,16 +346,17 @@ def measure_steps(
     turns: int | None = None,
 ) -> Profile:
     """Measure an experiment's steps with each of these numbers of workers; they take turns."""
-    experiment = resolve_defaults(experiment)
-    splits = prepare(experiment.replace(workers=1, shards="iid", fractions=None)).splits
+    resolved = Resolved.of(experiment)
+    experiment = resolved.experiment
+    splits = prepare(resolved.replace(workers=1, shards="iid", fractions=None)).splits
     return _with_steps(
         profile, experiment, splits, _shared(experiment, counts, few=turns is not None), report, turns=turns
     )
 
 
-def profile_facts() -> dict[str, Any]:
-    """Return the facts of this machine that are kept with a profile."""
-    known = facts.facts()
+def profile_metadata() -> dict[str, Any]:
+    """Return the metadata of this machine that are kept with a profile."""
+    known = collect_metadata()
     return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
 
 
@@ -357,17 +371,17 @@ def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -
     asked = round_extras(task.experiment.parallel) if task.workers > 1 else {}
     if not asked:
         return profile
-    was_busy = profile.costs.round_overhead_load > facts.MOST_LOAD_PER_CORE
-    if was_busy and facts.load_per_core() <= facts.MOST_LOAD_PER_CORE:
+    was_busy = profile.costs.round_overhead_load > MOST_LOAD_PER_CORE
+    if was_busy and load_per_core() <= MOST_LOAD_PER_CORE:
         profile = profile.with_costs(round_overhead={}, round_overhead_load=0.0)
-    nbytes, known = weight_bytes(task), profile.costs.round_overhead
+    nbytes, known = task.metadata.nbytes, profile.costs.round_overhead
     added = {name: fields for name, fields in asked.items() if nbytes not in known.get(name, {})}
     if not added:
         return profile
     found = probes.round_overhead(task.experiment, task.splits, task.threads, added, report)
     return profile.with_costs(
         round_overhead=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found},
-        round_overhead_load=max(profile.costs.round_overhead_load, facts.load_per_core()),
+        round_overhead_load=max(profile.costs.round_overhead_load, load_per_core()),
     )
 
 
@@ -400,6 +414,7 @@ def _with_steps(
     settings = [(batch, *setting) for setting in asked]
     settings += [(size, *setting) for size in smaller for setting in {asked[0], asked[-1]}]
     name = step_key(experiment, splits)
+    profile = profile.without_steps_of_another_hour(name)
     steps, evaluating = probes.steps(name, experiment, splits, settings, report, turns)
     return profile.add(steps=steps, evaluating=evaluating)
 
@@ -417,7 +432,7 @@ def _shared(experiment: Experiment, counts: Iterable[int], *, few: bool) -> list
     asked, budget = experiment.machine.threads, cores.budget()
     first, *rest = [(cores.share(budget, count, asked, oversubscribe=True), count) for count in counts]
     alone = [] if few or asked is not None else [(count, 1) for count in probes.counts_up_to(budget)]
-    return [first, *(one for one in alone if one not in (first, *rest)), *rest]
+    return [first, *(item for item in alone if item not in (first, *rest)), *rest]
 
 
 def _on_nodes(cluster: Cluster, workers: int) -> set[tuple[int, int]]:
@@ -437,7 +452,3 @@ def _on_nodes(cluster: Cluster, workers: int) -> set[tuple[int, int]]:
     }
     beyond = any(group.threads > budget for group, _ in alike)
     return fits | ({(count, 1) for count in probes.counts_up_to(budget)} if beyond else set())
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -63,7 +63,7 @@ def time_calls(
     sizes: dict[int, int], average: Callable[[torch.Tensor], object], barrier: Callable[[], object]
 ) -> Found:
     """Return the median seconds of an averaging for each size, as this worker saw them."""
-    found = {}
+    seconds_by_size = {}
     for nbytes, calls in sizes.items():
         buffer = torch.ones(nbytes // 4)
         seconds = []
@@ -73,8 +73,8 @@ def time_calls(
             started = perf_counter()
             average(buffer)
             seconds.append(perf_counter() - started)
-        found[nbytes] = statistics.median(seconds[1:])
-    return found
+        seconds_by_size[nbytes] = statistics.median(seconds[1:])
+    return seconds_by_size
 
 
 def gloo_worker(
@@ -137,11 +137,11 @@ def mpi_worker() -> None:
 
     torch.set_num_threads(1)
     world = MPI.COMM_WORLD
-    found = time_calls(SIZES, lambda buffer: world.Allreduce(MPI.IN_PLACE, buffer.numpy()), world.Barrier)
-    slowest = np.array(list(found.values()))
+    seconds_by_size = time_calls(SIZES, lambda buffer: world.Allreduce(MPI.IN_PLACE, buffer.numpy()), world.Barrier)
+    slowest = np.array(list(seconds_by_size.values()))
     world.Allreduce(MPI.IN_PLACE, slowest, op=MPI.MAX)
     if world.Get_rank() == 0:
-        print(json.dumps(dict(zip(found, slowest.tolist(), strict=True))))
+        print(json.dumps(dict(zip(seconds_by_size, slowest.tolist(), strict=True))))
 
 
 def _said(error: Exception) -> str:
@@ -153,7 +153,7 @@ def _said(error: Exception) -> str:
 
 
 def _slowest(found: Sequence[Found]) -> Found:
-    return {nbytes: max(one[nbytes] for one in found) for nbytes in found[0]}
+    return {nbytes: max(item[nbytes] for item in found) for nbytes in found[0]}
 
 
 if __name__ == "__main__":

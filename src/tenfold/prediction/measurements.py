@@ -1,7 +1,8 @@
-"""Data for calibration."""
+"""The measurements that a profile holds: steps, rounds, evaluations and other costs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -12,6 +13,11 @@ from scipy.optimize import lsq_linear
 from tenfold.cluster.hardware import Floats
 from tenfold.data import Splits, Tensors
 from tenfold.experiment.values import Count, Positive
+
+
+def utc_now() -> str:
+    """Return the time as text."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def tiny_regression() -> Splits:
@@ -115,7 +121,7 @@ def burst_statistics(bursts: Sequence[Floats]) -> BurstStatistics:
     """
     mean = float(np.median([burst.mean() for burst in bursts]))
     relative = [burst / burst.mean(axis=0) for burst in bursts]
-    steps = np.concatenate([one.ravel() for one in relative])
+    steps = np.concatenate([item.ravel() for item in relative])
     between_steps = float(np.std(np.log(steps)))
     workers = np.mean([np.log(burst.mean(axis=0) / burst.mean()) for burst in bursts], axis=0)
     by_chance = between_steps**2 / sum(len(burst) for burst in bursts)
@@ -152,10 +158,16 @@ class Step(Entry):
     """Steps that were measured, over all workers."""
     load: float = 0.0
     """Load average per core of the machine meanwhile."""
+    at: str = ""
+    """When they were measured, in UTC."""
+    clock_mhz: float | None = None
+    """The clock frequency of the processor then. Default: not known."""
     warmup: float = 0.0
     """Extra seconds that the first steps of a process take."""
     round: float | None = None
     """One exact round of all these workers between these steps. Default: there was one worker."""
+    round_shares: tuple[float, float] | None = None
+    """The shares of that round which runs record as computing and as communicating; the rest is waiting."""
     quantiles: dict[str, float] = {}
     """Quantiles of the steps divided by their worker's mean."""
     trace: tuple[str, ...] = ()
@@ -211,12 +223,12 @@ class Averaging(Entry):
 
     def slowed(self, factor: float) -> Self:
         """Return the rounds of a machine that takes `factor` times as long."""
-        seconds = {nbytes: one * factor for nbytes, one in self.seconds.items()}
+        seconds = {nbytes: item * factor for nbytes, item in self.seconds.items()}
         return self.model_copy(
             update={"seconds": seconds, "latency": self.latency * factor, "bandwidth": self.bandwidth / factor}
         )
 
-    def price(self, nbytes: int) -> float:
+    def cost(self, nbytes: int) -> float:
         """Return the seconds of a round: between measured sizes on their polygon, beyond them by the fitted line."""
         sizes = sorted(self.seconds)
         line = Line(self.latency, 1 / self.bandwidth)
@@ -249,6 +261,8 @@ class Costs(Entry):
     """What a compression or an outer optimizer adds to a round, by the bytes of the weights."""
     round_overhead_load: float = 0.0
     """Load average per core of the machine while that was measured."""
+    rounds_load: float = 0.0
+    """Load average per core of the machine while rounds in shared memory were measured."""
     orthogonalization: dict[str, dict[int, float]] = {}
     """Share of a step that the matrices take which workers divide (Muon), by the work and the batch size."""
     save: dict[int, float] = {}
@@ -256,14 +270,16 @@ class Costs(Entry):
 
     def slowed(self, factor: float) -> Self:
         """Return the costs of a machine that takes `factor` times as long."""
-        overhead = {name: {size: one * factor for size, one in by.items()} for name, by in self.round_overhead.items()}
+        overhead = {
+            name: {size: item * factor for size, item in by.items()} for name, by in self.round_overhead.items()
+        }
         return self.model_copy(
             update={
                 "adding": self.adding * factor,
-                "start": {workers: one * factor for workers, one in self.start.items()},
+                "start": {workers: item * factor for workers, item in self.start.items()},
                 "sharing": self.sharing * factor,
                 "round_overhead": overhead,
-                "save": {nbytes: one * factor for nbytes, one in self.save.items()},
+                "save": {nbytes: item * factor for nbytes, item in self.save.items()},
             }
         )
 

@@ -17,9 +17,8 @@ from tenfold.engines.prepare import assign_cores
 from tenfold.engines.processes import Processes
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
-from tenfold.machine.facts import load_per_core
+from tenfold.machine.metadata import clock_mhz, load_per_core
 from tenfold.mixing import Strategy
-from tenfold.mixing.builders import make_strategy
 from tenfold.prediction.measurements import (
     LEVELS,
     Averaging,
@@ -27,11 +26,12 @@ from tenfold.prediction.measurements import (
     Step,
     burst_statistics,
     tiny_regression,
+    utc_now,
     write_trace,
 )
 from tenfold.runs import Event, Span, Stopwatch
 from tenfold.transport import SharedTensor
-from tenfold.workers.task import Task
+from tenfold.workers.task import Resolved, Task
 
 SYNC_EVERY = 3
 """A round in every third step: one step with the round, one right after it, and one that it does not affect."""
@@ -39,8 +39,9 @@ MOST_STEPS = 150
 """Steps of a worker that are certainly recorded one by one (see `timekeeper.SINGLE_SPANS`)."""
 WARMUP_STEPS, WARMUP_SHARE = 3, 4
 """First steps of a process, in which torch prepares its kernels: their number, or their part of a longer burst."""
-EVALUATED = 128
-"""Samples that each worker evaluates at the end."""
+EVALUATED, MOST_EVALUATED, EVALUATED_SHARE = 128, 1024, 4
+"""Samples that each worker evaluates after each epoch: at least, and at most, as far as that is no more than a part of
+those that it trains on."""
 MOST_BYTES = 1 << 26
 """Bytes of training data made for a burst: more than the caches hold, but quick to make."""
 
@@ -55,6 +56,8 @@ class Burst:
     """Extra seconds that the first steps took."""
     round: float | None
     """One round, from the arrival of the last partner; with what it costs the steps before and after. None: no round"""
+    round_shares: tuple[float, float] = (0.0, 1.0)
+    """The shares of that which runs record as computing and as communicating; the rest is waiting for others."""
     delay: float | None = None
     """The mean of rounds until the last worker continues: much more on a busy machine, where a worker that waits is not
     always running when the others have arrived."""
@@ -69,35 +72,38 @@ class Burst:
 
 def run(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | None = None) -> Burst:
     """Train for `steps` steps in worker processes, as any experiment is trained, and read the spans."""
-    task = _task(experiment, splits, steps, checkpoints)
+    task = burst_task(experiment, splits, steps, checkpoints)
     events: list[Event] = []
     result = Processes().run(task, Stopwatch(), events.append).result
     spans = [event for event in events if isinstance(event, Span) and event.count == 1]
-    found = read(spans, task.workers, make_strategy(task.experiment.parallel), result)
+    found = read(spans, task.workers, task.strategy, result)
     return replace(found, evaluated=len(task.evaluation_part) if task.evaluation_part is not None else 0)
 
 
 def read(spans: Sequence[Span], workers: int, strategy: Strategy, result: dict[str, Any]) -> Burst:
     """Put the workers' single spans together into steps and rounds."""
-    by_worker = [_Steps([span for span in spans if span.worker == worker]) for worker in range(workers)]
-    count = min(len(one.own) for one in by_worker)
-    own, arrived, left = (
-        np.column_stack([getattr(one, what)[:count] for one in by_worker]) for what in _Steps.__slots__
+    by_worker = [StepSpans([span for span in spans if span.worker == worker]) for worker in range(workers)]
+    count = min(len(item.own) for item in by_worker)
+    own, arrived, left, communicated = (
+        np.column_stack([getattr(item, what)[:count] for item in by_worker]) for what in StepSpans.__slots__
     )
-    price = delay = None
+    cost = delay = None
+    shares = (0.0, 1.0)
     if not strategy.round(0, workers).is_idle:
         own, in_rounds = _without_rounds(own)
         rounds = slice(SYNC_EVERY - 1, None, SYNC_EVERY)
-        price = in_rounds + _price(arrived[rounds], left[rounds], strategy)
+        cost = in_rounds + round_seconds(arrived[rounds], left[rounds], strategy)
         delay = in_rounds + _delay(arrived[rounds], left[rounds])
+        shares = _shares(in_rounds, float(np.median(communicated[rounds].mean(axis=1))), cost)
     begun = max(WARMUP_STEPS, len(own) // WARMUP_SHARE)
     warm = own[begun:]
     times = result["times"]
     return Burst(
         steps=warm,
         warmup=max(0.0, _slowest(own[:begun]) - _usual(warm, begun)),
-        round=price,
+        round=cost,
         delay=delay,
+        round_shares=shares,
         start=times["start"],
         evaluate=times["evaluate"] / (result["epochs"] + 1),
         save=times["save"] / result["epochs"],
@@ -115,13 +121,13 @@ def _usual(warm: Floats, length: int) -> float:
     return float(np.mean([_slowest(stretch) / len(stretch) for stretch in stretches])) * length
 
 
-class _Steps:
-    """One worker's steps: what each took, when it was done with its own work, and when with the round."""
+class StepSpans:
+    """One worker's steps: what each took, when its own work and its round were done, and how long it communicated."""
 
-    __slots__ = ("own", "arrived", "left")  # noqa: RUF023 - in this order they are unpacked
+    __slots__ = ("own", "arrived", "left", "communicated")  # noqa: RUF023 - in this order they are unpacked
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        own, arrived, left = [], [], []
+        own, arrived, left, communicated = [], [], [], []
         data, begun = 0.0, False
         for span in spans:
             if span.kind == "data":
@@ -130,10 +136,21 @@ class _Steps:
                 own.append(data + span.seconds)
                 arrived.append(span.at + span.seconds)
                 left.append(span.at + span.seconds)
+                communicated.append(0.0)
                 begun = True
             elif begun and span.kind in ("wait", "communicate"):
                 left[-1] += span.seconds
+                communicated[-1] += span.seconds if span.kind == "communicate" else 0.0
         self.own, self.arrived, self.left = np.array(own), np.array(arrived), np.array(left)
+        self.communicated = np.array(communicated)
+
+
+def _shares(computing: float, communicating: float, whole: float) -> tuple[float, float]:
+    """Return which shares of a round's cost are computing and communicating."""
+    if whole <= 0:
+        return 0.0, 1.0
+    computing_share = min(1.0, max(0.0, computing) / whole)
+    return computing_share, min(1.0 - computing_share, communicating / whole)
 
 
 def _without_rounds(own: Floats) -> tuple[Floats, float]:
@@ -156,14 +173,14 @@ def _beyond_chance(some: Floats, others: Floats) -> float:
     return difference if difference > 2 * error else 0.0
 
 
-def _price(arrived: Floats, left: Floats, strategy: Strategy) -> float:
+def round_seconds(arrived: Floats, left: Floats, strategy: Strategy) -> float:
     """Return the median, over rounds, of the workers' mean time since the last of those they wait for arrived."""
-    n, prices = arrived.shape[1], []
+    n, costs = arrived.shape[1], []
     for r, (came, went) in enumerate(zip(arrived, left, strict=True)):
         round_ = strategy.round(r, n)
         last = [came[[rank, *round_.partners(rank)]].max() for rank in range(n)]
-        prices.append(np.mean(went - last))
-    return float(np.median(prices[1:] or prices))
+        costs.append(np.mean(went - last))
+    return float(np.median(costs[1:] or costs))
 
 
 def _delay(arrived: Floats, left: Floats) -> float:
@@ -172,7 +189,7 @@ def _delay(arrived: Floats, left: Floats) -> float:
     return float(np.mean(delays[1:] if len(delays) > 1 else delays))
 
 
-def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | None) -> Task:
+def burst_task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | None = None) -> Task:
     """Return a task of about this number of steps on some of the data, which only trains."""
     parallel, batch = experiment.parallel, experiment.training.samples_per_step
     steps = max(SYNC_EVERY, steps // SYNC_EVERY * SYNC_EVERY)
@@ -181,7 +198,8 @@ def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path 
     each = max(SYNC_EVERY, min(steps, affordable) // SYNC_EVERY * SYNC_EVERY)
     wanted = torch.arange(each * batch * parallel.workers) % len(splits.train)
     part = splits.validation or splits.test
-    few = part.subset(torch.arange(min(len(part), EVALUATED * parallel.workers))) if part is not None else None
+    evaluated = parallel.workers * max(EVALUATED, min(MOST_EVALUATED, each * batch // EVALUATED_SHARE))
+    few = part.subset(torch.arange(min(len(part), evaluated))) if part is not None else None
     some = replace(splits, train=splits.train.subset(wanted), validation=None, test=few)
     calm = experiment.replace(
         epochs=-(-steps // each),
@@ -195,9 +213,10 @@ def _task(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path 
         patience=None,
         engine="processes",
         oversubscribe=True,
-        lr=1e-6,
+        # steps so small that no weight diverges; a line search would take many trials from there
+        lr=experiment.training.lr if experiment.training.optimizer_traits.steps_with_all_workers else 1e-6,
     )
-    return Task(calm, some, *assign_cores(calm.machine, parallel.workers, cores.budget()), checkpoints)
+    return Task.of(Resolved.of(calm), some, *assign_cores(calm.machine, parallel.workers, cores.budget()), checkpoints)
 
 
 ReportProgress = Callable[[str], None]
@@ -210,6 +229,8 @@ BURST_SECONDS, FEWEST_STEPS = 0.6, 12
 SIZES = {1 << 18: MOST_STEPS, 1 << 22: 90, 1 << 25: 24}
 """Bytes of weights, and steps of a burst."""
 PLAIN: dict[str, Any] = {
+    "divide": "data",
+    "stages": None,
     "strategy_options": {},
     "average": "weights",
     "outer": "none",
@@ -406,8 +427,11 @@ def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]
         between_steps=found.between_steps,
         samples=relative.size,
         load=load_per_core(),
+        at=utc_now(),
+        clock_mhz=clock_mhz(),
         warmup=statistics.median(burst.warmup for burst in bursts),
         round=statistics.median(rounds) if rounds else None,
+        round_shares=tuple(np.median([burst.round_shares for burst in bursts], axis=0).tolist()) if rounds else None,
         quantiles={f"{level:.1%}": value for level, value in zip(LEVELS, found.quantiles, strict=True)},
         trace=write_trace(relative),
     )

@@ -1,21 +1,21 @@
 """The measurements of a machine, as a value that loads from and saves to TOML, and the times that a clock needs."""
 
 import math
-import os
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ValidationError
 
-from tenfold.cluster.hardware import RoundPrice, StepTime
+from tenfold.cluster.hardware import RoundCost, StepTime
 from tenfold.common.files import read_regular, write_atomically
 from tenfold.errors import MachineError
 from tenfold.experiment.values import explain
-from tenfold.machine.facts import MOST_LOAD_PER_CORE
+from tenfold.machine.metadata import MOST_LOAD_PER_CORE, profile_path
 from tenfold.mixing import Round
 from tenfold.prediction.measurements import (
     Averaging,
@@ -40,7 +40,7 @@ class Profile(Entry):
     made: str
     """When, in UTC."""
     machine: dict[str, Any]
-    """Its facts: processor, cores, torch and other packages."""
+    """Its metadata: processor, cores, torch and other packages."""
     costs: Costs = Costs()
     averaging: tuple[Averaging, ...] = ()
     evaluating: tuple[Evaluating, ...] = ()
@@ -49,7 +49,7 @@ class Profile(Entry):
     @classmethod
     def load(cls, path: str | Path | None = None) -> Self:
         """Read a profile; by default the one that `tenfold calibrate` has saved."""
-        path = Path(path) if path is not None else default_path()
+        path = Path(path) if path is not None else profile_path()
         try:
             return cls(**tomllib.loads(read_regular(path).decode()))
         except FileNotFoundError:
@@ -64,7 +64,7 @@ class Profile(Entry):
         """Write the profile as TOML, and return where it is."""
         import tomli_w
 
-        path = Path(path) if path is not None else default_path()
+        path = Path(path) if path is not None else profile_path()
         try:
             content = tomli_w.dumps(_written(self.model_dump(exclude_none=True))).encode()
             write_atomically(path, content, named_by_user=True)
@@ -74,7 +74,7 @@ class Profile(Entry):
 
     def save_changes(self, before: "Profile | None", path: str | Path | None = None) -> Path:
         """Write what was measured since `before` was read, and keep what other processes have written meanwhile."""
-        path = Path(path) if path is not None else default_path()
+        path = Path(path) if path is not None else profile_path()
         profile: Profile = self
         with _locked(path):
             with suppress(MachineError):  # one that cannot be read, or is not there, is replaced
@@ -84,22 +84,24 @@ class Profile(Entry):
             return profile.save(path)
 
     def _with_changes(self, before: "Profile", after: "Profile") -> Self:
-        """Return the profile with what is in `after` and was not in `before`."""
+        """Return the profile with what is in `after` and was not in `before`, without the steps that were dropped."""
         entries = {
             name: [entry for entry in getattr(after, name) if entry not in getattr(before, name)]
             for name in ("averaging", "evaluating", "steps")
         }
+        dropped = [step for step in before.steps if step not in after.steps]
         costs = {}
         for name, value in after.costs:
             if value != getattr(before.costs, name):
                 here = getattr(self.costs, name)
                 costs[name] = here | value if isinstance(value, dict) else value
-        newer = self.model_copy(update={"made": after.made, "machine": after.machine})
+        steps = tuple(step for step in self.steps if step not in dropped)
+        newer = self.model_copy(update={"made": after.made, "machine": after.machine, "steps": steps})
         return newer.add(**entries).with_costs(**costs)
 
-    def check(self, facts: dict[str, Any]) -> str | None:
-        """Return why this profile does not apply to the machine with these facts, as a sentence; None if it does."""
-        then, now = _identity(self.machine), _identity(facts)
+    def check(self, metadata: dict[str, Any]) -> str | None:
+        """Return why this profile does not apply to the machine with these metadata, as a sentence; None if it does."""
+        then, now = _identity(self.machine), _identity(metadata)
         for what, value in now.items():
             if then[what] != value:
                 return (
@@ -158,6 +160,12 @@ class Profile(Entry):
         left = [step for step in self.steps if step.work != work or step.load <= MOST_LOAD_PER_CORE]
         return self if len(left) == len(self.steps) else self.model_copy(update={"steps": tuple(left)})
 
+    def without_steps_of_another_hour(self, work: str) -> Self:
+        """Return the profile without the steps of this work that were measured more than an hour ago."""
+        earliest = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds")
+        left = tuple(step for step in self.steps if step.work != work or step.at >= earliest)
+        return self if len(left) == len(self.steps) else self.model_copy(update={"steps": left})
+
     def measured_threads(self, work: str) -> list[int]:
         """Return the numbers of threads with which steps of this work were measured."""
         return sorted({step.threads for step in self.steps if step.work == work})
@@ -178,7 +186,7 @@ class Profile(Entry):
                 f"steps with {threads} threads cannot be predicted on this machine, which has no use for more threads "
                 f"here: a step takes {table[most].mean:.3g} s with {most} and {table[fewest].mean:.3g} s with {fewest}"
             )
-        mean = over_threads(threads, {n: one.mean for n, one in table.items()})
+        mean = over_threads(threads, {n: item.mean for n, item in table.items()})
         return replace(near, mean=mean, fixed=near.fixed * mean / near.mean)
 
     def _step_time(self, work: str, batch_size: int, threads: int, workers: int) -> StepTime:
@@ -206,20 +214,20 @@ class Profile(Entry):
             fixed=min(fixed, mean),
         )
 
-    def round_cost(self, *, factor: float = 1.0) -> RoundPrice:
+    def round_cost(self, *, factor: float = 1.0) -> RoundCost:
         """Return what rounds cost in shared memory, times a factor that an experiment may have of its own."""
         entries = [entry for entry in self.averaging if entry.transport == "shared-memory"]
         if not entries:
             raise MachineError(f"the profile has no rounds in shared memory; {ADVICE}")
 
-        def price(round_: Round, nbytes: int) -> float:
+        def cost(round_: Round, nbytes: int) -> float:
             if round_.is_idle:
                 return 0.0
             kind = "group" if round_.groups is not None else "neighbors"
             fan = max(map(len, round_.sources))
-            return factor * _price([e for e in entries if e.kind == kind] or entries, len(round_.sources), fan, nbytes)
+            return factor * _cost([e for e in entries if e.kind == kind] or entries, len(round_.sources), fan, nbytes)
 
-        return price
+        return cost
 
     def start_seconds(self, workers: int, data: int = 0) -> float:
         """Return the seconds before the first step, with `data` bytes of data."""
@@ -244,7 +252,7 @@ class Profile(Entry):
         nearest = min(shares, key=lambda size: _apart(size, batch_size))
         return shares[nearest] * self.step_time(work, nearest, threads, workers).mean
 
-    def evaluation_seconds(self, work: str, samples: int, workers: int) -> float:
+    def evaluation_seconds(self, work: str, samples: int, threads: int, workers: int) -> float:
         """Return the seconds of one evaluation, whose samples the workers share; 0 when none was measured.
 
         A worker takes as long for each of its samples as it took in the nearest setting that was measured.
@@ -252,7 +260,7 @@ class Profile(Entry):
         known = [entry for entry in self.evaluating if entry.work == work]
         if not known or not samples:
             return 0.0
-        nearest = min(known, key=lambda entry: _apart(entry.workers, workers))
+        nearest = min(known, key=lambda entry: (_apart(entry.threads, threads), _apart(entry.workers, workers)))
         return nearest.seconds * (samples / workers) / (nearest.samples / nearest.workers)
 
 
@@ -273,27 +281,20 @@ def _locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def default_path() -> Path:
-    """Return where this machine's profile is kept: $TENFOLD_PROFILE, else the user's data folder."""
-    from platformdirs import user_data_path
-
-    return Path(os.environ.get("TENFOLD_PROFILE") or user_data_path("tenfold") / "profile.toml")
-
-
-def _price(entries: Sequence[Averaging], workers: int, fan: int, nbytes: int) -> float:
+def _cost(entries: Sequence[Averaging], workers: int, fan: int, nbytes: int) -> float:
     """Interpolate in the fan for each number of workers that was measured, then between those numbers.
 
     A mean of all is a kind of its own, whose fan goes with the number of workers.
     """
     by_count: dict[int, dict[int, float]] = {}
     for entry in entries:
-        by_count.setdefault(entry.workers, {})[entry.fan] = entry.price(nbytes)
+        by_count.setdefault(entry.workers, {})[entry.fan] = entry.cost(nbytes)
     if fan == workers:
-        prices = {count: interpolate(count, list(fans), list(fans.values())) for count, fans in by_count.items()}
+        costs = {count: interpolate(count, list(fans), list(fans.values())) for count, fans in by_count.items()}
     else:
         telling = {count: fans for count, fans in by_count.items() if fan in fans or len(fans) > 1} or by_count
-        prices = {count: interpolate(fan, list(fans), list(fans.values())) for count, fans in telling.items()}
-    return interpolate(workers, list(prices), list(prices.values()))
+        costs = {count: interpolate(fan, list(fans), list(fans.values())) for count, fans in telling.items()}
+    return interpolate(workers, list(costs), list(costs.values()))
 
 
 def _between(x: int, measured: dict[int, float]) -> float:
@@ -309,9 +310,9 @@ def _setting(entry: Entry) -> tuple[Any, ...]:
     return tuple(getattr(entry, name, 0) for name in names)
 
 
-def _identity(facts: dict[str, Any]) -> dict[str, str]:
-    """Return the facts, in words, that must be equal for the step times of one machine to apply to another."""
-    cpu, torch = facts.get("cpu", {}), facts.get("torch", {})
+def _identity(metadata: dict[str, Any]) -> dict[str, str]:
+    """Return the metadata, in words, that must be equal for the step times of one machine to apply to another."""
+    cpu, torch = metadata.get("cpu", {}), metadata.get("torch", {})
     return {
         "processor": str(cpu.get("model")),
         "number of cpus": str(cpu.get("logical")),
@@ -323,7 +324,7 @@ def _identity(facts: dict[str, Any]) -> dict[str, str]:
 def _written(value: Any) -> Any:
     """Return a value in TOML's types: no nulls, keys as text, numbers rounded to significant digits."""
     if isinstance(value, dict):
-        return {str(key): _written(one) for key, one in value.items() if one is not None}
+        return {str(key): _written(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [_written(one) for one in value]
+        return [_written(item) for item in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

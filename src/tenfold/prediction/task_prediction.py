@@ -13,27 +13,38 @@ import torch
 
 from tenfold.cluster.cluster import HERE, Cluster, ClusterOrHere, cluster_of
 from tenfold.cluster.event_clock import clock_events
-from tenfold.cluster.hardware import Floats, Hardware, RoundPrice, StepTime
+from tenfold.cluster.hardware import Floats, Hardware, RoundCost, StepTime
 from tenfold.cluster.round_clock import ClockSpan
 from tenfold.cluster.time_prediction import TimePrediction, predict_time
 from tenfold.cluster.workload import Workload
+from tenfold.data import Part
 from tenfold.machine.cores import running_elsewhere
 from tenfold.machine.liveness import MEMORY_METRICS
-from tenfold.mixing.builders import make_compressor, make_strategy
+from tenfold.machine.metadata import load_per_core
 from tenfold.mixing.compression import row_lengths
 from tenfold.mixing.round import exact_round
+from tenfold.mixing.strategies import NoMixing, ParameterServer
 from tenfold.prediction.calibration import complete_profile, round_extras, silent, step_key, work_of
+from tenfold.prediction.divided_models import predict_divided, undivided_task
+from tenfold.prediction.ledger import USUAL_ERROR, Ledger
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.probes import Burst, ReportProgress, step_burst, step_entry
 from tenfold.prediction.profile import Profile
 from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Metric, Span, Started
-from tenfold.training.flat import ALIGNMENT, state_shapes
+from tenfold.training.flat import ALIGNMENT
 from tenfold.workers.process import bytes_to_share
 from tenfold.workers.rounds import largest_share, shared_stacks, stacked_bytes
-from tenfold.workers.task import Task, make_network, weight_bytes
+from tenfold.workers.sandblaster import count_rows
+from tenfold.workers.task import Task
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 """Limits of how much rounds between real steps may differ from those measured alone; beyond, one was disturbed."""
+
+
+EVALUATIONS = 1.25
+"""Evaluations of the loss in an iteration of L-BFGS: what torch allows for, and about what line searches need."""
+FRESH_EVALUATIONS = 2.1
+"""Where each iteration has other samples, whose gradient is not known yet: with mini-batches and in calibrations."""
 
 
 def workload_and_hardware(task: Task, profile: Profile, cluster: ClusterOrHere) -> tuple[Workload, Hardware]:
@@ -47,12 +58,12 @@ def workload_and_hardware(task: Task, profile: Profile, cluster: ClusterOrHere) 
 def workload_of(task: Task, *, compressed: bool = False) -> Workload:
     """Return the steps, rounds and bytes of a task; shared memory moves whole weights, whatever the compression."""
     parallel = task.parallel
-    nbytes = weight_bytes(task)
-    return Workload(
+    nbytes = task.metadata.nbytes
+    workload = Workload(
         workers=task.workers,
         steps_per_epoch=task.steps_per_epoch,
         epochs=task.experiment.training.epochs,
-        strategy=make_strategy(parallel),
+        strategy=task.strategy,
         sync_every=parallel.steps_between_rounds,
         local_after=parallel.local_after,
         average="gradients" if parallel.average == "gradients" else "weights",
@@ -60,20 +71,38 @@ def workload_of(task: Task, *, compressed: bool = False) -> Workload:
         compression=_compressed_share(task, nbytes) if compressed else 1.0,
         batch_sizes=task.batch_sizes,
     )
+    return replace(workload, **_divided_steps(task, measured=not compressed))
+
+
+def _divided_steps(task: Task, *, measured: bool) -> dict[str, Any]:
+    """Return how a workload differs whose steps all workers take together; measured steps have the exchange in them.
+
+    Every worker fetches the weights and sends a gradient, to and from all others, each of which has a part of them.
+    """
+    rows = count_rows(task)
+    if rows is None:
+        return {}
+    if measured:
+        return {"strategy": NoMixing(), "average": "weights"}
+    servers = ParameterServer(servers=task.workers)
+    return {"strategy": servers, "sync_every": 1, "average": "gradients", "portions": rows[1]}
 
 
 def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
-    """Return the step, round and startup times that were measured on this machine."""
+    """Return the step, round and startup times that were measured on this machine; one worker starts no process."""
     setting = (*work_of(task), task.threads, task.workers)
     nearest = profile.nearest_step(*setting)
-    price = _price_here(profile, workload, nearest)
-    step_time = profile.step_time(*setting)
+    cost = _cost_here(profile, workload, nearest)
+    step_time, shares = _step_time(task, profile, *setting), nearest.round_shares or (0.0, 1.0)
     if workload.average == "gradients":
-        step_time, price = _divided(task, profile, step_time, _with_copies(price, profile.costs.adding), price)
+        copies = workload.nbytes * profile.costs.adding
+        shares = _shares_with_copies(shares, float(cost(exact_round(task.workers), workload.nbytes)), copies)
+        step_time, cost = _divided(task, profile, step_time, _with_copies(cost, profile.costs.adding), cost)
     return Hardware(
         step_time=step_time,
-        round_cost=price,
-        start=profile.start_seconds(task.workers, bytes_to_share(task.splits)),
+        round_cost=cost,
+        round_shares=shares,
+        start=profile.start_seconds(task.workers, bytes_to_share(task.splits)) if task.workers > 1 else 0.0,
         model_error=nearest.standard_error,
         calibrated=True,
         **_other_costs(task, profile, workload),
@@ -87,28 +116,52 @@ def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluste
         if group.step_seconds is None and taken:
             own = Profile.load(group.profile) if group.profile is not None else profile
             setting = (*work_of(task), group.threads, min(taken, group.workers))
-            measured[group.name] = own.step_time(*setting)
+            measured[group.name] = _step_time(task, own, *setting)
             standard_error = max(standard_error, own.nearest_step(*setting).standard_error)
-    return cluster.hardware(
+    made = cluster.hardware(
         task.workers,
         measured,
         start=profile.start_seconds(1),
         model_error=standard_error,
         **_other_costs(task, profile, workload),
     )
+    if not workload.portions:
+        return made
+    cost, evaluations = made.round_cost, EVALUATIONS if task.steps_per_epoch == 1 else FRESH_EVALUATIONS
+    return replace(made, round_cost=lambda round_, nbytes: evaluations * cost(round_, nbytes))
+
+
+def _step_time(task: Task, profile: Profile, work: str, batch_size: int, threads: int, workers: int) -> StepTime:
+    """Return how long a step takes: an iteration of L-BFGS on always the same samples evaluates the loss less often."""
+    measured = profile.step_time(work, batch_size, threads, workers)
+    if count_rows(task) is None or task.steps_per_epoch > 1:
+        return measured
+    factor = EVALUATIONS / FRESH_EVALUATIONS
+    return replace(measured, mean=factor * measured.mean, fixed=factor * measured.fixed)
 
 
 def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, Any]:
-    samples = len(task.evaluation_part) if task.evaluation_part is not None else 0
-    per_epoch = len(task.evaluation_steps) + 1
+    """Return what rounds cost beyond their messages, and the evaluations and the checkpoint of an epoch.
+
+    The evaluation of the test part after the last epoch is counted as a share of each. A checkpoint holds the
+    optimizer's state, too.
+    """
+
+    def evaluation(part: Part | None) -> float:
+        samples = len(part) if part is not None else 0
+        return profile.evaluation_seconds(work_of(task)[0], samples, task.threads, task.workers)
+
+    training = task.experiment.training
+    in_epoch = (len(task.evaluation_steps) + 1) * evaluation(task.evaluation_part)
+    saved = task.workers * workload.nbytes * (1 + (training.optimizer_traits.state_vectors or 0))
     return {
         "overhead": profile.round_overhead_seconds(round_extras(task.experiment.parallel), workload.nbytes),
-        "evaluation": profile.evaluation_seconds(work_of(task)[0], samples, task.workers) * per_epoch,
-        "save": profile.save_seconds(workload.nbytes * task.workers),
+        "evaluation": in_epoch + evaluation(task.splits.test) / training.epochs,
+        "save": profile.save_seconds(saved),
     }
 
 
-def _price_here(profile: Profile, workload: Workload, nearest: Step) -> RoundPrice:
+def _cost_here(profile: Profile, workload: Workload, nearest: Step) -> RoundCost:
     """Return what rounds cost in shared memory.
 
     Rounds of all sizes and kinds were measured between steps that do almost nothing. How much longer a round takes
@@ -116,16 +169,16 @@ def _price_here(profile: Profile, workload: Workload, nearest: Step) -> RoundPri
     """
     if workload.workers == 1:
         return lambda _round, _nbytes: 0.0
-    price = profile.round_cost()
+    cost = profile.round_cost()
     if nearest.round is None or nearest.workers != workload.workers:
-        return price
-    factor = nearest.round / float(price(exact_round(workload.workers), workload.nbytes))
+        return cost
+    factor = nearest.round / float(cost(exact_round(workload.workers), workload.nbytes))
     return profile.round_cost(factor=min(MOST_FACTOR, max(LEAST_FACTOR, factor)))
 
 
 def _divided(
-    task: Task, profile: Profile, step_time: StepTime, price: RoundPrice, plain: RoundPrice
-) -> tuple[StepTime, RoundPrice]:
+    task: Task, profile: Profile, step_time: StepTime, cost: RoundCost, plain: RoundCost
+) -> tuple[StepTime, RoundCost]:
     """Return the times of a step and its round where workers divide the orthogonalization.
 
     To pass its part on, a worker does about half of what it does in a `plain` round: it writes, and meets the others
@@ -133,72 +186,91 @@ def _divided(
     """
     stacks, whole = shared_stacks(task), profile.orthogonalization_seconds(*work_of(task), task.threads, task.workers)
     if not stacks or not whole:
-        return step_time, price
+        return step_time, cost
     saved = min(whole, step_time.mean) * (1 - largest_share(stacks, task.workers))
     nbytes = stacked_bytes(stacks)
     return (
         replace(step_time, mean=step_time.mean - saved, fixed=max(0.0, step_time.fixed - saved)),
-        lambda round_, sent: price(round_, sent) + plain(round_, nbytes) / 2,
+        lambda round_, sent: cost(round_, sent) + plain(round_, nbytes) / 2,
     )
 
 
-def _with_copies(price: RoundPrice, adding: float) -> RoundPrice:
-    """Return what rounds of gradients cost, which are copied into shared memory and out of it."""
-    return lambda round_, nbytes: price(round_, nbytes) + 2 * nbytes * adding
+def _with_copies(cost: RoundCost, adding: float) -> RoundCost:
+    """Return what rounds of gradients cost, which are copied into shared memory and stay there."""
+    return lambda round_, nbytes: cost(round_, nbytes) + nbytes * adding
+
+
+def _shares_with_copies(shares: tuple[float, float], cost: float, copies: float) -> tuple[float, float]:
+    """Return a round's shares of computing and communicating, with copies of gradients, which count as computing."""
+    whole = cost + copies
+    return ((shares[0] * cost + copies) / whole, shares[1] * cost / whole) if whole else shares
 
 
 def _compressed_share(task: Task, nbytes: int) -> float:
     """Return the share of `nbytes` bytes that is sent."""
-    size = nbytes // 4
-    rows = row_lengths(state_shapes(make_network(task)), ALIGNMENT)
-    compressor = make_compressor(task.experiment.parallel, size, rows)
-    return compressor.encode(torch.linspace(-1, 1, size)).nbytes / nbytes
+    size, rows = task.metadata.numel, row_lengths(task.metadata.shapes, ALIGNMENT)
+    compressor = task.mixing.make_compressor(size, rows)
+    return compressor.encode(torch.linspace(-1, 1, size, dtype=task.metadata.dtype)).nbytes / nbytes
 
 
 PROBE_SECONDS, LONGEST = 1.0, 2.0
 """Seconds of steps that a probe should time, and what it may take with the start of its processes."""
-NOTABLE = 1.05
-"""A machine within this factor of its calibration counts as equally fast."""
 VALID_SECONDS = 60.0
 """Seconds for which a probe is used for further predictions."""
 
 _seen: dict[tuple[str, int, int, int], tuple[float, Step]] = {}
 
 
-def profile_now(task: Task, profile: Profile, report: ReportProgress | None = None) -> tuple[Profile, float]:
+def profile_now(
+    task: Task, profile: Profile, report: ReportProgress | None = None, *, spread: float = USUAL_ERROR
+) -> tuple[Profile, float]:
     """Return the profile as this machine is now, and how fast that is relative to the calibration (1: as fast).
 
-    The task's own steps are timed briefly, with its number of workers. If they differ notably, they replace the
-    calibrated ones, with their spread, and all other times are scaled likewise. On a slower machine rounds are
-    scaled by how much they themselves differ: each waits for the slowest worker and then for all to notice.
+    The task's own steps are timed briefly, with its number of workers. If they differ by more than the `spread` of one
+    run to the next, twice in a row, they replace the calibrated ones, and all other times are scaled by the smaller of
+    the two changes. On a slower machine rounds are scaled by how much they themselves differ: each waits for the
+    slowest worker and then for all to notice. A smaller difference says little about the next run: it only widens the
+    interval.
     """
     work, batch = step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
-    usual = profile.step_time(work, batch, task.threads, task.workers).mean
-    now = _measured(task, (work, batch, task.threads, task.workers), usual, report)
+    setting = (work, batch, task.threads, task.workers)
+    usual = profile.step_time(*setting).mean
+    now = _measured(task, setting, usual, spread, report)
     factor = now.mean / usual
-    if abs(math.log(factor)) <= math.log(NOTABLE):
-        return profile, 1.0
+    if abs(math.log(factor)) <= spread:
+        nearest = profile.nearest_step(*setting)
+        error = math.hypot(nearest.standard_error, math.log(factor))
+        return profile.add(steps=[nearest.model_copy(update={"standard_error": error})]), 1.0
     rounds = None
     if now.round is not None and factor > 1:
-        usual_round = float(profile.round_cost()(exact_round(task.workers), weight_bytes(task)))
+        usual_round = float(profile.round_cost()(exact_round(task.workers), task.metadata.nbytes))
         rounds = max(factor, now.round / usual_round)
     return profile.slowed(factor, rounds=rounds).add(steps=[now]), 1 / factor
 
 
-def _measured(task: Task, setting: tuple[str, int, int, int], usual: float, report: ReportProgress | None) -> Step:
+def _measured(
+    task: Task, setting: tuple[str, int, int, int], usual: float, spread: float, report: ReportProgress | None
+) -> Step:
+    """Return the steps as they are now; of two measurements, where the first differs, the one that differs less."""
     known = _seen.get(setting)
     if known is not None and perf_counter() - known[0] < VALID_SECONDS:
         return known[1]
     if report is not None:
         report(f"how fast this machine is now: {task.workers} worker(s) x {task.threads} thread(s)")
+    entry = _timed(task, setting, usual)
+    if abs(math.log(entry.mean / usual)) > spread:
+        entry = min(entry, _timed(task, setting, usual), key=lambda step: abs(math.log(step.mean / usual)))
+    _seen[setting] = perf_counter(), entry
+    return entry
+
+
+def _timed(task: Task, setting: tuple[str, int, int, int], usual: float) -> Step:
     slowdown = max(1.0, ((running_elsewhere() or 0.0) + task.workers * task.threads) / (os.cpu_count() or 1))
     steps = max(1, round(PROBE_SECONDS / (usual * slowdown)))
     bursts = list(_bursts(task, setting[1:], steps))
     rounds = [burst.delay for burst in bursts if burst.delay is not None]
     entry = step_entry(setting[0], setting[1:], bursts)
-    entry = entry.model_copy(update={"round": statistics.mean(rounds) if rounds else None})
-    _seen[setting] = perf_counter(), entry
-    return entry
+    return entry.model_copy(update={"round": statistics.mean(rounds) if rounds else None})
 
 
 def _bursts(task: Task, setting: tuple[int, int, int], steps: int) -> Iterator[Burst]:
@@ -220,16 +292,31 @@ def predict_task(task: Task, report: ReportProgress = silent) -> TimePrediction:
     about each measurement. For strategies without rounds the prediction also says in which order the workers exchange
     weights.
     """
-    cluster = cluster_of(task.experiment)
+    cluster, whole = cluster_of(task.experiment), undivided_task(task)
     if cluster is not HERE and cluster.has_given_times:
         profile = Profile(made="", machine={})
     else:
-        profile = complete_profile(_on_cpu(task), report=report, cluster=cluster)
-    seed = task.experiment.training.seed
-    now, speed = profile_now(_on_cpu(task), profile, report) if cluster is HERE else (profile, 1.0)
-    prediction = predict_from_profile(task, now, cluster, seed=seed, marks=_logged_steps(task))
+        profile = complete_profile(_on_cpu(whole), report=report, cluster=cluster)
+    seed, marks = task.experiment.training.seed, _logged_steps(task)
+    now, speed, typical_error = profile, 1.0, 0.0
+    if cluster is HERE:
+        ledger = Ledger.load()
+        now, speed = profile_now(_on_cpu(whole), profile, report, spread=ledger.spread)
+        typical_error = ledger.typical_error
+    if whole is task:
+        prediction = predict_from_profile(task, now, cluster, seed=seed, marks=marks, typical_error=typical_error)
+    else:
+        workload, hardware = workload_and_hardware(whole, now, cluster)
+        hardware = replace(hardware, model_error=math.hypot(hardware.model_error, typical_error))
+        if cluster is HERE:
+            hardware = replace(hardware, start=now.start_seconds(task.workers, bytes_to_share(task.splits)))
+        prediction = predict_divided(task, workload, hardware, cluster, report, marks=marks)
+        measured = 0.0 if cluster is not HERE and cluster.has_given_times else load_per_core()  # its parts, just now
+        prediction = replace(prediction, calibration_load=max(measured, _load(whole, profile, cluster)))
     prediction = replace(prediction, machine_speed=speed)
-    if not make_strategy(task.experiment.parallel).asynchronous:
+    if cluster is HERE and task is _on_cpu(task):
+        Ledger.note(task.experiment, len(task.splits.train), prediction)
+    if not task.strategy.asynchronous:
         return prediction
     # By the calibrated times, not those of now: the order decides the weights, and these must be the same every time.
     times = _exchange_times(*workload_and_hardware(task, profile, cluster), seed)
@@ -237,20 +324,35 @@ def predict_task(task: Task, report: ReportProgress = silent) -> TimePrediction:
 
 
 def predict_from_profile(
-    task: Task, profile: Profile, cluster: ClusterOrHere = HERE, *, seed: int = 0, marks: tuple[int, ...] = ()
+    task: Task,
+    profile: Profile,
+    cluster: ClusterOrHere = HERE,
+    *,
+    seed: int = 0,
+    marks: tuple[int, ...] = (),
+    typical_error: float = 0.0,
 ) -> TimePrediction:
     """Predict how long a task takes: on a cluster, or on this machine by worker processes in shared memory.
 
-    `marks` are the steps, counted from 1 over the run, whose times are predicted in addition to the ends of epochs.
+    `marks` are the steps, counted from 1 over the run, whose times are predicted in addition to the ends of epochs. The
+    interval also covers a `typical_error` of such predictions.
     """
     workload, hardware = workload_and_hardware(task, profile, cluster)
+    hardware = replace(hardware, model_error=math.hypot(hardware.model_error, typical_error))
     prediction = predict_time(replace(workload, marks=marks), hardware, seed=seed)
-    has_extras = task.workers > 1 and bool(round_extras(task.experiment.parallel))
-    load = max(profile.load_of(work_of(task)[0]), profile.costs.round_overhead_load if has_extras else 0.0)
-    prediction = replace(prediction, calibration_load=load)
+    prediction = replace(prediction, calibration_load=_load(task, profile, cluster))
     if cluster is not HERE:
         return replace(prediction, reasons=(*prediction.reasons, *_about_threads(task, profile, cluster)))
     return _delayed(prediction, profile.nearest_step(*work_of(task), task.threads, task.workers).warmup)
+
+
+def _load(task: Task, profile: Profile, cluster: ClusterOrHere) -> float:
+    """Return the highest load under which anything was measured that a task's prediction rests on."""
+    loads = [profile.load_of(work_of(task)[0])]
+    if task.workers > 1:
+        loads += [profile.costs.rounds_load] if cluster is HERE else []
+        loads += [profile.costs.round_overhead_load] if round_extras(task.experiment.parallel) else []
+    return max(loads)
 
 
 def _about_threads(task: Task, profile: Profile, cluster: Cluster) -> Iterator[str]:
@@ -296,7 +398,7 @@ def _on_cpu(task: Task) -> Task:
     """Return the task as the nodes run it: on CPU, even where a GPU of this machine does the training."""
     if task.experiment.machine.device == "cpu":
         return task
-    return replace(task, experiment=task.experiment.replace(device="cpu"), splits=task.splits.to("cpu"))
+    return replace(task, resolved=task.resolved.replace(device="cpu"), splits=task.splits.to("cpu"))
 
 
 def _logged_steps(task: Task) -> tuple[int, ...]:
@@ -350,20 +452,8 @@ class PredictedEvents:
             steps = min(steps, trained["steps"])
         whole = steps >= self.task.experiment.training.epochs * self.task.steps_per_epoch
         seconds = prediction.seconds if whole else self._training(steps)
-        share = seconds / prediction.seconds
-        times = {kind: float(np.mean(each)) for kind, each in prediction.times.items()}
-        return {
-            "clock": "predicted",
-            "seconds": seconds,
-            "interval": [share * end for end in prediction.interval],
-            "times": {kind: time if kind == "start" else share * time for kind, time in times.items()},
-            "samples_per_second": trained["samples"] / seconds,
-            **({"seconds_to_target": seconds} if last is not None else {}),
-            "calibrated": prediction.calibrated,
-            "calibration_load": prediction.calibration_load,
-            "machine_speed": prediction.machine_speed,
-            "reasons": list(prediction.reasons),
-        }
+        reached = {"seconds_to_target": seconds} if last is not None else {}
+        return prediction.result(trained["samples"], seconds) | reached
 
     def _training(self, step: int) -> float:
         """Return the training seconds until the end of a step."""

@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 
 from tenfold.cluster.cluster import cluster_of
 from tenfold.cluster.time_prediction import TimePrediction
-from tenfold.data import FetchProgress
 from tenfold.engines.choose import Notify, require_no_ranks, trains_on_cpu
 from tenfold.engines.one_device import cannot_step_together, train_replicas
 from tenfold.engines.processes import Processes
 from tenfold.engines.recording import Outcome
 from tenfold.errors import ExperimentError, MachineError
 from tenfold.experiment import Experiment
+from tenfold.experiment.section_fields import MICRO_BATCHES_PER_STAGE
 from tenfold.launch.detect import World
-from tenfold.machine import cores, devices, limits
+from tenfold.machine import cores, limits
 from tenfold.machine.limits import format_bytes
+from tenfold.mixing.pipeline import bound
 from tenfold.prediction.calibration import silent
 from tenfold.prediction.probes import ReportProgress
 from tenfold.prediction.task_prediction import PredictedEvents, predict_task
@@ -31,13 +32,15 @@ from tenfold.runs import Emit, Note, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training.optimizers import count_state_vectors
 from tenfold.training.stack import free_memory as left_on_gpu
-from tenfold.workers.task import Task, make_network, weight_bytes
+from tenfold.workers.task import Resolved, Task, make_network
 
 
 class Virtual(Processes):
     """Trains all replicas on this machine's cores, with the predicted times of a cluster."""
 
     name = "virtual"
+    trains_folds = False  # they are trained as folds of this machine, and their times are predicted
+    predictable = False
     can_continue = False  # a process that dies here is not a node that was lost there
 
     @classmethod
@@ -57,7 +60,7 @@ class Virtual(Processes):
         return False
 
     @classmethod
-    def create(cls, _experiment: Experiment, _world: World | None, notify: Notify) -> Self:
+    def create(cls, _resolved: Resolved, notify: Notify) -> Self:
         """Return the engine, which says what it has to measure before it can predict."""
         return cls(notify)
 
@@ -67,9 +70,9 @@ class Virtual(Processes):
         self._prediction: TimePrediction | None = None
         self._memory = ""
 
-    def prepare(self, experiment: Experiment, fetching: FetchProgress | None = None) -> Task:
+    def prepare(self, resolved: Resolved) -> Task:
         """Load the data, check that all replicas fit into memory, and predict the times of the run."""
-        task = super().prepare(experiment, fetching)
+        task = super().prepare(resolved)
         self._memory = check_memory(task)
         self._prediction = predict_task(task, self._report)
         return task
@@ -80,7 +83,7 @@ class Virtual(Processes):
         emit(Note(at=stopwatch.now(), text=self._memory))
         began = stopwatch.now()
         predicted = PredictedEvents(task, self._prediction, began, emit)
-        if devices.resolve(task.experiment.machine.device).type == "cpu":
+        if task.device.type == "cpu":
             outcome = super().run(task, stopwatch, predicted, resumption)
         else:
             outcome = train_replicas(task, stopwatch, predicted, resumption)
@@ -90,6 +93,8 @@ class Virtual(Processes):
     def _ranks_by_process(self, task: Task) -> list[range]:
         """Divide the workers among processes; those without rounds share one, where their order is known."""
         room = 1 if self._exchange_times() is not None else max(1, cores.budget() // task.threads)
+        if task.division is not None and task.division.kind == "neurons":
+            room = task.workers  # they wait for each other inside autograd, which several in a process cannot
         parts = np.array_split(np.arange(task.workers), min(room, task.workers))
         return [range(int(part[0]), int(part[-1]) + 1) for part in parts]
 
@@ -99,24 +104,41 @@ class Virtual(Processes):
 
 def check_memory(task: Task) -> str:
     """Return a sentence about the memory that the replicas need; raise MachineError if there is not enough."""
-    parallel = task.experiment.parallel
-    # weights, gradients, a copy during evaluation, the optimizer's state, and what rounds add
-    vectors = 3 + _state_vectors(task) + parallel.needs_gradient_buffer
-    needed = weight_bytes(task) * vectors * task.workers
-    free = free_memory(devices.resolve(task.experiment.machine.device))
+    needed = replica_bytes(task) * task.replicas
+    free = free_memory(task.device)
     if needed > free:
         raise MachineError(
-            f"{task.workers} replicas need about {format_bytes(needed)} of memory, but {format_bytes(free)} are free; "
+            f"{task.replicas} replicas need about {format_bytes(needed)} of memory, but {format_bytes(free)} are free; "
             "use fewer workers or a smaller model, or predict the time only"
         )
-    return f"{task.workers} replicas need about {format_bytes(needed)} of memory; {format_bytes(free)} are free"
+    return f"{task.replicas} replicas need about {format_bytes(needed)} of memory; {format_bytes(free)} are free"
+
+
+def replica_bytes(task: Task) -> int:
+    """Return the bytes of a replica: weights, gradients, a copy, the optimizer's state, and the buffer of a round."""
+    return task.metadata.nbytes * (3 + _state_vectors(task) + task.parallel.needs_gradient_buffer)
+
+
+def describe_division(task: Task, workers: int) -> str:
+    """Return whether it would pay to divide the model of a task among workers, in a sentence with numbers."""
+    needed, free = replica_bytes(task), free_memory(task.device)
+    if needed * workers > free:
+        return (
+            f"a replica needs about {format_bytes(needed)} of memory, too much for {workers} workers that share "
+            f'{format_bytes(free)}: divide the model with parallel.divide = "layers" or "neurons"'
+        )
+    return (
+        f"dividing the model would not pay: a replica needs about {format_bytes(needed)} of memory, and "
+        f"{format_bytes(free)} are free; a pipeline of {workers} equal stages is at most "
+        f"{bound([1.0] * workers, MICRO_BATCHES_PER_STAGE * workers):.2f}x as fast as one worker"
+    )
 
 
 def _state_vectors(task: Task) -> int:
     """Return how many vectors of the size of the weights the optimizer keeps."""
     training = task.experiment.training
-    known = training.optimizer_traits.state_vectors
-    return known if known is not None else count_state_vectors(training, make_network(task))
+    num_vectors = training.optimizer_traits.state_vectors
+    return num_vectors if num_vectors is not None else count_state_vectors(training, make_network(task))
 
 
 def free_memory(device: torch.device) -> int:

@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from tenfold.reports.formatting import duration, interval
+from tenfold.prediction.ledger import Ledger
+from tenfold.reports.formatting import duration, interval, plural
 from tenfold.runs import Run
 
 MEASURED, PREDICTED = "measured", "predicted"
 HOW_RUN = {MEASURED: "real", PREDICTED: "simulated"}
 """What runs are called by their clock in plots of metrics: a simulated run learns exactly as a real one."""
-INTERVAL = "[low-high]: nine of ten runs should fall in this range"
+INTERVAL = "[low-high]: eight of ten runs should fall in this range"
 UNCALIBRATED = (
     "uncalibrated: step times were given by hand, not measured, and the predicted times are no better than these"
 )
@@ -26,7 +27,7 @@ class HasClock(Protocol):
 
 def clock_names(timed: Iterable[HasClock]) -> str:
     """Return "measured", "predicted", or "measured and predicted"."""
-    found = {one.clock for one in timed}
+    found = {item.clock for item in timed}
     return " and ".join(sorted(found)) or MEASURED
 
 
@@ -42,6 +43,23 @@ def speed_notes(speeds: Iterable[float]) -> list[str]:
         return []
     ends = " to ".join(dict.fromkeys((found[0], found[-1])))
     return [f"this machine is now {ends} as fast as when calibrated; predicted times are scaled by it"]
+
+
+def ledger_note(ledger: Ledger) -> str:
+    """Return a sentence on how close predictions for this machine came to the runs that tested them; "" without any."""
+    if ledger.median_error is None or ledger.coverage is None:
+        return ""
+    ranked = ledger.rank_correlation()
+    tau = (
+        f"; Kendall's tau {ranked[0]:.2f} over {plural(ranked[1], 'pair')} that differ by more than 5%"
+        if ranked
+        else ""
+    )
+    predictions, runs = plural(len(ledger.by_prediction()), "prediction"), plural(len(ledger.scores), "run")
+    return (
+        f"{predictions} for this machine, tested by {runs}: "
+        f"median error {ledger.median_error:.1%}; {ledger.coverage:.0%} of the runs in their 80% interval{tau}"
+    )
 
 
 def describe_clock(run: Run) -> str:

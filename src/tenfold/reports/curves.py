@@ -1,4 +1,4 @@
-"""Measurements as columns of numbers, thinned to what a plot can show."""
+"""Learning curves and speedup curves: thinned to what a plot can show, and where they level off."""
 
 import math
 from array import array
@@ -74,22 +74,22 @@ class Curves:
 
     def since(self, cursor: int, columns: int = REPORT_COLUMNS) -> list[Columns]:
         """Return the points of events after a cursor; of very many, the lowest and highest of each stretch."""
-        found = []
+        chosen = []
         for curve in self:
             begin = int(np.searchsorted(np.array(curve.number), cursor, side="right"))
             if begin < len(curve.number):
-                found.append(curve.columns(begin + _extremes(curve, begin, len(curve.number), columns)))
-        return found
+                chosen.append(curve.columns(begin + _extremes(curve, begin, len(curve.number), columns)))
+        return chosen
 
     def between(self, first: float = -math.inf, last: float = math.inf, columns: int = REPORT_COLUMNS) -> list[Columns]:
         """Return the curves between two steps, and one point more on either side."""
-        found = []
+        chosen = []
         for curve in self:
             steps = np.array(curve.step)
             begin = max(0, int(np.searchsorted(steps, first)) - 1)
             end = min(len(steps), int(np.searchsorted(steps, last, side="right")) + 1)
-            found.append(curve.columns(begin + _extremes(curve, begin, end, columns)))
-        return found
+            chosen.append(curve.columns(begin + _extremes(curve, begin, end, columns)))
+        return chosen
 
 
 def _extremes(curve: Curve, begin: int, end: int, columns: int) -> "np.ndarray[Any, Any]":
@@ -191,10 +191,10 @@ class Lanes:
         low, high = np.minimum(begins.astype(int), columns - 1), np.minimum(ends.astype(int), columns - 1)
         whole = low == high
         np.add.at(sums, (worker[whole], low[whole], kind[whole]), (ends - begins)[whole])
-        for one in np.flatnonzero(~whole):
-            sums[worker[one], low[one], kind[one]] += low[one] + 1 - begins[one]
-            sums[worker[one], low[one] + 1 : high[one], kind[one]] += 1
-            sums[worker[one], high[one], kind[one]] += ends[one] - high[one]
+        for item in np.flatnonzero(~whole):
+            sums[worker[item], low[item], kind[item]] += low[item] + 1 - begins[item]
+            sums[worker[item], low[item] + 1 : high[item], kind[item]] += 1
+            sums[worker[item], high[item], kind[item]] += ends[item] - high[item]
         starts = np.arange(columns)[None, :, None] + np.cumsum(sums, axis=2) - sums
         rows, places, kinds = np.nonzero(sums > 1e-3)
         return {
@@ -221,8 +221,8 @@ class Knee:
     @property
     def first(self) -> Row | None:
         """The one with fewer workers."""
-        found = [row for row in (self.idle, self.peak) if row is not None]
-        return min(found, key=lambda row: row.workers, default=None)
+        rows_shown = [row for row in (self.idle, self.peak) if row is not None]
+        return min(rows_shown, key=lambda row: row.workers, default=None)
 
 
 def scaling_families(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
@@ -231,9 +231,9 @@ def scaling_families(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     A row of one worker belongs to every group with which it shares the fields other than those of averaging.
     """
     several = sorted((row for row in rows if row.workers > 1), key=lambda row: row.workers)
-    found = grouped((row.describe_without("workers"), row) for row in several)
-    alone = {name: baseline_row(group[0], rows) for name, group in found.items()}
-    return [(name, [*([one] if (one := alone[name]) else []), *group]) for name, group in found.items()]
+    families = grouped((row.describe_without("workers"), row) for row in several)
+    alone = {name: baseline_row(group[0], rows) for name, group in families.items()}
+    return [(name, [*([one] if (one := alone[name]) else []), *group]) for name, group in families.items()]
 
 
 def rows_with_rounds(rows: Sequence[Row]) -> list[Row]:
@@ -241,8 +241,8 @@ def rows_with_rounds(rows: Sequence[Row]) -> list[Row]:
 
     If no row has a round, as with strategy none, all are returned.
     """
-    found = [row for row in rows if row.workers == 1 or row.bytes_per_worker]
-    return found if any(row.workers > 1 for row in found) else list(rows)
+    chosen = [row for row in rows if row.workers == 1 or row.bytes_per_worker]
+    return chosen if any(row.workers > 1 for row in chosen) else list(rows)
 
 
 def find_knee(group: Sequence[Row]) -> Knee:

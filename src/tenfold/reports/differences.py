@@ -100,7 +100,8 @@ def varied_fields(runs: Sequence[HasExperiment]) -> list[str]:
     names = [
         name for name in differing_fields(runs) if name != "seed" and (name not in MIXING_FIELDS or name in mixing)
     ]
-    if len({run.experiment.machine.engine for run in runs} - {"virtual"}) <= 1:  # the clock says that it is virtual
+    machines = [run.experiment.machine for run in runs]
+    if len({machine.engine for machine in machines if not machine.is_virtual}) <= 1:  # the clock says which are virtual
         names = [name for name in names if name != "engine"]
     return sorted(names, key=lambda name: name != "workers")
 
@@ -109,18 +110,18 @@ def varied_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the fields in which settings differ with their values, and what started the workers if that varies."""
     names, started_by = varied_fields(runs), [find_launcher(run) for run in runs]
     launchers = len(set(started_by) - {None}) > 1
-    found = []
+    varied = []
     for run, launcher in zip(runs, started_by, strict=True):
         flat = run.experiment.flat()
-        found.append({name: flat[name] for name in names} | ({LAUNCHER: launcher} if launchers else {}))
-    return found
+        varied.append({name: flat[name] for name in names} | ({LAUNCHER: launcher} if launchers else {}))
+    return varied
 
 
 def find_launcher(run: Run) -> str | None:
     """Return what started the workers of a run, such as torchrun; None for a single worker and for virtual ones."""
     if run.experiment.parallel.workers == 1 or run.clock == PREDICTED:
         return None
-    started: dict[str, Any] = run.facts.get("launch") or {}
+    started: dict[str, Any] = run.metadata.get("launch") or {}
     return str(started.get("launcher", "tenfold"))
 
 
@@ -150,14 +151,14 @@ def label_runs(runs: Sequence[Run]) -> list[str]:
     names = settings[0] if settings else {}
     titles = [short_title(run.title) for run in runs]
     if not names or (len(names) > LABEL_FIELDS and len(set(titles)) == len(runs)):
-        found = titles
+        labels = titles
     else:
-        found = [describe_settings(setting) for setting in settings]
+        labels = [describe_settings(setting) for setting in settings]
     if len({run.clock for run in runs}) > 1:
-        found = [f"{name}, {HOW_RUN[run.clock]}".removeprefix(", ") for name, run in zip(found, runs, strict=True)]
-    found = [name or title for name, title in zip(found, titles, strict=True)]
-    seen = Counter(found)
-    return [name if seen[name] == 1 else f"{name} (run {run.id})" for name, run in zip(found, runs, strict=True)]
+        labels = [f"{name}, {HOW_RUN[run.clock]}".removeprefix(", ") for name, run in zip(labels, runs, strict=True)]
+    labels = [name or title for name, title in zip(labels, titles, strict=True)]
+    seen = Counter(labels)
+    return [name if seen[name] == 1 else f"{name} (run {run.id})" for name, run in zip(labels, runs, strict=True)]
 
 
 def group_repeats(runs: Sequence[Run]) -> list[list[Run]]:
@@ -176,4 +177,6 @@ def group_repeats(runs: Sequence[Run]) -> list[list[Run]]:
 def _phrase(name: str, value: Any) -> str:
     if name in COUNTED and value is not None:
         return plural(value, COUNTED[name])
+    if name.endswith("_options") and isinstance(value, dict) and value:
+        return ", ".join(f"{option} {field_value(one)}" for option, one in value.items())
     return field_value(value) if name in VALUE_ONLY else f"{name.replace('_', ' ')} {field_value(value)}"

@@ -1,4 +1,4 @@
-"""A part of the terminal that is redrawn while something runs, below lines that stay."""
+"""Whether and how progress is shown: a part of the terminal that is redrawn, or lines."""
 
 import io
 import sys

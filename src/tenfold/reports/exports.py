@@ -1,4 +1,4 @@
-"""CSV that spreadsheets open as data: text that they would take for a formula is marked as text."""
+"""Runs and tables as files: CSV, JSON and traces."""
 
 import csv
 import io
@@ -48,7 +48,7 @@ def predictions_to_csv(
     names = [word] if width == 1 else [f"{word}_{end}" for end in ends]
     named = bool(classes) and word == "class"
     rows = [
-        {"sample": sample} | dict(zip(names, [classes[one] for one in row] if named else row, strict=True))
+        {"sample": sample} | dict(zip(names, [classes[item] for item in row] if named else row, strict=True))
         for sample, row in zip(samples or range(len(flat)), flat.tolist(), strict=True)
     ]
     return write_csv(rows, ("sample", *names))
@@ -73,7 +73,13 @@ def to_json(runs: Sequence[Run], table: str | None = None) -> str:
     if table is not None:
         return json_text(_rows(runs, table), ensure_ascii=False, indent=1)
     listed = [
-        {**run.summary(), "ended": run.ended, "facts": run.facts, "history": run.history, "measurements": _columns(run)}
+        {
+            **run.summary(),
+            "ended": run.ended,
+            "metadata": run.metadata,
+            "history": run.history,
+            "measurements": _columns(run),
+        }
         for run in runs
     ]
     return json_text(listed, ensure_ascii=False, separators=(",", ":"))
@@ -195,5 +201,7 @@ def _of_one_type(values: list[Any]) -> list[Any]:
 
 def _flattened(key: str, value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
-        return {name: cell for inner, one in value.items() for name, cell in _flattened(f"{key}.{inner}", one).items()}
+        return {
+            name: cell for inner, item in value.items() for name, cell in _flattened(f"{key}.{inner}", item).items()
+        }
     return {key: json_text(value, ensure_ascii=False) if isinstance(value, list | tuple) else value}

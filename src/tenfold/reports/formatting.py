@@ -112,9 +112,9 @@ def field_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {field_value(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {field_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(field_value(one) for one in value) + "]"
+        return "[" + ", ".join(field_value(item) for item in value) + "]"
     return one_line(str(value))
 
 
@@ -131,10 +131,10 @@ def name_some(names: Sequence[str], most: int) -> str:
 
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
     """Return the second values of pairs by their first, such as the settings that failed for each reason."""
-    found: dict[Key, list[Value]] = {}
+    groups: dict[Key, list[Value]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def short_title(title: str) -> str:

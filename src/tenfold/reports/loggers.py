@@ -1,4 +1,4 @@
-"""What all loggers share: a callback that passes a run's numbers on, and whose errors do not stop the run."""
+"""Loggers that pass a run's numbers on to TensorBoard and MLflow."""
 
 import os
 import re
@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tenfold.common import catalog
-from tenfold.common.catalog import suggest
+from tenfold import catalog
+from tenfold.catalog import suggest
 from tenfold.common.imports import optional_module
+from tenfold.common.trust import Origin
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
@@ -182,7 +183,7 @@ class MlflowLogger(RunLogger):
         self._id = created.info.run_id
         self._waiting: list[Any] = []
         self._sent = time.monotonic()
-        fields = Experiment(**run["experiment"]).flat()
+        fields = Experiment.recorded(run["experiment"], Origin(f"run {run['id']}")).flat()
         settings = [
             self._entities.Param(key, str(value)[:LONGEST_VALUE]) for key, value in fields.items() if value is not None
         ]

@@ -1,4 +1,4 @@
-"""How single ranks spend their time, epoch by epoch."""
+"""The live progress of runs, folds and grids on a terminal."""
 
 import time
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tenfold.common.metric_table import loss_last
+from tenfold.common.metric_traits import loss_last
 from tenfold.experiment import Experiment
 from tenfold.reports import clocks
 from tenfold.reports.clocks import training_time
@@ -22,6 +22,7 @@ from tenfold.runs import (
     Event,
     FoldChanged,
     FoldsStarted,
+    JobsChanged,
     Lifecycle,
     Metric,
     Note,
@@ -79,7 +80,7 @@ class RunProgress(Display):
         self.epochs = experiment.training.epochs
         super().__init__(quiet=quiet, console=console)
         self._ranks = ranks
-        self._virtual = experiment.machine.engine == "virtual"
+        self._virtual = experiment.machine.is_virtual
         self._clock = clocks.PREDICTED if self._virtual else clocks.MEASURED
         self._steps_per_epoch = 0
         self._samples = 0
@@ -140,6 +141,8 @@ class RunProgress(Display):
                 self._say(f"resumed at epoch {stage.epoch + 1} of {self.epochs}")
         elif isinstance(stage, Warned):
             self._warn(stage)
+        elif isinstance(stage, Note) and not self._steps_per_epoch:  # before training: where it runs
+            self._say(one_line(stage.text), style="dim")
         elif isinstance(stage, EpochEnded | Ended):
             self._end_epoch()
 
@@ -188,9 +191,11 @@ class RunProgress(Display):
         done = min(1.0, (latest.step - latest.epoch * steps) / steps) if steps else 0.0
         wide = self.console.width >= 100
         how_far = ProgressBar(total=1, completed=done, width=24) if wide else Text(f"{done:3.0%}")
+        if done == 1.0 and not self._epoch:  # all steps of the epoch are done, and nothing is measured yet
+            how_far = Text("evaluating")
         score = [self._score] if self._score else []
-        facts = [f"loss {metric_value('loss', latest.value)}", *score, *self._time_left(latest), *self._speed(latest)]
-        line.add_row(Text(self._epoch_of(latest)), how_far, Text("  ".join(facts)))
+        details = [f"loss {metric_value('loss', latest.value)}", *score, *self._time_left(latest), *self._speed(latest)]
+        line.add_row(Text(self._epoch_of(latest)), how_far, Text("  ".join(details)))
         for column in line.columns:
             column.no_wrap = True
         return line
@@ -219,6 +224,56 @@ class _Fold:
     loss: float | None = None
     measured: dict[str, float] = field(default_factory=dict)
 
+    def share(self, epochs: int) -> float:
+        """Return how much of it is done."""
+        if self.status in ("finished", "failed"):
+            return 1.0
+        return min(1.0, self.step / (self.steps_per_epoch * epochs)) if self.steps_per_epoch else 0.0
+
+
+class JobTable:
+    """The jobs of an executor that are running, each with its node and how far it is, and how long all will take."""
+
+    ROWS = 16
+    """The most jobs that have a row."""
+
+    def __init__(self) -> None:
+        self._latest: JobsChanged | None = None
+        self._first: tuple[float, float] | None = None
+        """When it was shown first, and how many jobs' work was done then."""
+
+    def update(self, event: JobsChanged) -> None:
+        """Show these states from now on."""
+        self._latest = event
+        self._first = self._first or (event.at, self._work(event))
+
+    @staticmethod
+    def _work(event: JobsChanged) -> float:
+        return sum(job.done for job in event.jobs)
+
+    def drawing(self) -> Table:
+        """Draw the jobs that are running, and a line about all; nothing before there are any."""
+        drawn, table = Table.grid(), Table.grid(padding=(0, 2, 0, 0))
+        if self._latest is None or self._first is None:
+            return drawn
+        drawn.add_row(table)
+        jobs = self._latest.jobs
+        running = [job for job in jobs if job.state == "running"]
+        for job in running[: self.ROWS]:
+            bar = ProgressBar(total=1, completed=min(1.0, job.done), width=BAR)
+            table.add_row(Text(one_line(job.label)), bar, Text(f"{job.done:4.0%}  {one_line(job.node)}"))
+        if len(running) > self.ROWS:
+            table.add_row(Text(f"and {len(running) - self.ROWS} more", style="dim"), Text(), Text())
+        done = sum(job.state == "done" for job in jobs)
+        states = f"{done} of {plural(len(jobs), 'job')} done, {len(running)} running, "
+        began, before = self._first
+        work = self._work(self._latest)
+        left = ""
+        if work > before:
+            left = f", about {_clock((len(jobs) - work) * (self._latest.at - began) / (work - before))} left"
+        drawn.add_row(Text(f"{states}{len(jobs) - done - len(running)} waiting{left}", style="dim"))
+        return drawn
+
 
 class FoldProgress(Display):
     """A listener that shows a cross-validation's progress while its `with` block lasts.
@@ -231,6 +286,8 @@ class FoldProgress(Display):
         super().__init__(quiet=quiet, console=console)
         self.epochs = 1
         self._folds: list[_Fold] = []
+        self._began = 0.0
+        self._jobs = JobTable()
 
     def listen(self, event: Event) -> None:
         """Update what is shown by an event."""
@@ -240,11 +297,15 @@ class FoldProgress(Display):
             self._begin(event)
         elif isinstance(event, FoldChanged):
             self._entered(self._folds[event.fold_index], event)
+        elif isinstance(event, JobsChanged):
+            self._jobs.update(event)
         elif isinstance(event, Warned):
             self._warn(event)
+        elif isinstance(event, Note):
+            self._say(one_line(event.text), style="dim")
 
     def _begin(self, event: FoldsStarted) -> None:
-        self.epochs = event.epochs
+        self.epochs, self._began = event.epochs, time.monotonic()
         self._folds = [_Fold(name) for name in event.names]
         self._say(f"{event.stage}: {plural(len(self._folds), 'fold')}, {event.mode.replace('-', ' ')}", style="dim")
 
@@ -270,18 +331,27 @@ class FoldProgress(Display):
         drawn = Table.grid(padding=(0, 2, 0, 0))
         for fold in self._folds:
             if fold.status in ("started", "resumed"):
-                steps = fold.steps_per_epoch * self.epochs
-                bar = ProgressBar(total=1, completed=min(1.0, fold.step / steps) if steps else 0.0, width=BAR)
+                bar = ProgressBar(total=1, completed=fold.share(self.epochs), width=BAR)
                 epoch = min(fold.step // (fold.steps_per_epoch or 1) + 1, self.epochs)
                 loss = [f"loss {metric_value('loss', fold.loss)}"] if fold.loss is not None else []
-                facts = [f"epoch {epoch}/{self.epochs}", *loss, *_scores(fold.measured)]
-                drawn.add_row(Text(fold.name), bar, Text("  ".join(facts)))
+                details = [f"epoch {epoch}/{self.epochs}", *loss, *_scores(fold.measured)]
+                drawn.add_row(Text(fold.name), bar, Text("  ".join(details)))
         done = sum(fold.status in ("finished", "failed") for fold in self._folds)
-        summary = f"{done} of {plural(len(self._folds), 'fold')} done" if self._folds else "starting"
+        summary = f"{done} of {plural(len(self._folds), 'fold')} done{self._time_left()}" if self._folds else "starting"
         drawn.add_row(Text(summary, style="dim"), Text(), Text())
         for column in drawn.columns:
             column.no_wrap = True
-        return drawn
+        if not (jobs := self._jobs.drawing()).row_count:
+            return drawn
+        both = Table.grid()
+        both.add_row(jobs)
+        both.add_row(drawn)
+        return both
+
+    def _time_left(self) -> str:
+        """Return the estimated time left, from the share of all steps that are done; empty while that is unknown."""
+        share = sum(fold.share(self.epochs) for fold in self._folds) / len(self._folds)
+        return f", {_clock((time.monotonic() - self._began) * (1 / share - 1))} left" if 0.02 < share < 1 else ""
 
 
 def _scores(metrics: Mapping[str, float]) -> list[str]:
@@ -324,6 +394,7 @@ class GridProgress(Display):
         super().__init__(quiet=quiet, console=console)
         self._label = ""
         self._running: Display | None = None
+        self._jobs = JobTable()
 
     def start_run(self, label: str, experiment: Experiment) -> None:
         """Show this run as the running one."""
@@ -356,6 +427,8 @@ class GridProgress(Display):
         """Update the bar of the running run by one of its events."""
         if isinstance(event, Warned):
             self._warn(event)
+        elif isinstance(event, JobsChanged):
+            self._jobs.update(event)
         elif self._running is not None:
             self._running.listen(event)
         elif isinstance(event, Note):
@@ -367,6 +440,8 @@ class GridProgress(Display):
         if self._running is not None:
             drawn.add_row(Text(self._label, style="dim", no_wrap=True, overflow="ellipsis"))
             drawn.add_row(self._running.drawing())
+        if (jobs := self._jobs.drawing()).row_count:
+            drawn.add_row(jobs)
         return drawn
 
 

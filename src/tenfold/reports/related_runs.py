@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tenfold.common.metric_table import loss_last, main_metric
+from tenfold.common.metric_traits import loss_last, main_metric
 from tenfold.experiment import FIELDS
 from tenfold.reports import clocks, summary
 from tenfold.reports.differences import CLUSTER_FIELDS, MIXING_FIELDS, comparable_fields, differing_fields
@@ -12,7 +12,7 @@ from tenfold.reports.formatting import NOTHING, count, duration, field_value, me
 from tenfold.reports.rows import MACHINE_FIELDS, Doubt, make_rows
 from tenfold.runs import Run
 from tenfold.runs.storage.tables import RunRecord
-from tenfold.runs.store import CROSSVAL, FOLD
+from tenfold.runs.store import CROSSVAL, FOLD, MEMBERS, SWEEP
 
 NOT_LEARNED = (*MIXING_FIELDS, *MACHINE_FIELDS, *CLUSTER_FIELDS, "workers", "seed")
 """Fields that may differ between a run and its baseline of one worker, which learns the same."""
@@ -34,7 +34,8 @@ class Baseline:
 
 def find_baseline(run: Run) -> Baseline | None:
     """Return the latest finished run of one worker with the same settings and clock, and the speedup over it."""
-    if run.experiment.parallel.workers == 1 or not run.seconds or run.experiment.parallel.folds is not None:
+    one_model = run.kind != SWEEP and run.experiment.parallel.folds is None
+    if run.experiment.parallel.workers == 1 or not run.seconds or not one_model:
         return None
     for other in _recorded(run, _has_one_worker):
         own, alone = make_rows([run, other])
@@ -60,11 +61,14 @@ def find_twin(run: Run) -> Run | None:
 
 
 def similar_runs(run: Run) -> list[RunRecord]:
-    """Return the other runs of the same model and data, the latest first; none for a fold."""
-    if run.kind == FOLD:
+    """Return the other runs of the same model and data, the latest first; none for a fold or a sweep."""
+    if run.kind in (FOLD, SWEEP):
         return []
     wanted = _subject(run.recorded_fields)
-    records = (record for record in reversed(run.store.records()) if record["id"] != run.id and record["kind"] != FOLD)
+    left_out = (*MEMBERS, SWEEP)
+    records = (
+        record for record in reversed(run.store.records()) if record["id"] != run.id and record["kind"] not in left_out
+    )
     return [record for record in records if not record["problems"] and _subject(record["experiment"]) == wanted]
 
 
@@ -91,7 +95,7 @@ def _recorded(run: Run, wanted: Callable[[RunRecord], bool]) -> Iterator[Run]:
 def _has_one_worker(record: RunRecord) -> bool:
     """Return whether a run was trained by one worker to the end; a fold learns from a part of the data only."""
     parallel = record["experiment"].get("parallel", {})
-    one_model = record["kind"] != FOLD and parallel.get("folds") is None
+    one_model = record["kind"] not in (FOLD, SWEEP) and parallel.get("folds") is None
     return record["status"] == "finished" and parallel.get("workers", 1) == 1 and one_model
 
 
@@ -112,14 +116,14 @@ MOST_OFFERED = 50
 def compare_runs(run: Run, other: Run, what: str = "") -> dict[str, Any]:
     """Return a table of two runs: metrics, times, and the fields in which they differ, with the values of both."""
     both = (run, other)
-    names = list(dict.fromkeys(name for one in both for name in loss_last(one.metrics)))
-    parts = list({summary.evaluated_part(one) for one in both if one.metrics})
+    names = list(dict.fromkeys(name for item in both for name in loss_last(item.metrics)))
+    parts = list({summary.evaluated_part(item) for item in both if item.metrics})
     same = parts[0] if len(parts) == 1 else ""
-    scores = [(f"{same} {one_line(name)}".strip(), *(_score(one, name, same) for one in both)) for name in names]
-    speeds = [one.result.get("samples_per_second") for one in both]
+    scores = [(f"{same} {one_line(name)}".strip(), *(_score(item, name, same) for item in both)) for name in names]
+    speeds = [item.result.get("samples_per_second") for item in both]
     times = [("training time", *map(clocks.training_time, both)), ("samples/s", *map(count, speeds))]
-    if any(one.seconds_to_target is not None for one in both):
-        target = [duration(one.seconds_to_target) for one in both]
+    if any(item.seconds_to_target is not None for item in both):
+        target = [duration(item.seconds_to_target) for item in both]
         times.insert(1, ("time to the target", *target))
     differing = differing_fields(both)
     fields = [(name, *map(field_value, values)) for name, values in differing.items()]

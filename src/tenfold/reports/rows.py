@@ -1,4 +1,4 @@
-"""The numbers of a run by name: metrics on a part of the data, and seconds that include more or less than training."""
+"""One row for each setting of a comparison: its metrics, times and speedups over all repeats."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -8,12 +8,12 @@ from itertools import zip_longest
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from tenfold.common.catalog import suggest
-from tenfold.common.metric_table import describe_direction, loss_last, main_metric
+from tenfold.catalog import suggest
+from tenfold.common.metric_traits import describe_direction, loss_last, main_metric
 from tenfold.common.part_names import PARTS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Experiment
-from tenfold.machine.facts import MOST_LOAD_PER_CORE
+from tenfold.machine.metadata import MOST_LOAD_PER_CORE
 from tenfold.reports import clocks, summary
 from tenfold.reports.differences import (
     MIXING_FIELDS,
@@ -65,10 +65,10 @@ def known_columns(metrics: Iterable[str]) -> list[str]:
 
 def require_columns(columns: Sequence[str], metrics: Iterable[str]) -> None:
     """Raise an error for a column that does not exist, with the names of those that do."""
-    known = known_columns(metrics)
+    existing = known_columns(metrics)
     for name in columns:
-        if name not in known:
-            raise ExperimentError(f"unknown column '{name}'; {suggest(name, known)}")
+        if name not in existing:
+            raise ExperimentError(f"unknown column '{name}'; {suggest(name, existing)}")
 
 
 def run_value(run: Run, column: str) -> float | None:
@@ -160,7 +160,7 @@ class Row:
     clock: str = clocks.MEASURED
     """Either "measured" or "predicted"."""
     interval: Interval | None = None
-    """The range in which nine of ten runs should fall; None for measured times."""
+    """The range in which eight of ten runs should fall; None for measured times."""
     calibrated: bool = True
     """Whether predicted times come from measured step times, not from hardware described by hand."""
     seconds_to_target: Spread = Spread()
@@ -234,7 +234,7 @@ def make_rows(runs: Sequence[Run]) -> list[Row]:
     firsts = label_runs([group[0] for group in groups])
     if len(groups) == 1 and len(runs) > 1:
         firsts = ["all runs"]
-    return with_ratios([_row(*one) for one in zip(firsts, groups, settings, strict=True)])
+    return with_ratios([_row(*item) for item in zip(firsts, groups, settings, strict=True)])
 
 
 def with_ratios(rows: Sequence[Row]) -> list[Row]:
@@ -273,7 +273,7 @@ def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
         part=next((summary.evaluated_part(run) for run in group if run.metrics), "test"),
         bytes_per_worker=spread_of(run.result.get("bytes_moved") for run in group).mean or 0.0,
         times=_mean_times(times),
-        doubts=_load_doubts(group),
+        doubts=load_doubts_of(group),
     )
 
 
@@ -285,9 +285,9 @@ def _mean_times(times: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def metrics_of(runs: Sequence[Run], part: str | None = None) -> dict[str, Spread]:
     """Return the final metrics of runs on a part of the data; by default, on the part that was evaluated last."""
-    found = [loss_last(run.metrics if part is None else run.metrics_on(part)) for run in runs]
-    names = dict.fromkeys(name for one in found for name in one)
-    return {name: spread_of(one.get(name) for one in found) for name in names}
+    metrics = [loss_last(run.metrics if part is None else run.metrics_on(part)) for run in runs]
+    names = dict.fromkeys(name for item in metrics for name in item)
+    return {name: spread_of(item.get(name) for item in metrics) for name in names}
 
 
 def _with_ratios(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -> Row:
@@ -309,7 +309,7 @@ def _with_ratios(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -
     speedup, deviation = _ratio(single, own)
     efficiency = speedup * alone.cores / row.cores
     incredible = row.workers > 1 and speedup > MOST_SPEEDUP_PER_CORE * row.cores
-    both = all(one.runs and len(one.seconds_to_target.values) == len(one.runs) for one in (alone, row))
+    both = all(item.runs and len(item.seconds_to_target.values) == len(item.runs) for item in (alone, row))
     return replace(
         row,
         doubts=(*row.doubts, "speedup") if incredible else row.doubts,
@@ -325,17 +325,19 @@ def _with_ratios(row: Row, alone: Row | None, cpu: Row | None, slowest: float) -
 def _times_for_equal_work(other: Row, row: Row) -> tuple[Spread, Spread]:
     """Return the times of two rows; the times per sample if a run among them stopped early, or lost samples."""
     both = (other, row)
-    samples = {run.result.get("samples") for one in both for run in one.runs}
+    samples = {run.result.get("samples") for item in both for run in item.runs}
     if len(samples) < 2 or not all(samples):
         return other.seconds, row.seconds
-    first, second = (spread_of(run.seconds and run.seconds / run.result["samples"] for run in one.runs) for one in both)
+    first, second = (
+        spread_of(run.seconds and run.seconds / run.result["samples"] for run in item.runs) for item in both
+    )
     return first, second
 
 
 def _ratio(other: Spread, own: Spread) -> tuple[float, float | None]:
     """Return the ratio of the mean times, other / own, and its deviation where both times have one."""
     ratio = (other.mean or 0.0) / (own.mean or 1.0)
-    parts = [one.deviation / one.mean for one in (own, other) if one.deviation is not None and one.mean]
+    parts = [item.deviation / item.mean for item in (own, other) if item.deviation is not None and item.mean]
     return ratio, ratio * math.hypot(*parts) if len(parts) == 2 and own is not other else None
 
 
@@ -360,20 +362,20 @@ def _closest_row(row: Row, rows: Sequence[Row], except_for: Sequence[str]) -> Ro
         return sum(other.comparable[name] == row.comparable[name] for name in names)
 
     timed = [other for other in rows if other.seconds.values and other.clock == row.clock]
-    found = [other for other in timed if agreeing(other, matters) == len(matters)]
-    return max(found, key=lambda other: agreeing(other, MACHINE_FIELDS), default=None)
+    agreeing_rows = [other for other in timed if agreeing(other, matters) == len(matters)]
+    return max(agreeing_rows, key=lambda other: agreeing(other, MACHINE_FIELDS), default=None)
 
 
 def _cores(run: Run, workers: int, threads: int | None) -> int:
     if run.clock == clocks.PREDICTED:
         return workers
-    asked = workers * (threads or 1)
-    return min(asked, run.facts.get("machine", {}).get("cpu", {}).get("budget") or asked)
+    threads_in_all = workers * (threads or 1)
+    return min(threads_in_all, run.metadata.get("machine", {}).get("cpu", {}).get("budget") or threads_in_all)
 
 
-def _load_doubts(group: Sequence[Run]) -> tuple[Doubt, ...]:
+def load_doubts_of(group: Sequence[Run]) -> tuple[Doubt, ...]:
     """Return the doubt about times that were measured, or calibrated, while other programs kept the machine busy."""
-    return load_doubts(max(map(_load_per_core, group)))
+    return load_doubts(max(map(_load_per_core, group), default=0.0))
 
 
 def load_doubts(load_per_core: float) -> tuple[Doubt, ...]:
@@ -404,8 +406,8 @@ def quality(row: Row, metric: str) -> float:
 
 def direction(rows: Sequence[Row], metric: str) -> str:
     """Return "higher is better" or "lower is better"; "" where that is not known, or the rows disagree."""
-    found = {row.experiment.training.prefers_lower(metric) for row in rows}
-    return describe_direction(found.pop()) if len(found) == 1 else ""
+    directions = {row.experiment.training.prefers_lower(metric) for row in rows}
+    return describe_direction(directions.pop()) if len(directions) == 1 else ""
 
 
 def mean_seconds(row: Row) -> float:
@@ -424,9 +426,23 @@ def is_clearly_faster(row: Row, other: Row) -> bool:
     Without repeats there is no spread: then a difference below a millisecond, or below 2%, says nothing.
     """
     difference = mean_seconds(other) - mean_seconds(row)
-    spreads = [one.seconds.deviation for one in (row, other) if one.seconds.deviation is not None]
+    spreads = [item.seconds.deviation for item in (row, other) if item.seconds.deviation is not None]
     noise = math.hypot(*spreads) if len(spreads) == 2 else max(1e-3, 0.02 * mean_seconds(other))
     return difference > noise
+
+
+LEAST_LOSS = 0.005
+"""The share of a metric by which one without repeats has to be worse than another to count as worse."""
+
+
+def is_clearly_worse(row: Row, other: Row, metric: str) -> bool:
+    """Return whether a model is worse than another by more than their spread, or half a percent, can explain."""
+    ours, theirs = quality(row, metric), quality(other, metric)
+    if not (math.isfinite(ours) and math.isfinite(theirs)):
+        return False
+    spreads = [item.metrics[metric].deviation for item in (row, other)]
+    noise = math.hypot(*(spread or 0.0 for spread in spreads)) if all(spreads) else LEAST_LOSS * abs(theirs)
+    return theirs - ours > noise
 
 
 def pareto_front(rows: Sequence[Row]) -> list[Row]:
@@ -467,12 +483,12 @@ def notable_rows(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     timed = [row for row in rows if row.seconds.values]
     if not timed:
         return []
-    found = [("the fastest", min(timed, key=mean_seconds)), ("the slowest", max(timed, key=mean_seconds))]
+    notable = [("the fastest", min(timed, key=mean_seconds)), ("the slowest", max(timed, key=mean_seconds))]
     most = max(timed, key=idle_share)
     if idle_share(most):
-        found.append(("computes for the smallest share of its time", most))
-    reasons = grouped((id(row), why) for why, row in found)
-    unique = {id(row): row for _, row in found}
+        notable.append(("computes for the smallest share of its time", most))
+    reasons = grouped((id(row), why) for why, row in notable)
+    unique = {id(row): row for _, row in notable}
     return [(" and ".join(reasons[key]), row) for key, row in unique.items()]
 
 

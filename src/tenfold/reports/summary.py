@@ -1,4 +1,4 @@
-"""The quality of a model, from a run's predictions: confusion matrix, calibration and worst mistakes."""
+"""What a report says about a run: its settings, times, warnings, and the quality of its model."""
 
 import base64
 import struct
@@ -10,13 +10,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.common.metric_table import loss_last
+from tenfold.common.metric_traits import loss_last
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.reports import clocks
-from tenfold.reports.formatting import count, duration, field_value, grouped, metric_value, name_some, one_line, plural
+from tenfold.reports.formatting import (
+    count,
+    duration,
+    field_value,
+    grouped,
+    metric_value,
+    name_some,
+    one_line,
+    plural,
+    ratio,
+)
 from tenfold.runs import Run
-from tenfold.runs.store import CROSSVAL
+from tenfold.runs.store import CROSSVAL, SCRIPT
 from tenfold.runs.stored_predictions import Predictions
 
 LARGEST_CONFUSION_MATRIX = 40
@@ -31,10 +41,10 @@ def model_quality(run: Run) -> dict[str, Any] | None:
         return None
     for part in ("validation",) if run.kind == CROSSVAL else ("test", "validation"):
         try:
-            found = run.predictions_on(part)
+            predictions = run.predictions_on(part)
         except StoreError:
             continue
-        return describe_predictions(found)
+        return describe_predictions(predictions)
     return None
 
 
@@ -77,8 +87,8 @@ def _calibration(found: Predictions) -> dict[str, Any]:
     confidence, right = found.confidences.astype(np.float64)[labeled], found.right.reshape(-1)[labeled]
     place = np.minimum((confidence * BINS).astype(int), BINS - 1)
     bins, error = [], 0.0
-    for one in np.unique(place):
-        chosen = place == one
+    for item in np.unique(place):
+        chosen = place == item
         sure, share = float(confidence[chosen].mean()), float(right[chosen].mean())
         bins.append({"confidence": sure, "accuracy": share, "samples": int(chosen.sum())})
         error += chosen.mean() * abs(sure - share)
@@ -152,23 +162,31 @@ NOTICED_LISTENING = 0.5
 
 def describe_model(run: Run) -> str:
     """Return the model and its number of parameters."""
-    name = field_value(run.experiment.flat()["model"])
-    size = run.facts.get("parameters")
+    name = _given_name(run, "model")
+    size = run.metadata.get("parameters")
     return f"{name}, {plural(size, 'parameter')}" if size is not None else name
 
 
 def describe_data(run: Run) -> str:
     """Return the data set and the number of samples in its parts."""
-    facts: dict[str, Any] = run.facts.get("data") or {}
+    details: dict[str, Any] = run.metadata.get("data") or {}
     parts = [("train", "training"), ("validation", "validation"), ("test", "test")]
-    sizes = [f"{count(facts[key])} {word}" for key, word in parts if facts.get(key)]
-    name = one_line(str(facts.get("name") or field_value(run.experiment.flat()["data"])))
-    notes = "".join(f"; {one_line(str(note))}" for note in facts.get("notes") or ())
+    sizes = [f"{count(details[key])} {word}" for key, word in parts if details.get(key)]
+    name = one_line(str(details.get("name") or _given_name(run, "data")))
+    notes = "".join(f"; {one_line(str(note))}" for note in details.get("notes") or ())
     return (f"{name}, {_enumerate(sizes)} samples" if sizes else name) + notes
+
+
+def _given_name(run: Run, field: str) -> str:
+    """Return the model or data as it was given; of a script, its name or its arguments."""
+    text = field_value(run.experiment.flat()[field])
+    return text[1:-1] if run.kind == SCRIPT else text
 
 
 def describe_length(run: Run) -> str:
     """Return the number of epochs and steps, and why there are fewer than asked for."""
+    if run.kind == SCRIPT:
+        return plural(run.result.get("steps", 0), "optimizer step")
     wanted, done = run.experiment.training.epochs, run.result.get("epochs", len(run.history))
     text = plural(done, "epoch") if done == wanted else f"{count(done)} of {plural(wanted, 'epoch')}"
     if (steps := run.result.get("steps")) is not None:
@@ -213,13 +231,13 @@ def prediction_notes(run: Run) -> list[str]:
     """Return sentences about a prediction: whether it is calibrated, and what explains it. Empty for a measured run."""
     if run.clock != clocks.PREDICTED:
         return []
-    found = [one_line(str(reason)) for reason in run.result.get("reasons") or []]
+    reasons = [one_line(str(reason)) for reason in run.result.get("reasons") or []]
     if clocks.is_uncalibrated(run):
-        found.insert(0, f"The clock is {clocks.UNCALIBRATED}.")
-    found += [f"{text[0].upper()}{text[1:]}." for text in clocks.speed_notes([run.result.get("machine_speed", 1.0)])]
+        reasons.insert(0, f"The clock is {clocks.UNCALIBRATED}.")
+    reasons += [f"{text[0].upper()}{text[1:]}." for text in clocks.speed_notes([run.result.get("machine_speed", 1.0)])]
     if (seconds := run.result.get("simulated_in")) is not None:
-        found.append(f"The simulation itself took {duration(seconds)}, measured.")
-    return found
+        reasons.append(f"The simulation itself took {duration(seconds)}, measured.")
+    return reasons
 
 
 def describe_workers(run: Run) -> str:
@@ -227,24 +245,30 @@ def describe_workers(run: Run) -> str:
     workers = run.result.get("workers", run.experiment.parallel.workers)
     threads = run.result.get("threads", run.experiment.machine.threads)
     each = f" with {plural(threads, 'thread')}" + (" each" if workers > 1 else "") if threads else ""
+    parallel = run.experiment.parallel
+    divided = (
+        f", which divide {parallel.divide} of {plural(parallel.replicas, 'replica')}" if parallel.divides_model else ""
+    )
     if run.kind == CROSSVAL:
         each = ""  # each fold has its own number of threads
     if run.clock == clocks.PREDICTED:
         if run.experiment.machine.cluster not in (None, "here"):
             each = ""  # the cluster's groups say how many threads their workers have
-        return f"{plural(workers, 'virtual worker')}{each}, {describe_hardware(run.experiment)}"
-    return f"{plural(workers, 'worker')}{each} on {field_value(run.experiment.machine.device)}{describe_pinning(run)}"
+        return f"{plural(workers, 'virtual worker')}{each}{divided}, {describe_hardware(run.experiment)}"
+    device = field_value(run.experiment.machine.device)
+    return f"{plural(workers, 'worker')}{each}{divided} on {device}{describe_pinning(run)}"
 
 
 def describe_lr(run: Run) -> str:
     """Return the learning rate before warm-up and schedule, and why it is not the one that was given; "" if unknown."""
-    lr = run.facts.get("lr") or {}
+    lr = run.metadata.get("lr") or {}
     if "base" not in lr or "scale" not in lr:
         return ""
     base, scale, parallel = lr["base"], lr["scale"], run.experiment.parallel
     if scale == 1:
         return f"{base:.3g}"
-    why = f"for {plural(parallel.workers, 'worker')}, lr_scaling = {parallel.lr_scaling}"
+    count = plural(parallel.replicas, "replica" if parallel.divides_model else "worker")
+    why = f"for {count}, lr_scaling = {parallel.lr_scaling}"
     return f"{base * scale:.3g} = {base:.3g} × {scale:.3g} ({why}; lr_scaling = none keeps {base:.3g})"
 
 
@@ -266,7 +290,7 @@ def describe_pinning(run: Run) -> str:
 
 def pinned_cpus(run: Run) -> list[list[int]]:
     """Return the CPUs of each worker, where workers were pinned; other versions may have recorded a number of cores."""
-    cores = run.facts.get("cores")
+    cores = run.metadata.get("cores")
     return cores.get("workers") or [] if isinstance(cores, dict) else []
 
 
@@ -277,13 +301,16 @@ def evaluated_part(run: Run) -> str:
 
 def merge_reasons(explained: Sequence[tuple[str, Iterable[str]]]) -> list[str]:
     """Return the sentences that explain predictions, each once, with the settings it holds for."""
-    found = grouped((one_line(fromkey), name) for name, sentences in explained for fromkey in dict.fromkeys(sentences))
-    return [f"{sentence} ({_holds_for(names, len(explained))})" for sentence, names in found.items()]
+    names_by_reason = grouped(
+        (one_line(fromkey), name) for name, sentences in explained for fromkey in dict.fromkeys(sentences)
+    )
+    return [f"{sentence} ({_holds_for(names, len(explained))})" for sentence, names in names_by_reason.items()]
 
 
 def result_rows(run: Run) -> list[tuple[str, str]]:
     """Return the results of a run as pairs of name and text; what was not measured is omitted."""
-    rows = [("model", describe_model(run)), ("data", describe_data(run)), ("trained", describe_length(run))]
+    subject = ("script", "arguments") if run.kind == SCRIPT else ("model", "data")
+    rows = [(subject[0], describe_model(run)), (subject[1], describe_data(run)), ("trained", describe_length(run))]
     rows += score_rows(run)
     if lr := describe_lr(run):
         rows.append(("learning rate", lr))
@@ -291,6 +318,9 @@ def result_rows(run: Run) -> list[tuple[str, str]]:
         rows.append(("training time", describe_speed(run)))
     if run.experiment.training.target is not None:
         rows.append(("target", describe_target(run)))
+    if run.kind == SCRIPT and "speedup" in run.result:
+        alone = f"over one rank in {duration(run.result['baseline_seconds'])}"
+        rows.append(("speedup", f"{ratio(run.result['speedup'])} {alone}, predicted"))
     if other := other_times(run):
         rows.append(("other time", other))
     if joules := run.result.get("energy_joules"):
@@ -324,6 +354,8 @@ def describe_end(run: Run) -> str:
         return run.error.strip() or "failed without an error message"
     if run.status == "interrupted":
         reason = f"{run.error.strip()}\n" if run.error.strip() else ""
+        if run.kind == SCRIPT:
+            return reason or "interrupted"
         goes_on = (
             "trains the folds that are missing" if run.kind == CROSSVAL else "continues from the last completed epoch"
         )
@@ -333,15 +365,20 @@ def describe_end(run: Run) -> str:
 
 def times_by_kind(run: Run) -> dict[str, float]:
     """Return the seconds by kind, in the order of KINDS; for an unfinished run, the sum of its spans."""
-    known: dict[str, float] = run.times
-    if not known:
-        workers = set()
-        sums: dict[str, float] = defaultdict(float)
-        for span in run.spans():
-            sums[span.kind] += span.seconds
-            workers.add(span.worker)
-        known = {kind: seconds / len(workers) for kind, seconds in sums.items()}
-    return {kind: known[kind] for kind in (*KINDS, *sorted(set(known) - set(KINDS))) if known.get(kind)}
+    times: dict[str, float] = run.times
+    if not times:
+        each = times_by_worker(run)
+        kinds = dict.fromkeys(kind for worker in each for kind in worker)
+        times = {kind: sum(worker.get(kind, 0.0) for worker in each) / len(each) for kind in kinds}
+    return {kind: times[kind] for kind in (*KINDS, *sorted(set(times) - set(KINDS))) if times.get(kind)}
+
+
+def times_by_worker(run: Run) -> list[dict[str, float]]:
+    """Return the seconds of each worker by kind: the sums of its spans."""
+    sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for span in run.spans():
+        sums[span.worker][span.kind] += span.seconds
+    return [dict(sums[worker]) for worker in sorted(sums)]
 
 
 def _holds_for(names: Sequence[str], total: int) -> str:

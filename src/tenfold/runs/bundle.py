@@ -43,7 +43,7 @@ class BundledRecord(BaseModel):
     ended: float | None
     error: str
     host: str
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
     result: dict[str, Any]
 
 
@@ -67,10 +67,26 @@ class Bundle:
             stored_predictions.load(folder / stored_predictions.FILE, part)
 
 
+@dataclass(frozen=True)
+class EndedRun:
+    """A run that has ended in this process without having been recorded."""
+
+    record: BundledRecord
+    events: list[Event]
+    weights: dict[str, Any] | None
+    predictions: Mapping[str, stored_predictions.Predictions]
+
+    def write_files(self, folder: Path) -> None:
+        """Write the weights and the predictions to a folder."""
+        if self.weights is not None:
+            tensor_file.save(self.weights, folder / WEIGHTS)
+        stored_predictions.save(self.predictions, folder / stored_predictions.FILE)
+
+
 def pack(store: "Store", run: int) -> bytes:
     """Return a run that has ended as a bundle."""
     record, folder = store.find(run), store.folder_of(run)
-    names = ("kind", "status", "created", "ended", "error", "host", "facts", "result")
+    names = ("kind", "status", "created", "ended", "error", "host", "metadata", "result")
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w") as archive:
         archive.writestr(RECORD, json.dumps({"format": FORMAT} | {name: record[name] for name in names}))
@@ -87,7 +103,7 @@ def unpack(content: bytes) -> Bundle:
         members = _members(content)
         record = BundledRecord.model_validate_json(members.pop(RECORD))
         events = [from_row(json.loads(line)) for line in members.pop(EVENTS).splitlines()]
-        for held, types in ((record.facts, entries.FACTS), (record.result, entries.RESULT)):
+        for held, types in ((record.metadata, entries.METADATA), (record.result, entries.RESULT)):
             if damaged := entries.sound_entries(held, types)[1]:
                 raise ValueError(f"{damaged[0]} has a wrong type")
         files = {name.removeprefix(FOLDER): held for name, held in members.items()}
@@ -102,10 +118,10 @@ def _members(content: bytes) -> dict[str, bytes]:
     """Return the content of an archive's members by their names."""
     allowed = {RECORD, EVENTS, *(FOLDER + name for name in FILES)}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        found = archive.infolist()
-        names = [member.filename for member in found]
+        members = archive.infolist()
+        names = [member.filename for member in members]
         if len(set(names)) < len(names) or not allowed.issuperset(names):
             raise ValueError(f"it holds {', '.join(sorted(set(names) - allowed)) or 'a file twice'}")
-        if any(member.compress_type != zipfile.ZIP_STORED or member.file_size > len(content) for member in found):
+        if any(member.compress_type != zipfile.ZIP_STORED or member.file_size > len(content) for member in members):
             raise ValueError("it is compressed")
         return {name: archive.read(name) for name in names}  # which compares the checksums

@@ -5,11 +5,12 @@ measured; a run that they slowed down says so.
 """
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, get_args
 
-from tenfold.common.catalog import suggest
+from tenfold.catalog import suggest
 from tenfold.errors import ExperimentError, StopTraining
 from tenfold.runs.events import (
     Emit,
@@ -29,6 +30,8 @@ from tenfold.runs.events import (
 
 NOTICED_SECONDS = 0.2
 NOTICED_SHARE = 0.05
+BEHIND = "successive halving"
+"""What the result of a run says stopped it, if it had fallen behind others."""
 
 
 class Callback:
@@ -72,6 +75,24 @@ class Callback:
 
     def on_run_end(self, event: Ended) -> None:
         """The run is over; `event.status` is finished, failed or interrupted."""
+
+
+@dataclass(frozen=True)
+class StopBehind(Callback):
+    """Stops a run whose metric after an epoch is worse than it has to be there."""
+
+    metric: str
+    """With its part: validation_accuracy."""
+    lower: bool
+    """Whether lower values are better."""
+    needed: Mapping[int, float]
+    """By the number of completed epochs, the worst value with which the run continues."""
+
+    def on_epoch_end(self, event: EpochEnded) -> None:
+        """Compare the metric with the value that is needed after this epoch."""
+        value, needed = event.metrics.get(self.metric), self.needed.get(event.epoch + 1)
+        if value is not None and needed is not None and (value > needed if self.lower else value < needed):
+            raise StopTraining(BEHIND)
 
 
 def _events_of(method: Callable[..., None]) -> tuple[type, ...]:

@@ -1,7 +1,7 @@
 """Everything that happens in a run, as typed values and as rows: engines emit events, stores and displays read them.
 
 Three families: a `Metric` is a number that was measured, a `Span` is time that a worker spent, and the subclasses of
-`Lifecycle` are the stages of a run, each with the facts that belong to it.
+`Lifecycle` are the stages of a run, each with the metadata that belong to it.
 
 `worker` is the number of the worker. Of each fold of a cross-validation, listeners get the events of one worker only;
 these keep the index of the fold in its place, which is read as `fold_index`.
@@ -123,6 +123,26 @@ class Note(Lifecycle):
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """How far a job of an executor is, as far as home sees it."""
+
+    label: str
+    state: Literal["waiting", "running", "done"]
+    node: str = ""
+    """The machine that it runs on; "" where home does not see it."""
+    done: float = 0.0
+    """The share of its steps that is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsChanged(Lifecycle):
+    """How far all jobs of an executor are; it is shown, and not recorded."""
+
+    KIND = "jobs"
+    jobs: tuple[JobState, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(Lifecycle):
     """Something is not as it should be, but training continues."""
@@ -241,6 +261,7 @@ STAGES: dict[str, type[Lifecycle]] = {
         FoldChanged,
         EpochEnded,
         Note,
+        JobsChanged,
         Printed,
         Warned,
         CheckpointFailed,
@@ -262,8 +283,8 @@ def as_row(event: Event) -> dict[str, Any]:
     return {"type": family(event), **kind, **asdict(event)}
 
 
-def facts_of(event: Event) -> dict[str, Any]:
-    """Return the facts of an event, without its time, epoch and worker."""
+def metadata_of(event: Event) -> dict[str, Any]:
+    """Return the metadata of an event, without its time, epoch and worker."""
     return {name: value for name, value in asdict(event).items() if name not in ("at", "epoch", "worker")}
 
 
@@ -275,8 +296,8 @@ def from_row(row: dict[str, Any]) -> Event:
     if row.get("type") == "lifecycle" and "detail" in row:
         row = _of_details(row)
     try:
-        found = {"metric": Metric, "span": Span}.get(row["type"]) or STAGES[row["what"]]
-        return _adapter(found).validate_python(row)
+        event_class = {"metric": Metric, "span": Span}.get(row["type"]) or STAGES[row["what"]]
+        return _adapter(event_class).validate_python(row)
     except (KeyError, TypeError, ValidationError):
         raise ValueError(f"this version of Tenfold cannot read the event {json.dumps(row)[:200]}") from None
 
@@ -287,22 +308,28 @@ def _adapter(kind: type[Event]) -> TypeAdapter[Event]:
 
 
 def _of_details(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of an event whose facts were kept as text in `detail`."""
+    """Return the row of an event whose metadata were kept as text in `detail`."""
     row = dict(row)
     what, detail = row.get("what"), str(row.pop("detail"))
     try:
-        facts = json.loads(detail)
+        metadata = json.loads(detail)
     except ValueError:
-        facts = {}
-    facts = facts if isinstance(facts, dict) else {}
+        metadata = {}
+    metadata = metadata if isinstance(metadata, dict) else {}
     if what in ("started", "resumed"):
-        kind = FoldsStarted.KIND if "names" in facts else Started.KIND
+        kind = FoldsStarted.KIND if "names" in metadata else Started.KIND
         unknown = {"steps_per_epoch": 0, "batch_size": 0, "workers": 1, "train_samples": 0}
-        return {**(unknown if kind == Started.KIND else {}), **row, **facts, "what": kind, "resumed": what == "resumed"}
+        return {
+            **(unknown if kind == Started.KIND else {}),
+            **row,
+            **metadata,
+            "what": kind,
+            "resumed": what == "resumed",
+        }
     if what in ("finished", "failed", "interrupted"):
         return {**row, "what": Ended.KIND, "status": what, "error": detail}
     if what == FoldChanged.KIND:
-        return {**row, **facts}
+        return {**row, **metadata}
     if what == Recorded.KIND:
         return {**row, "run": detail}
     return {**row, "text": detail}

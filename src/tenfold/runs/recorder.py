@@ -20,7 +20,7 @@ from tenfold.runs.events import (
     Span,
     Stopwatch,
     Warned,
-    facts_of,
+    metadata_of,
 )
 from tenfold.runs.storage.connecting import LOCK_SECONDS
 from tenfold.runs.store import Store
@@ -204,7 +204,7 @@ def chrome_trace(events: Iterable[Event], *, clock: str = "measured") -> dict[st
     The process is named after the clock: 0 for measured times, 1 for predicted ones.
     """
     pid = int(clock == "predicted")
-    taken: dict[tuple[int, float], float] = defaultdict(float)
+    ends: dict[tuple[int, float], float] = defaultdict(float)
     workers: set[int] = set()
     traced: list[dict[str, Any]] = []
     for event in events:
@@ -216,10 +216,10 @@ def chrome_trace(events: Iterable[Event], *, clock: str = "measured") -> dict[st
         lane = {"pid": pid, "tid": event.worker}
         if isinstance(event, Lifecycle):
             mark = {"name": event.stage, "ph": "i", "s": "t", "ts": event.at * MICROSECONDS}
-            traced.append({**lane, **mark, "args": {**facts_of(event), "epoch": event.epoch}})
+            traced.append({**lane, **mark, "args": {**metadata_of(event), "epoch": event.epoch}})
             continue
-        begin = event.at + taken[event.worker, event.at]
-        taken[event.worker, event.at] += event.seconds
+        begin = event.at + ends[event.worker, event.at]
+        ends[event.worker, event.at] += event.seconds
         span = {"name": event.kind, "cat": event.kind, "ph": "X"}
         when = {"ts": begin * MICROSECONDS, "dur": event.seconds * MICROSECONDS}
         traced.append({**lane, **span, **when, "args": {"count": event.count, "epoch": event.epoch}})

@@ -1,4 +1,4 @@
-"""The name of a fold of a cross-validation, the same wherever it is shown."""
+"""`Run`: a recorded run with its results, metrics, model and history."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from tenfold.common.html_views import facts_table, short_number, values_table
+from tenfold.common.html_views import details_table, short_number, values_table
 from tenfold.common.part_names import PARTS
 from tenfold.common.trust import Origin
 from tenfold.errors import ExperimentError, StoreError
@@ -72,11 +72,11 @@ def run_html(run: "Run") -> str:
     """Return a table of a run's results, and one with a row for each of its last epochs."""
     workers, epochs = run.result.get("workers"), run.result.get("epochs")
     part = run.result.get("part") or ""
-    facts = [(f"{part} {name}".strip(), short_number(name, value)) for name, value in run.metrics.items()]
-    facts += [("training", f"{run.seconds:.3g} s {run.clock}" if run.seconds is not None else "")]
-    facts += [("workers", str(workers or "")), ("epochs", str(epochs or "")), ("tags", " ".join(run.tags))]
-    facts += [("note", run.note), ("error", run.error.partition("\n")[0]), ("folder", str(run.path))]
-    view = facts_table(f"run {run.id}: {run.title}, {run.status}", facts)
+    metadata = [(f"{part} {name}".strip(), short_number(name, value)) for name, value in run.metrics.items()]
+    metadata += [("training", f"{run.seconds:.3g} s {run.clock}" if run.seconds is not None else "")]
+    metadata += [("workers", str(workers or "")), ("epochs", str(epochs or "")), ("tags", " ".join(run.tags))]
+    metadata += [("note", run.note), ("error", run.error.partition("\n")[0]), ("folder", str(run.path))]
+    view = details_table(f"run {run.id}: {run.title}, {run.status}", metadata)
     rows = run.history[-SHOWN_EPOCHS:]
     names = list(dict.fromkeys(name for row in rows for name in row))
     shown = [[short_number(name, row.get(name)) for name in names] for row in rows]
@@ -108,11 +108,11 @@ def board_address(folder: Path) -> str | None:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 return None
-            found = _LOCAL_ADDRESS.fullmatch(file.read(200).decode("ascii", "replace"))
-        if found is None:
+            match = _LOCAL_ADDRESS.fullmatch(file.read(200).decode("ascii", "replace"))
+        if match is None:
             return None
-        with socket.create_connection(("127.0.0.1", int(found["port"])), timeout=0.2):
-            return found[0]
+        with socket.create_connection(("127.0.0.1", int(match["port"])), timeout=0.2):
+            return match[0]
     except (OSError, OverflowError):
         return None
 
@@ -190,10 +190,10 @@ class Run:
         return str(self._held["error"])
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Machine, package versions, command line, code version and data, as they were."""
-        facts: dict[str, Any] = self._held["facts"]
-        return facts
+        metadata: dict[str, Any] = self._held["metadata"]
+        return metadata
 
     @property
     def result(self) -> dict[str, Any]:
@@ -220,13 +220,13 @@ class Run:
     @cached_property
     def problem(self) -> str:
         """Why not all of the run can be read: it is damaged, or another version recorded it; empty for most runs."""
-        found = list(self._held.get("problems", []))
+        problems = list(self._held.get("problems", []))
         if self.recorded_fields:
             try:
                 _ = self.experiment
             except StoreError as error:
-                found.append(str(error))
-        return "; ".join(found)
+                problems.append(str(error))
+        return "; ".join(problems)
 
     @property
     def readable(self) -> bool:
@@ -317,7 +317,7 @@ class Run:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The range in which the training times of nine of ten runs should lie; None if the time was measured."""
+        """The range in which the training times of eight of ten runs should lie; None if the time was measured."""
         low, high = self.result.get("interval") or (None, None)
         return (low, high) if low is not None and high is not None else None
 
@@ -414,12 +414,12 @@ class Run:
 
         if self.kind == CROSSVAL:
             folds = [self.other(fold["id"]) for fold in self.store.folds(self.id) if fold["status"] == "finished"]
-            found = [
+            files = [
                 stored
                 for fold in folds
                 if (stored := stored_predictions.load(fold.path / stored_predictions.FILE, part))
             ]
-            stored = stored_predictions.join(found) if found else None
+            stored = stored_predictions.join(files) if files else None
         else:
             stored = stored_predictions.load(self.path / stored_predictions.FILE, part)
         if stored is None:
@@ -432,10 +432,10 @@ class Run:
 
     def other(self, run: int, *, weights: dict[str, Any] | None = None) -> "Run":
         """Return another run of the same store, or this one with other weights; its folds know its model, too."""
-        found = Run(self.store, self.store.find(run), build=self._build, weights=weights, trust=self.is_trusted)
-        if found.facts.get("crossval", {}).get("parent", run) == self.id:
-            found._experiment = found.experiment.replace(model=self.experiment.model)
-        return found
+        opened = Run(self.store, self.store.find(run), build=self._build, weights=weights, trust=self.is_trusted)
+        if opened.metadata.get("crossval", {}).get("parent", run) == self.id:
+            opened._experiment = opened.experiment.replace(model=self.experiment.model)
+        return opened
 
     def measurements(self) -> Iterator[Metric]:
         """Every metric event, in order."""
@@ -487,7 +487,7 @@ class Run:
     def __repr__(self) -> str:
         scores = "".join(f", {name} {value:.4g}" for name, value in self.metrics.items())
         time = f", {self.seconds:.3g} s {self.clock}" if self.seconds is not None else ""
-        lr = self.facts.get("lr") or {"base": 0.0, "scale": 1}
+        lr = self.metadata.get("lr") or {"base": 0.0, "scale": 1}
         base, scale = lr["base"], lr["scale"]
         scaled = f", lr {base * scale:.3g} = {base:.3g} × {scale:.3g}" if scale != 1 else ""
         return f"<Run {self.id} {self.title}: {self.status}{scores}{time}{scaled}>"

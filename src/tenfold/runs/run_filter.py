@@ -18,8 +18,8 @@ from datetime import datetime
 from operator import ge, gt, le, lt
 from typing import Any
 
-from tenfold.common.catalog import suggest
-from tenfold.common.metric_table import beyond_share
+from tenfold.catalog import suggest
+from tenfold.common.metric_traits import beyond_share
 from tenfold.errors import StoreError
 from tenfold.experiment import FIELDS
 from tenfold.runs.run import Run
@@ -62,15 +62,15 @@ class Condition:
 
     def holds(self, run: Run) -> bool:
         """Return whether a run fulfils it; for a value that the run does not have, only != does."""
-        found = value_of(run, self.name)
-        several = found if isinstance(found, list | tuple) else (found,)
+        actual = value_of(run, self.name)
+        several = actual if isinstance(actual, list | tuple) else (actual,)
         if self.operator == "=":
-            return any(_equal(one, value) for one in several or (None,) for value in self.values)
+            return any(_equal(item, value) for item in several or (None,) for value in self.values)
         if self.operator == "!=":
-            return not any(_equal(one, value) for one in several or (None,) for value in self.values)
+            return not any(_equal(item, value) for item in several or (None,) for value in self.values)
         if self.operator == "~":
-            return any(str(value).lower() in str(one).lower() for one in several for value in self.values)
-        return any(_ordered(self.operator, one, value) for one in several for value in self.values)
+            return any(str(value).lower() in str(item).lower() for item in several for value in self.values)
+        return any(_ordered(self.operator, item, value) for item in several for value in self.values)
 
 
 def filter_runs(runs: Iterable[Run], text: str) -> list[Run]:
@@ -126,10 +126,10 @@ def _joined(text: str) -> str:
 
 
 def _condition(word: str) -> Condition:
-    found = CONDITION.fullmatch(word)
-    if found is None:
+    match = CONDITION.fullmatch(word)
+    if match is None:
         raise StoreError(f"'{word}' is not a condition; write a name, an operator and a value, {EXAMPLE}")
-    name, operator, value = found["name"].replace("-", "_"), found["operator"].replace("==", "="), found["value"]
+    name, operator, value = match["name"].replace("-", "_"), match["operator"].replace("==", "="), match["value"]
     if not value:
         raise StoreError(f"the condition '{word}' has no value; write it {EXAMPLE}")
     if value[0] in "<>=~":
@@ -188,13 +188,13 @@ def _number(value: Any) -> float | None:
 
 
 def _is_known(name: str) -> bool:
-    known = {*COLUMNS, *HELD, *FIELDS, *(".".join(place) for place in FIELDS.values())}
-    return name in known or name in ("accuracy", "loss")
+    names = {*COLUMNS, *HELD, *FIELDS, *(".".join(place) for place in FIELDS.values())}
+    return name in names or name in ("accuracy", "loss")
 
 
 def _unknown(name: str, runs: Iterable[Run]) -> str:
     metrics = dict.fromkeys(metric for run in runs for metric in run.metrics)
-    known = [*COLUMNS, *HELD, *metrics, *FIELDS]
-    near = suggest(name, known).partition("?")
+    names = [*COLUMNS, *HELD, *metrics, *FIELDS]
+    near = suggest(name, names).partition("?")
     meant = f"{near[0]}?" if near[1] else "`tenfold runs --help` says what a filter can name"
     return f"no run has a '{name}' to filter by; {meant}"

@@ -12,13 +12,15 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import uuid4
 
-from tenfold.common.files import require_regular, short_path, write_atomically
+from tenfold.common.files import require_regular, short_path, unsynced, write_atomically
 from tenfold.common.trust import note_written, remember_named
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
@@ -30,6 +32,7 @@ from tenfold.runs.storage.tables import (
     COLUMNS,
     LISTED,
     PARENT,
+    SWEEP_OF,
     VERSION,
     RunRecord,
     as_text,
@@ -47,7 +50,7 @@ from tenfold.runs.storage.tables import (
 )
 
 if TYPE_CHECKING:
-    from tenfold.runs.bundle import Bundle
+    from tenfold.runs.bundle import Bundle, EndedRun
 
 MARK_REPEATED = """
 UPDATE events SET superseded = 1 WHERE run = ? AND epoch >= ?
@@ -57,9 +60,20 @@ THEN json_extract(body, '$.what') NOT IN ('lost', 'joined') ELSE 1 END
 MODEL_PICKLE = "model.pickle"
 """The model of a run that was given as a Python object and cannot be imported; read only where it is trusted."""
 FOLD = "fold"
-"""The kind of a run that is a fold of a cross-validation; "last" never refers to one."""
+"""The kind of a run that is a fold of a cross-validation."""
 CROSSVAL = "crossval"
 """The kind of a run that is a cross-validation."""
+SWEEP = "sweep"
+"""The kind of a run that is a sweep."""
+TRIAL = "trial"
+"""The kind of a run that is a trial of a sweep."""
+MEMBERS = (FOLD, TRIAL)
+"""The kinds of runs that belong to another run, with which they are listed and removed; "last" never refers to one."""
+SCRIPT = "script"
+"""The kind of a run that simulates a script, which has its model and data inside."""
+INVOCATION = "invocation"
+"""What metadata call the id that runs share which were made by one call or command."""
+_invocation: ContextVar[str | None] = ContextVar(INVOCATION, default=None)
 INDEX_BYTES = 1 << 15
 """The bytes of disk space that SQLite needs beside a store to read its log."""
 
@@ -75,6 +89,21 @@ def _keep_model(experiment: Experiment, path: Path) -> None:
     if isinstance(model, PythonObject) and model.import_path is None and (content := model.pickled()):
         write_atomically(path, content)
         note_written(content)
+
+
+@contextmanager
+def one_invocation() -> Iterator[None]:
+    """Record the runs that are made in this block as belonging together; a block inside another one is part of it."""
+    token = _invocation.set(_invocation.get() or uuid4().hex)
+    try:
+        yield
+    finally:
+        _invocation.reset(token)
+
+
+def _together() -> dict[str, str]:
+    invocation = _invocation.get()
+    return {} if invocation is None else {INVOCATION: invocation}
 
 
 class Store:
@@ -115,13 +144,21 @@ class Store:
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
 
-    def create(self, experiment: Experiment, *, kind: str, facts: dict[str, Any]) -> int:
+    def create(self, experiment: Experiment, *, kind: str, metadata: dict[str, Any]) -> int:
         """Record a new run, make its folder, claim it for this process, and return its number."""
         title = experiment.title
-        values = (title, kind, "running", time.time(), experiment.model_dump_json(), json.dumps(facts), "{}")
+        values = (
+            title,
+            kind,
+            "running",
+            time.time(),
+            experiment.model_dump_json(),
+            json.dumps(metadata | _together()),
+            "{}",
+        )
         with self._writing() as connection:
             cursor = connection.execute(
-                "INSERT INTO runs (title, kind, status, created, experiment, facts, result, host, pid, pid_started)"
+                "INSERT INTO runs (title, kind, status, created, experiment, metadata, result, host, pid, pid_started)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
                 (*values, socket.gethostname(), os.getpid()),
             )
@@ -135,40 +172,66 @@ class Store:
             claim = Claim.take(path, force=True)
         if claim is not None:
             self._claims[run] = claim
-        if kind != FOLD:
+        if kind not in MEMBERS:
             remember_named(experiment.import_paths)
         return run
 
-    def import_run(self, bundle: "Bundle", *, experiment: Experiment, facts: Mapping[str, Any] | None = None) -> int:
-        """Record a run that has ended in another store, all of it or nothing, and return its number here.
+    def import_run(
+        self, ended: "Bundle | EndedRun", *, experiment: Experiment, metadata: Mapping[str, Any] | None = None
+    ) -> int:
+        """Record a run that has ended elsewhere, all of it or nothing, and return its number here.
 
-        `experiment` is what was asked for, and `facts` are added to those of the bundle.
+        `experiment` is what was asked for, and `metadata` are added to those of the run.
         """
-        record, title = bundle.record, experiment.title
-        values = (title, record.kind, record.status, record.created, record.ended, experiment.model_dump_json())
-        texts = (json.dumps(record.facts | dict(facts or {})), json.dumps(record.result), record.error, record.host)
+        return self.import_runs([(ended, experiment, metadata or {})])[0]
+
+    def import_runs(self, runs: "Sequence[tuple[Bundle | EndedRun, Experiment, Mapping[str, Any]]]") -> list[int]:
+        """Record runs that have ended elsewhere as `import_run` does, all of them or none."""
         self._check_writable()
-        with self._explained("written to"), tempfile.TemporaryDirectory(dir=self.folder, prefix=".import-") as folder:
-            filled = Path(folder) / "run"
-            filled.mkdir()
-            bundle.write_files(filled)
-            experiment.save(filled / "experiment.toml")
-            _keep_model(experiment, filled / MODEL_PICKLE)
+        folder = tempfile.TemporaryDirectory(dir=self.folder, prefix=".import-")
+        with self._explained("written to"), folder as name, unsynced():
+            for at, (ended, experiment, _) in enumerate(runs):
+                filled = Path(name) / str(at)
+                filled.mkdir()
+                ended.write_files(filled)
+                experiment.save(filled / "experiment.toml")
+                _keep_model(experiment, filled / MODEL_PICKLE)
             with self._writing() as connection:
-                cursor = connection.execute(
-                    "INSERT INTO runs (title, kind, status, created, ended, experiment, facts, result, error, host, "
-                    "pid, pid_started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",
-                    (*values, *texts),
-                )
-                run = int(cursor.lastrowid or 0)
-                events = (replace(event, run=run) if isinstance(event, Recorded) else event for event in bundle.events)
-                rows = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
-                connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", rows)
-                path = self.path(run, title)
-                shutil.rmtree(path, ignore_errors=True)  # of a run that was deleted with its number
-                filled.replace(path)  # before the commit: a run that is in the store has its folder
-        if record.kind != FOLD:
-            remember_named(experiment.import_paths)
+                numbers = [self._insert(connection, *run) for run in runs]
+                for at, (number, (_, experiment, _)) in enumerate(zip(numbers, runs, strict=True)):
+                    path = self.path(number, experiment.title)
+                    shutil.rmtree(path, ignore_errors=True)  # of a run that was deleted with its number
+                    (Path(name) / str(at)).replace(path)  # before the commit: a run in the store has its folder
+        for ended, experiment, _ in runs:
+            if ended.record.kind not in MEMBERS:
+                remember_named(experiment.import_paths)
+        return numbers
+
+    def _insert(
+        self,
+        connection: sqlite3.Connection,
+        ended: "Bundle | EndedRun",
+        experiment: Experiment,
+        metadata: Mapping[str, Any],
+    ) -> int:
+        """Insert a run that has ended and its events, and return its number."""
+        record = ended.record
+        values = (experiment.title, record.kind, record.status, record.created, record.ended)
+        texts = (
+            json.dumps(record.metadata | dict(metadata) | _together()),
+            json.dumps(record.result),
+            record.error,
+            record.host,
+        )
+        cursor = connection.execute(
+            "INSERT INTO runs (title, kind, status, created, ended, experiment, metadata, result, error, host, "
+            "pid, pid_started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",
+            (*values, experiment.model_dump_json(), *texts),
+        )
+        run = int(cursor.lastrowid or 0)
+        events = (replace(event, run=run) if isinstance(event, Recorded) else event for event in ended.events)
+        rows = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
+        connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", rows)
         return run
 
     def path(self, run: int, title: str) -> Path:
@@ -243,8 +306,10 @@ class Store:
         """
         with self._writing() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            status, result = connection.execute("SELECT status, result FROM runs WHERE id = ?", (run,)).fetchone()
-            if status == "finished" and not decoded(result)[0].get("failed"):  # folds can be trained again
+            query = "SELECT kind, status, result FROM runs WHERE id = ?"
+            kind, status, result = connection.execute(query, (run,)).fetchone()
+            goes_on = kind == SWEEP or decoded(result)[0].get("failed")  # with more trials, or failed folds
+            if status == "finished" and not goes_on:
                 raise StoreError(f"run {run} is finished; there is nothing to resume")
             connection.execute(
                 "UPDATE runs SET status = 'running', error = '', ended = NULL, host = ?, pid = ? WHERE id = ?",
@@ -268,16 +333,16 @@ class Store:
             query = f"SELECT {LISTED} FROM runs WHERE id = ?"
             return self._known(connection, connection.execute(query, (run,)).fetchall())[0]
 
-    def newest(self, count: int, *, folds: bool) -> tuple[list[RunRecord], int]:
+    def newest(self, count: int, *, members: bool) -> tuple[list[RunRecord], int]:
         """Return the newest runs as `runs` does, oldest first, and how many there are; the others are not read."""
-        chosen = "" if folds else f" WHERE kind != '{FOLD}'"
+        chosen = "" if members else f" WHERE kind NOT IN {MEMBERS}"
         try:
             with self._connect() as connection:
                 total = connection.execute(f"SELECT count(*) FROM runs{chosen}").fetchone()[0]
                 query = f"SELECT {LISTED} FROM runs{chosen} ORDER BY id DESC LIMIT ?"
                 return self._known(connection, reversed(connection.execute(query, (count,)).fetchall())), total
         except sqlite3.DatabaseError:  # damaged in places: what can be read of all
-            found = [row for row in self.runs() if folds or row["kind"] != FOLD]
+            found = [row for row in self.runs() if members or row["kind"] not in MEMBERS]
             return found[-count:], len(found)
 
     def records(self, *kinds: str) -> list[RunRecord]:
@@ -291,6 +356,12 @@ class Store:
         """Return the folds of a cross-validation with what they hold, oldest first."""
         with self._reading() as connection:
             query = f"SELECT {COLUMNS} FROM runs WHERE kind = 'fold' AND {PARENT} = ? ORDER BY id"
+            return self._known(connection, connection.execute(query, (parent,)).fetchall())
+
+    def trials(self, parent: int) -> list[RunRecord]:
+        """Return the trials of a sweep with what they hold, oldest first."""
+        with self._reading() as connection:
+            query = f"SELECT {COLUMNS} FROM runs WHERE kind = '{TRIAL}' AND {SWEEP_OF} = ? ORDER BY id"
             return self._known(connection, connection.execute(query, (parent,)).fetchall())
 
     def find(self, reference: str | int) -> RunRecord:

@@ -99,11 +99,11 @@ class Predictions:
 
 def save(parts: Mapping[str, Predictions], path: Path) -> None:
     """Store the predictions of some parts, as far as they are within the limit; nothing is written where none is."""
-    small = {name: one for name, one in parts.items() if one.outputs.nbytes <= LIMIT}
+    small = {name: item for name, item in parts.items() if item.outputs.nbytes <= LIMIT}
     arrays = {
-        f"{name}_{column}": np.asarray(getattr(one, column))
-        for name, one in small.items()
-        for column in (*COLUMNS, *(EXTRA if len(one.worst) else ()))
+        f"{name}_{column}": np.asarray(getattr(item, column))
+        for name, item in small.items()
+        for column in (*COLUMNS, *(EXTRA if len(item.worst) else ()))
     }
     if not arrays:
         return
@@ -131,11 +131,11 @@ def load(path: Path, part: str) -> Predictions | None:
 
 def join(several: Sequence[Predictions]) -> Predictions:
     """Return the predictions of several models on different samples as one, in the order of the samples."""
-    order = np.argsort(np.concatenate([one.samples for one in several]), kind="stable")
+    order = np.argsort(np.concatenate([item.samples for item in several]), kind="stable")
     return Predictions(
         several[0].part,
         several[0].kind,
-        samples=np.concatenate([one.samples for one in several])[order],
-        outputs=np.concatenate([one.outputs for one in several])[order],
-        targets=np.concatenate([one.targets for one in several])[order],
+        samples=np.concatenate([item.samples for item in several])[order],
+        outputs=np.concatenate([item.outputs for item in several])[order],
+        targets=np.concatenate([item.targets for item in several])[order],
     )

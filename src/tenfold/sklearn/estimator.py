@@ -1,4 +1,4 @@
-"""Training on data that are in memory already, recorded or not, and predicting with the trained network."""
+"""`Classifier` and `Regressor`: estimators of scikit-learn that train with Tenfold."""
 
 import copy
 import dataclasses
@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from tenfold.api.train import finished_run, noting, warn
-from tenfold.common.catalog import MODELS
+from tenfold.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.data.part import Tensors
 from tenfold.engines import RecordedRun, require_no_launcher, resolve
@@ -32,11 +32,10 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.experiment.values import PythonObject, count_workers
-from tenfold.launch.detect import detect_world
-from tenfold.machine import devices
 from tenfold.runs import Event, Run, Stopwatch, Store
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.run import History
+from tenfold.training.flat import flat_dtype
 from tenfold.training.measures import compares_numbers
 from tenfold.workers.fork_server import start_server_for
 from tenfold.workers.task import make_network
@@ -61,8 +60,8 @@ def fit(
 
     `one_pass` says that this is one of many passes, so that few steps are no reason for a warning.
     """
-    require_no_launcher("an estimator of scikit-learn", detect_world())
-    if experiment.machine.engine == "virtual":
+    require_no_launcher("an estimator of scikit-learn")
+    if experiment.machine.is_virtual:
         raise ExperimentError("an estimator trains with real workers; tenfold.simulate trains on a virtual cluster")
     stopwatch, history = Stopwatch(), History()
     heard = Callbacks(warn, as_list(callbacks))
@@ -75,7 +74,7 @@ def fit(
     experiment, engine = resolved.experiment, resolved.engine
     if isinstance(engine, Processes):
         start_server_for(experiment.parallel.workers)
-    task = prepare(experiment, splits=splits.to(devices.resolve(experiment.machine.device)))
+    task = prepare(resolved, splits=splits)
     task = dataclasses.replace(task, expects_few_steps=one_pass)
     run = None
     check_new_run(task)
@@ -83,7 +82,7 @@ def fit(
         outcome = engine.run(task, stopwatch, listen)
     else:
         store = Store(runs)
-        number = store.create(experiment, kind=KIND, facts=describe(task))
+        number = store.create(experiment, kind=KIND, metadata=describe(task))
         outcome = train_recorded(engine.run, task, store, number, stopwatch, listen)
         run = finished_run(RecordedRun.finished(store, number, outcome, experiment))
     network = make_network(task).cpu()
@@ -102,9 +101,9 @@ class WeightedLoss:
         made = LOSSES_OF_TORCH.get(given) if isinstance(given, str) else given
         made = made() if isinstance(made, type) else made
         if not isinstance(made, nn.Module) or not hasattr(made, "reduction"):
-            known = ", ".join(LOSSES_OF_TORCH)
+            names = ", ".join(LOSSES_OF_TORCH)
             raise ExperimentError(
-                f"weights of samples need the loss of each sample, which loss = {given} does not give; use {known}, or "
+                f"weights of samples need the loss of each sample, which loss = {given} does not give; use {names}, or "
                 "a loss of torch with a `reduction`"
             )
         self.elements = copy.deepcopy(made)
@@ -118,7 +117,8 @@ class WeightedLoss:
         else:
             outputs = outputs.reshape(wanted.shape)
             if self.unit is not None:
-                outputs, wanted = outputs / self.unit, wanted / self.unit
+                unit = self.unit.to(outputs)
+                outputs, wanted = outputs / unit, wanted / unit
         losses: Tensor = self.elements(outputs, wanted)
         return (losses.reshape(len(targets), -1).mean(1) * weights).mean()
 
@@ -141,8 +141,9 @@ def outputs_of(network: nn.Module, x: Tensor, *, exact: bool) -> Tensor:
 
     `exact` computes in float64, so that the outputs for a sample do not depend on the batch it comes in.
     """
-    if exact:
-        network, x = copy.deepcopy(network).double(), x.double()
+    if exact and flat_dtype(network) != torch.float64:
+        network = copy.deepcopy(network).double()
+    x = x.to(flat_dtype(network))
     with torch.inference_mode():
         return torch.cat([network(batch) for batch in torch.split(x, PREDICTED_AT_ONCE)]).double()
 
@@ -243,8 +244,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         outputs = classes or (targets.shape[1] if targets.ndim > 1 else 1)
         labels = targets if classes is not None else None
         if weights is not None:
-            columns = targets.reshape(len(targets), -1).astype(np.float32)
-            targets = np.concatenate([columns, weights[:, None].astype(np.float32)], axis=1)
+            targets = np.concatenate([targets.reshape(len(targets), -1), weights[:, None]], axis=1)
         parts = [(x, targets)]
         if self.validation_fraction and not one_pass:
             split = train_test_split(x, targets, test_size=self.validation_fraction, random_state=seed, stratify=labels)
@@ -260,7 +260,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             classes=classes,
             outputs=outputs,
         )
-        experiment = self._experiment(len(tensors[0]), x.shape[1], outputs, seed, continues=continues)
+        experiment = self._experiment(x, len(tensors[0]), outputs, seed, continues=continues)
         if one_pass:
             experiment = experiment.replace(epochs=1, schedule="constant", patience=None)
         if moments is not None and compares_numbers(experiment.training):
@@ -288,16 +288,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         loss = WeightedLoss(given.value if isinstance(given, PythonObject) else given, classes, unit)
         return experiment.replace(loss=loss, metrics=metrics, save_predictions=False)
 
-    def _experiment(
-        self, samples: int, features: int, outputs: int, seed: int, *, continues: bool = False
-    ) -> Experiment:
+    def _experiment(self, x: Array, samples: int, outputs: int, seed: int, *, continues: bool = False) -> Experiment:
         named = ("hidden", "batch_size", "optimizer", "lr", "loss", "patience", "strategy", "sync_every", "threads")
         fields: dict[str, Any] = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
         fields |= {name: getattr(self, name) for name in ("weight_decay", "workers", "device")}
         fields |= {"seed": seed, "model": "mlp" if self.model is None else self.model}
         fields["epochs"] = self._usual_epochs(samples) if self.epochs is None else self.epochs
         if self.model is None and self.hidden is None:
-            fields["hidden"] = (usual_width(features + outputs),)
+            fields["hidden"] = (usual_width(x.shape[1] + outputs),)
+        if is_built_in(self.model) and x.dtype == np.float64 and self.device != "mps":
+            fields["precision"] = "fp64"
         fields |= dict(self.fields or {})
         if continues:
             of_model = [name for name in fields if FIELDS.get(name, ("",))[0] == "model"]
@@ -311,15 +311,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return min(max(math.ceil(USUAL_STEPS / steps), FEWEST_EPOCHS), MOST_EPOCHS)
 
     def _inputs(self, x: Array) -> Tensor:
-        tensor = torch.tensor(x, dtype=torch.float32)
+        tensor = torch.tensor(x)
         return tensor if self.input_shape is None else tensor.reshape(len(x), *self.input_shape)
 
     def _outputs(self, x: Any) -> Array:
         """Return the network's outputs for inputs that are not checked yet."""
         check_is_fitted(self)
         x = validate_data(self, x, dtype=[np.float64, np.float32], reset=False)
-        found = outputs_of(self.network_, self._inputs(x), exact=is_built_in(self.model)).numpy()
-        return found.reshape(len(x), -1)
+        outputs = outputs_of(self.network_, self._inputs(x), exact=is_built_in(self.model)).numpy()
+        return outputs.reshape(len(x), -1)
 
 
 def check_weights(sample_weight: Any, samples: int) -> Array | None:
@@ -457,12 +457,12 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             raise ValueError('class_weight = "balanced" needs all samples; give partial_fit a dict of weights')
         if not continues and classes is None:
             raise ValueError("the first call of partial_fit needs `classes`, the labels of all calls")
-        known = np.unique(classes) if classes is not None else self.classes_
-        if continues and not np.array_equal(known, self.classes_):
-            raise ValueError(f"classes = {known}; they should be those of the first call, {self.classes_}")
-        if len(unknown := np.setdiff1d(y, known)):
-            raise ValueError(f"y has the label {unknown[0]}, which is not among the classes {known}")
-        self.classes_ = known
+        labels = np.unique(classes) if classes is not None else self.classes_
+        if continues and not np.array_equal(labels, self.classes_):
+            raise ValueError(f"classes = {labels}; they should be those of the first call, {self.classes_}")
+        if len(unknown := np.setdiff1d(y, labels)):
+            raise ValueError(f"y has the label {unknown[0]}, which is not among the classes {labels}")
+        self.classes_ = labels
         return self._learn(X, y, sample_weight, continues=continues, one_pass=True)
 
     def _learn(self, x: Array, y: Array, sample_weight: Any, *, continues: bool, one_pass: bool = False) -> Self:
@@ -480,8 +480,8 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the most probable class of each sample."""
-        found = self._outputs(X).argmax(axis=1)
-        return np.asarray(self.classes_[found])
+        predicted = self._outputs(X).argmax(axis=1)
+        return np.asarray(self.classes_[predicted])
 
 
 class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
@@ -522,11 +522,11 @@ class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
             mean = np.average(rows, axis=0, weights=weights)
             deviation = np.sqrt(np.average((rows - mean) ** 2, axis=0, weights=weights))
             deviation = np.where(deviation > 0, deviation, 1.0)
-            self._moments = torch.tensor(mean).float(), torch.tensor(deviation).float()
+            self._moments = torch.tensor(mean), torch.tensor(deviation)
         self._flat_target = y.ndim == 1
         return self._fit(
             x,
-            rows.astype(np.float32),
+            rows,
             classes=None,
             weights=weights,
             moments=self._moments,
@@ -536,8 +536,8 @@ class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the predicted number, or row of numbers, of each sample."""
-        found = self._outputs(X)
-        return np.asarray(found[:, 0] if self._flat_target else found)
+        predicted = self._outputs(X)
+        return np.asarray(predicted[:, 0] if self._flat_target else predicted)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

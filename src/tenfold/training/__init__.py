@@ -1,18 +1,16 @@
 """One replica: how it steps, and how good it is."""
 
-from tenfold.common.metric_table import METRICS
-from tenfold.training.evaluation import all_targets, evaluate, join_outputs, measure, predict
+from tenfold.common.metric_traits import METRICS
+from tenfold.training.evaluation import all_targets, evaluate, measure, predict
 from tenfold.training.flat import FlatState, flat_size
 from tenfold.training.measures import LOSSES, choose_loss, choose_metrics
 from tenfold.training.optimizers import OPTIMIZERS, base_lr
 from tenfold.training.replica import Replica
-from tenfold.training.schedules import SCHEDULES
 
 __all__ = [
     "LOSSES",
     "METRICS",
     "OPTIMIZERS",
-    "SCHEDULES",
     "FlatState",
     "Replica",
     "all_targets",
@@ -21,7 +19,6 @@ __all__ = [
     "choose_metrics",
     "evaluate",
     "flat_size",
-    "join_outputs",
     "measure",
     "predict",
 ]

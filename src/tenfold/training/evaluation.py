@@ -19,7 +19,7 @@ from tenfold.data.streams import StreamPart
 from tenfold.errors import ModelError
 from tenfold.experiment import Training
 from tenfold.machine.cores import use_threads_that_exist
-from tenfold.machine.limits import free_memory
+from tenfold.machine.limits import format_bytes, free_memory
 from tenfold.runs import stored_predictions
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.training.measures import (
@@ -127,7 +127,11 @@ def _piece_size(network: nn.Module, x: Any, y: Any, precision: str, device_type:
     """Return how many samples a network can be given at a time, by its outputs for two; None: as many as there are."""
     leaves = [*tree_leaves(x), *tree_leaves(y)]
     samples = len(tree_leaves(y)[0])
-    if samples <= 2 or not all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == samples for leaf in leaves):
+    if (
+        getattr(network, "takes_whole_batches", False)
+        or samples <= 2
+        or not all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == samples for leaf in leaves)
+    ):
         return None
     with keep_rng_state(), autocast(precision, device_type):  # not one: a network may drop a dimension of size 1
         tried = call_network(network, tree_map(lambda one: one[:2], x))
@@ -147,9 +151,9 @@ def _pieces(x: Any, y: Any, size: int | None) -> Iterator[tuple[Any, Any]]:
 
 def join_outputs(outputs: Sequence[Any]) -> Any:
     """Return the outputs of several batches as those of one; an empty tensor where there are none."""
-    found = [output for output in outputs if output is not None and len(tree_leaves(output)[0])]
+    kept = [output for output in outputs if output is not None and len(tree_leaves(output)[0])]
     try:
-        return tree_concatenate(found) if found else torch.empty(0)
+        return tree_concatenate(kept) if kept else torch.empty(0)
     except RuntimeError as error:
         raise ModelError(
             f"the network's outputs for different batches cannot be joined ({error}); they should have the same shape, "
@@ -165,7 +169,7 @@ def _by_sample(outputs: Any, targets: Any) -> Any:
 
 def _kept(output: Tensor) -> Tensor:
     """Return an output on the CPU, in memory of its own: a network may use that of the last batch again."""
-    copied = output.detach().to("cpu", torch.float32 if output.is_floating_point() else output.dtype)
+    copied = _as_float(output.detach()).cpu()
     return copied.clone() if copied.data_ptr() == output.data_ptr() else copied
 
 
@@ -194,25 +198,25 @@ class EvaluatedShare:
 
 def merge_shares(shares: Sequence[EvaluatedShare]) -> EvaluatedShare:
     """Return the shares of a part, in the order of their samples, as one."""
-    found = [share for share in shares if share.samples]
-    if not found:
+    filled = [share for share in shares if share.samples]
+    if not filled:
         return EvaluatedShare()
     sums: dict[str, Sums] = {}
-    for share in found:
+    for share in filled:
         sums = {name: add_sums(sums.get(name, {}), share.sums[name]) for name in share.sums}
-    whole = all(share.outputs is not None for share in found)
+    whole = all(share.outputs is not None for share in filled)
     return EvaluatedShare(
-        samples=sum(share.samples for share in found),
+        samples=sum(share.samples for share in filled),
         sums=sums,
-        outputs=join_outputs([share.outputs for share in found]) if whole else None,
-        is_main_output=any(share.is_main_output for share in found),
-        targets=tree_concatenate([share.targets for share in found])
-        if whole and all(share.targets is not None for share in found)
+        outputs=join_outputs([share.outputs for share in filled]) if whole else None,
+        is_main_output=any(share.is_main_output for share in filled),
+        targets=tree_concatenate([share.targets for share in filled])
+        if whole and all(share.targets is not None for share in filled)
         else None,
-        output_bytes=sum(share.output_bytes for share in found),
-        main_shape=found[0].main_shape,
-        are_probabilities=all(share.are_probabilities for share in found),
-        is_unit=all(share.is_unit for share in found),
+        output_bytes=sum(share.output_bytes for share in filled),
+        main_shape=filled[0].main_shape,
+        are_probabilities=all(share.are_probabilities for share in filled),
+        is_unit=all(share.is_unit for share in filled),
     )
 
 
@@ -254,6 +258,15 @@ def evaluate_share(
     return collector.finish()
 
 
+def pass_share(
+    network: nn.Module, part: Part, samples: Tensor, *, precision: str = "fp32", mark: Callable[[], None] = lambda: None
+) -> None:
+    """Let a stage of a divided network pass these samples of a part on to the next one."""
+    with evaluation_mode(network):
+        for _ in _outputs_by_batch(network, part, samples, precision=precision, mark=mark):
+            pass
+
+
 class _ShareCollector:
     """Adds up batches of outputs; those of several small batches are measured at once."""
 
@@ -281,8 +294,8 @@ class _ShareCollector:
         self._samples += samples
         self._output_bytes += required_bytes(outputs, 1, 1)
         if self._keeps or self._keeps_main:
-            found = find_main_output(outputs) if self._keeps_main else _by_sample(outputs, targets)
-            self._outputs.append(tree_map(_kept, found))
+            batch_outputs = find_main_output(outputs) if self._keeps_main else _by_sample(outputs, targets)
+            self._outputs.append(tree_map(_kept, batch_outputs))
             if self._part.targets is None:
                 self._targets.append(tree_map(_kept_target, targets))
         outputs = tree_map(_as_float, outputs)
@@ -311,7 +324,7 @@ class _ShareCollector:
         has_main = self._main_shape is not None
         return EvaluatedShare(
             samples=self._samples,
-            sums={name: {key: _on_cpu(one) for key, one in sums.items()} for name, sums in self._sums.items()},
+            sums={name: {key: _on_cpu(item) for key, item in sums.items()} for name, sums in self._sums.items()},
             outputs=outputs,
             is_main_output=self._keeps_main,
             targets=tree_concatenate(self._targets) if self._targets and outputs is not None else None,
@@ -325,10 +338,10 @@ class _ShareCollector:
         """Look at the first batch: what can be measured, and how much memory all outputs would take."""
         main, samples = find_main_output(outputs), len(tree_leaves(targets)[0])
         if main is None:
-            self._measures = {label: one for label, one in self._measures.items() if not one.optional}
+            self._measures = {label: item for label, item in self._measures.items() if not item.optional}
         self._needing = [label for label, measure in self._measures.items() if measure.needs_all_outputs]
-        self._of_batches = {label: one for label, one in self._measures.items() if one.needs_whole_batches}
-        self._of_samples = {label: one for label, one in self._measures.items() if one.summed is not None}
+        self._of_batches = {label: item for label, item in self._measures.items() if item.needs_whole_batches}
+        self._of_samples = {label: item for label, item in self._measures.items() if item.summed is not None}
         # a tuple (logits, loss) has a main output until its loss is repeated for each sample
         self._uses_main = main is not None and find_main_output(_by_sample(outputs, targets)) is None
         whole = required_bytes(outputs, samples, len(self._part))
@@ -358,19 +371,22 @@ class _ShareCollector:
 
     def _add_sums(self, measures: Mapping[str, AlignedMeasure], outputs: Any, targets: Any) -> None:
         try:
-            for label, one in measures.items():
-                self._sums[label] = add_sums(self._sums.get(label, {}), one.sums(outputs, targets))
+            for label, item in measures.items():
+                self._sums[label] = add_sums(self._sums.get(label, {}), item.sums(outputs, targets))
         except Exception as error:  # a user's loss may raise anything
             raise make_measure_error(self._name, outputs, targets, error) from error
 
 
 def _as_float(output: Tensor) -> Tensor:
-    return output.float() if output.is_floating_point() else output
+    """Return floats of less precision as float32, which metrics are computed in."""
+    return output.float() if output.is_floating_point() and output.dtype != torch.float64 else output
 
 
 def _can_be_joined(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:
     """Return whether two batches agree in the shapes of their outputs and targets, the numbers of samples aside."""
-    shapes = [[one.shape[1:] for one in (*tree_leaves(batch[0]), *tree_leaves(batch[1]))] for batch in (first, second)]
+    shapes = [
+        [item.shape[1:] for item in (*tree_leaves(batch[0]), *tree_leaves(batch[1]))] for batch in (first, second)
+    ]
     return shapes[0] == shapes[1]
 
 
@@ -383,8 +399,11 @@ def make_measure_error(part: str, outputs: Any, targets: Any, error: Exception) 
 
 
 def required_bytes(outputs: Any, samples: int, of: int) -> int:
-    """Return the bytes of the outputs for `of` samples, given those for a few; on the CPU, floats have four bytes."""
-    each: int = sum(leaf.numel() * (4 if leaf.is_floating_point() else leaf.itemsize) for leaf in tree_leaves(outputs))
+    """Return the bytes of the outputs for `of` samples, given those for a few; floats have four bytes or more."""
+    each: int = sum(
+        leaf.numel() * (max(4, leaf.itemsize) if leaf.is_floating_point() else leaf.itemsize)
+        for leaf in tree_leaves(outputs)
+    )
     return math.ceil(each / max(1, samples) * of)
 
 
@@ -395,14 +414,14 @@ def check_fits(metrics: Sequence[str], part: str, nbytes: int, samples: int) -> 
         return
     raise ModelError(
         f"{_need(metrics)} the outputs for all {samples:,} samples of the {part} part at once, which take "
-        f"{_size(COPIES * nbytes)} of memory, and {_size(free)} are free; use metrics that are computed from sums "
-        "(accuracy, f1_macro, perplexity, rmse, ...), or a smaller part"
+        f"{format_bytes(COPIES * nbytes)} of memory, and {format_bytes(free)} are free; use metrics that are computed "
+        "from sums (accuracy, f1_macro, perplexity, rmse, ...), or a smaller part"
     )
 
 
 def describe_kept_outputs(metrics: Sequence[str], part: str, nbytes: int) -> str:
     """Return the sentence that says how much memory the metrics take that need all outputs."""
-    size = _size(COPIES * nbytes)
+    size = format_bytes(COPIES * nbytes)
     return f"{_need(metrics)} all outputs for the {part} part at once: {size} of memory at each evaluation"
 
 
@@ -411,16 +430,12 @@ def _need(metrics: Sequence[str]) -> str:
     return f"the metric{'s' * several} {', '.join(metrics)} need{'s' * (not several)}"
 
 
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{max(1, round(nbytes / 1e6))} MB"
-
-
 def _as_measure(measure: Measure, *, is_loss: bool = False) -> AlignedMeasure:
     if isinstance(measure, AlignedMeasure):
         return measure
-    found = AlignedMeasure(measure, "the loss" if is_loss else "the metric")
-    found.is_loss = is_loss
-    return found
+    aligned = AlignedMeasure(measure, "the loss" if is_loss else "the metric")
+    aligned.is_loss = is_loss
+    return aligned
 
 
 def _on_cpu(sum_: Tensor | ExactSum | PairCounts) -> Any:
@@ -437,19 +452,19 @@ def values_of(
     share: EvaluatedShare, part: Part, loss: Measure, metrics: Mapping[str, Measure], *, name: str = "evaluated"
 ) -> dict[str, float]:
     """Return the loss and the metrics of a model, given what all samples of a part say of it."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for label, given in {"loss": loss, **metrics}.items():
         measure = _as_measure(given, is_loss=label == "loss")
         if label in share.sums:
-            found[label] = measure.value(share.sums[label])
+            values[label] = measure.value(share.sums[label])
         elif measure.needs_all_outputs and not (measure.optional and share.main_shape is None):
             targets = share.targets if share.targets is not None else all_targets(part)
             try:
                 with torch.no_grad():
-                    found[label] = as_number(measure(share.outputs, targets), measure)
+                    values[label] = as_number(measure(share.outputs, targets), measure)
             except Exception as error:  # a user's metric may raise anything
                 raise make_measure_error(name, share.outputs, targets, error) from error
-    return found
+    return values
 
 
 def all_targets(part: Part) -> Tensor:
@@ -463,13 +478,13 @@ def measure(outputs: Any, targets: Tensor, loss: Measure, metrics: Mapping[str, 
     """Return the loss and the metrics of these outputs."""
     if find_main_output(outputs) is None:
         metrics = {name: metric for name, metric in metrics.items() if not getattr(metric, "optional", False)}
-    measures = {name: _as_measure(one, is_loss=name == "loss") for name, one in {"loss": loss, **metrics}.items()}
+    measures = {name: _as_measure(item, is_loss=name == "loss") for name, item in {"loss": loss, **metrics}.items()}
     with torch.no_grad():
         return {
-            name: as_number(one(outputs, targets), one)
-            if one.needs_all_outputs
-            else one.value(one.sums(outputs, targets))
-            for name, one in measures.items()
+            name: as_number(item(outputs, targets), item)
+            if item.needs_all_outputs
+            else item.value(item.sums(outputs, targets))
+            for name, item in measures.items()
         }
 
 
@@ -510,8 +525,8 @@ class TrainingAccuracy:
     def take(self) -> tuple[float, int]:
         """Return how many labels were right and how many there were, since the last call."""
         self._compare()
-        found, self._sums = self._sums, []
-        return float(sum(int(one["correct"]) for one in found)), sum(int(one["labeled"]) for one in found)
+        sums, self._sums = self._sums, []
+        return float(sum(int(item["correct"]) for item in sums)), sum(int(item["labeled"]) for item in sums)
 
     def _compare(self) -> None:
         if not self._kept:
@@ -519,7 +534,7 @@ class TrainingAccuracy:
         kept, self._kept, self._numbers = self._kept, [], 0
         try:
             if len({(outputs.shape[1:], targets.shape[1:]) for outputs, targets in kept}) == 1:
-                kept = [(torch.cat([one for one, _ in kept]), torch.cat([one for _, one in kept]))]
+                kept = [(torch.cat([item for item, _ in kept]), torch.cat([item for _, item in kept]))]
             self._sums += [self.accuracy.sums(outputs, targets) for outputs, targets in kept]
         except Exception:  # the evaluation reports what is wrong with it, if there is one
             return
@@ -539,8 +554,9 @@ def describe_missing_predictions(share: EvaluatedShare, part: str) -> str:
         return ""
     if share.output_bytes > stored_predictions.LIMIT:
         return (
-            f"the outputs for the {part} part are not stored with the run: they take {_size(share.output_bytes)}, and "
-            f"at most {stored_predictions.LIMIT >> 20} MiB are stored; run.predict computes them again"
+            f"the outputs for the {part} part are not stored with the run: they take "
+            f"{format_bytes(share.output_bytes)}, and at most {stored_predictions.LIMIT >> 20} MiB are stored; "
+            "run.predict computes them again"
         )
     return f"the outputs for the {part} part are not stored with the run, since their shapes differ between batches"
 
@@ -551,8 +567,8 @@ def make_predictions(training: Training, splits: Splits, part: str, share: Evalu
     Of several outputs it is the main one; None if there is none, or they were not kept.
     """
     main = find_main_output(share.outputs) if share.outputs is not None else None
-    known: Part | None = getattr(splits, part)
-    targets = share.targets if share.targets is not None or known is None else known.targets
+    chosen: Part | None = getattr(splits, part)
+    targets = share.targets if share.targets is not None or chosen is None else chosen.targets
     if main is None or not isinstance(targets, Tensor):
         return None
     main, numbers = classes_second(main, targets), splits.numbers.get(part)
@@ -563,9 +579,9 @@ def make_predictions(training: Training, splits: Splits, part: str, share: Evalu
         main.cpu().numpy(),
         targets.cpu().numpy(),
     )
-    if known is None or isinstance(known, StreamPart) or not _are_images(splits.shape):
+    if chosen is None or isinstance(chosen, StreamPart) or not _are_images(splits.shape):
         return made
-    return _with_pictures(made, known)
+    return _with_pictures(made, chosen)
 
 
 def _are_images(shape: Any) -> bool:

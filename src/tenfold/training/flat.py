@@ -1,4 +1,4 @@
-"""Averaging the running statistics of batch normalization.
+"""The whole state of a network as one vector, and what averaging does to batch normalization.
 
 Variances cannot be averaged: var = avg(var_i) + var(mean_i). Second moments can, about any point c that all replicas
 agree on: E[(x - c)^2] = var + (mean - c)^2. They replace the variances while replicas are averaged. The nearer c is to
@@ -63,6 +63,20 @@ DIGEST_SIZE = 8
 """Numbers by which replicas compare what they exchange."""
 
 
+DTYPES = (torch.float32, torch.float64)
+
+
+def flat_dtype(network: nn.Module) -> torch.dtype:
+    """Return the dtype of this network's weights and statistics; raise ModelError unless it is one of `DTYPES`."""
+    tensors = list(_floating(network))
+    names = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
+    if not tensors or (len(names) == 1 and tensors[0].dtype in DTYPES):
+        return tensors[0].dtype if tensors else torch.float32
+    is_complex = any(tensor.is_complex() for tensor in tensors)
+    cure = "keep real and imaginary parts in parameters of their own" if is_complex else "network.float()"
+    raise ModelError(f"the network has weights of {', '.join(names)}; all must be float32, or all float64: {cure}")
+
+
 def flat_size(network: nn.Module) -> int:
     """Return how many numbers the vector of this network has."""
     return sum(padded_size(tensor.numel()) for tensor in _floating(network))
@@ -86,19 +100,15 @@ class FlatState:
 
     def __init__(self, network: nn.Module, vector: Tensor | None = None) -> None:
         tensors = self._tensors = list(_floating(network))
-        odd = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors} - {"float32"}
-        if odd:
-            is_complex = any(tensor.is_complex() for tensor in tensors)
-            cure = "keep real and imaginary parts in parameters of their own" if is_complex else "network.float()"
-            raise ModelError(f"the network has weights of {', '.join(sorted(odd))}; they must be float32: {cure}")
+        dtype = flat_dtype(network)
         device = tensors[0].device if tensors else torch.device("cpu")
         size = flat_size(network)
-        if vector is not None and vector.numel() != size:
+        if vector is not None and (vector.numel(), vector.dtype) != (size, dtype):
             raise ModelError(
-                f"the model has {size:,} weights and statistics here, rounded up, but {vector.numel():,} in another "
-                "process; it must be the same network in every process"
+                f"the model has {size:,} weights and statistics of {dtype} here, rounded up, but {vector.numel():,} of "
+                f"{vector.dtype} in another process; it must be the same network in every process"
             )
-        self.vector = torch.zeros(size, device=device) if vector is None else vector
+        self.vector = torch.zeros(size, dtype=dtype, device=device) if vector is None else vector
         start = 0
         for tensor in tensors:
             view = view_like(tensor, self.vector, start)
@@ -118,9 +128,11 @@ class FlatState:
         return [tuple(parameter.shape) for parameter, _ in self._slots]
 
     def release(self) -> None:
-        """Give every tensor its own memory again."""
+        """Give every tensor its own memory again, and its gradient, which may lie in a transport's."""
         for tensor in self._tensors:
             tensor.data = tensor.data.clone()
+            if tensor.grad is not None:
+                tensor.grad = tensor.grad.clone()
 
     def find_replaced(self, network: nn.Module, *, memory: bool) -> str:
         """Return the name of a parameter that the network has replaced by another since, or ""; `memory`: or moved."""
@@ -153,12 +165,12 @@ def _floating(network: nn.Module) -> Iterator[Tensor]:
 
 def frozen(parameters: Iterable[nn.Parameter]) -> list[slice]:
     """Return where the parameters are that are not trained, when all are laid one after another."""
-    found, start = [], 0
+    slices, start = [], 0
     for parameter in parameters:
         if not parameter.requires_grad:
-            found.append(slice(start, start + parameter.numel()))
+            slices.append(slice(start, start + parameter.numel()))
         start += padded_size(parameter.numel())
-    return found
+    return slices
 
 
 def view_like(tensor: Tensor, vector: Tensor, start: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Whole training steps as CUDA graphs: recorded once, then replayed without Python or launches in between."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,8 @@ from tenfold.data import Part
 from tenfold.data.part import select_rows
 from tenfold.experiment import Training
 from tenfold.training.measures import Measure
-from tenfold.training.replica import Replica
-from tenfold.training.stacked_replicas import StackedReplicas, resident
+from tenfold.training.replica import Replica, Visits, describe_slow_steps
+from tenfold.training.stacked_replicas import StackedReplicas, resident, resident_order
 
 
 def find_capture_obstacle(training: Training, part: Part) -> str:
@@ -31,11 +31,6 @@ def find_capture_obstacle(training: Training, part: Part) -> str:
     return ""
 
 
-def describe_slow_steps(why: str) -> str:
-    """Return the sentence that warns of steps that are not captured."""
-    return f"steps are not captured in a CUDA graph, which is slow for small networks: {why}"
-
-
 class Graphed(Replica):
     """A replica whose data stay on the device and whose steps are captured; a batch is given by its sample numbers.
 
@@ -44,9 +39,9 @@ class Graphed(Replica):
 
     def __init__(self, network: nn.Module, training: Training, loss: Measure, *, part: Part, **options: Any) -> None:
         super().__init__(network, training, loss, **options)
-        found = resident(part)
-        assert found is not None
-        whole, self._numbers = found
+        resident_data = resident(part)
+        assert resident_data is not None
+        whole, _ = resident_data
         matrix = self.flat.vector[None]
         self.stacked = StackedReplicas(
             network, 1, training, loss, whole, lr_schedule=self.lr_schedule, matrix=matrix, method="loop"
@@ -55,15 +50,13 @@ class Graphed(Replica):
     def prepare(self, sizes: Mapping[int, int]) -> str:
         """Capture the steps for the batch sizes that occur often; return why that is not possible, or ""."""
         why = self.stacked.prepare({(0, 1, size): count for size, count in sizes.items()})
+        self.description = self.stacked.description
         return why and describe_slow_steps(why)
 
-    def feed(self, part: Part, visits: list[Tensor]) -> Iterator[tuple[Any, Any]]:  # noqa: ARG002
+    def batches(self, visits: Sequence[Visits], batch_size: int) -> Iterator[tuple[Any, Any]]:
         """Yield sample numbers, on the device."""
-        sizes = [len(visit) for visit in visits]
-        rows = torch.cat(visits).to(self.stacked.device)
-        if self._numbers is not None:
-            rows = self._numbers.index_select(0, rows)
-        return ((some, None) for some in torch.split(rows, sizes))
+        [(part, order)] = visits
+        return ((some, None) for some in torch.split(resident_order(part, order, self.stacked.device), batch_size))
 
     def batch(self, x: Any, y: Any) -> tuple[Any, Any]:  # noqa: ARG002
         """Return the samples with these numbers."""
@@ -71,8 +64,8 @@ class Graphed(Replica):
 
     def step(self, x: Any, y: Any) -> Tensor:  # noqa: ARG002
         """Train on the samples with these numbers."""
-        self.advance()
-        self.stacked.optimizer.rate.fill_(self.rate)
+        self.begin_step()
+        self.stacked.optimizer.lr.fill_(self.lr)
         return self.stacked.learn(x[None], slice(0, 1))[0]
 
     def state(self) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tenfold.common import catalog
-from tenfold.common.catalog import Registry
+from tenfold import catalog
+from tenfold.catalog import Registry
 from tenfold.common.imports import definition_of, resolve
-from tenfold.common.metric_table import LOSS, METRICS, beyond_share, main_metric, metric_traits
+from tenfold.common.metric_traits import LOSS, METRICS, beyond_share, main_metric, metric_traits
 from tenfold.data.part import NO_LABEL, main_output, tree_concatenate, tree_leaves, tree_map
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
@@ -125,12 +125,15 @@ class AlignedMeasure:
         if targets.is_floating_point():
             labels = isinstance(outputs, Tensor) and outputs.ndim == targets.ndim + 1
             return "the targets are floats; give labels as integers: y.long()" if labels else ""
-        found = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.ndim > targets.ndim else 1
+        num_outputs = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.ndim > targets.ndim else 1
         needed = int(targets.max()) + 1
-        if found >= max(2, needed):
+        if num_outputs >= max(2, needed):
             return ""
-        single = ', or set loss = "bce" for a single output' if found == 1 and needed <= 2 else ""
-        return f"labels from 0 to {needed - 1} need {max(2, needed)} outputs of the network, which has {found}{single}"
+        single = ', or set loss = "bce" for a single output' if num_outputs == 1 and needed <= 2 else ""
+        return (
+            f"labels from 0 to {needed - 1} need {max(2, needed)} outputs of the network, which has "
+            f"{num_outputs}{single}"
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AlignedMeasure) and self.function is other.function
@@ -165,12 +168,12 @@ def describe_equal_targets(targets: Any) -> str:
     """Return a warning if all samples have the same label or number; "" if not."""
     if not isinstance(targets, Tensor) or (targets.is_floating_point() and targets.ndim > 1):
         return ""
-    found = targets[targets != NO_LABEL] if targets.ndim > 1 else targets
-    if len(found) < 2 or bool((found != found[0]).any()):
+    labels = targets[targets != NO_LABEL] if targets.ndim > 1 else targets
+    if len(labels) < 2 or bool((labels != labels[0]).any()):
         return ""
     what = "numbers" if targets.is_floating_point() else "labels"
     return (
-        f"all {len(found):,} {what} to learn from are {found[0].item():g}, so that there is nothing to tell apart; "
+        f"all {len(labels):,} {what} to learn from are {labels[0].item():g}, so that there is nothing to tell apart; "
         "look at target_column, and at how the data were read and split"
     )
 
@@ -221,14 +224,14 @@ def loss_of_network(outputs: Any, targets: Tensor) -> Tensor:  # noqa: ARG001
                 f'loss = "network" needs an output called loss; the network returned {", ".join(outputs)}; if it '
                 "computes the loss only when it is given the labels, name them among its inputs: input_columns"
             )
-        found = outputs["loss"]
+        loss = outputs["loss"]
     else:
-        found = _find_loss(outputs) if isinstance(outputs, tuple) else outputs
-    if found.ndim > 1 or (found.ndim and found.requires_grad):
+        loss = _find_loss(outputs) if isinstance(outputs, tuple) else outputs
+    if loss.ndim > 1 or (loss.ndim and loss.requires_grad):
         raise ModelError(
-            f'loss = "network" needs a single number from the network, not a tensor of shape {tuple(found.shape)}'
+            f'loss = "network" needs a single number from the network, not a tensor of shape {tuple(loss.shape)}'
         )
-    return found  # type: ignore[no-any-return]
+    return loss  # type: ignore[no-any-return]
 
 
 def _find_loss(outputs: tuple[Any, ...]) -> Tensor:
@@ -239,8 +242,8 @@ def _find_loss(outputs: tuple[Any, ...]) -> Tensor:
             f'loss = "network" found {len(numbers)} numbers in the tuple that the network returned; return the loss '
             "first, or call it loss in a dict"
         )
-    found: Tensor = numbers[0] if numbers else tree_leaves(outputs)[0]
-    return found
+    loss: Tensor = numbers[0] if numbers else tree_leaves(outputs)[0]
+    return loss
 
 
 LOSSES: Registry[Measure] = catalog.LOSSES
@@ -324,8 +327,8 @@ def is_mean_of_pieces(loss: Measure, pieces: Sequence[tuple[Any, Any]]) -> bool:
     def gradient(outputs: Any, targets: Any) -> Tensor:
         followed = tree_map(lambda one: one.detach().requires_grad_(one.is_floating_point()), outputs)
         leaves = [leaf for leaf in tree_leaves(followed) if leaf.requires_grad]
-        found = torch.autograd.grad(loss(followed, targets), leaves, materialize_grads=True)
-        return torch.cat([one.reshape(len(one), -1).float() for one in found], 1)
+        gradients = torch.autograd.grad(loss(followed, targets), leaves, materialize_grads=True)
+        return torch.cat([item.reshape(len(item), -1).double() for item in gradients], 1)
 
     if any(not leaf.ndim for outputs, _ in pieces for leaf in tree_leaves(outputs)):
         return False  # a number that the network computed from its piece, such as a loss
@@ -344,15 +347,15 @@ def _sums_of_classes(loss: Any) -> SumMetric:
     elements = _without_reduction(loss)
 
     def sums(outputs: Tensor, targets: Tensor) -> Sums:
-        found = elements_of_classes(elements, outputs, targets)
+        values = elements_of_classes(elements, outputs, targets)
         weights: Tensor | ExactSum
         if targets.is_floating_point():  # shares of classes
-            weights = counted(found.numel())
+            weights = counted(values.numel())
         elif loss.weight is None:
             weights = (targets != loss.ignore_index).sum()
         else:
             weights = ExactSum.of(loss.weight[targets[targets != loss.ignore_index]])
-        return {"sum": ExactSum.of(by_sample(found)), "count": weights, "samples": counted(len(targets))}
+        return {"sum": ExactSum.of(by_sample(values)), "count": weights, "samples": counted(len(targets))}
 
     return _reduced(SumMetric(sums, ratio("sum", "count")), loss.reduction)
 
@@ -409,7 +412,7 @@ class _InUnits:
         if self._number is not None:
             return outputs / self._number, targets / self._number
         if outputs.device not in self._moved:  # copied once: not while a CUDA graph is captured
-            self._moved[outputs.device] = self._unit.to(outputs.device)
+            self._moved[outputs.device] = self._unit.to(outputs)
         unit = self._moved[outputs.device]
         return outputs / unit, targets / unit
 
@@ -422,10 +425,8 @@ def choose_metrics(training: Training, classes: int | None) -> "dict[str, Aligne
     for name in chosen:
         label = label_of(name)
         if label in measures or label == "loss":
-            taken = "the loss goes by it" if label == "loss" else "another metric has it"
-            raise ExperimentError(
-                f"a metric cannot be called '{label}', {taken}; name them: metrics={{'name': f, ...}}"
-            )
+            why = "the loss goes by it" if label == "loss" else "another metric has it"
+            raise ExperimentError(f"a metric cannot be called '{label}', {why}; name them: metrics={{'name': f, ...}}")
         measures[label] = _find(name, METRICS)
         measures[label].optional = not training.metrics
         if name == "accuracy" and _learns_one_class(training):
@@ -441,12 +442,12 @@ def _loss_name(training: Training) -> str:
     if loss is None:
         return ""
     if isinstance(loss, PythonObject):
-        known = _is_of_torch(loss.value)
+        is_of_torch = _is_of_torch(loss.value)
     elif isinstance(loss, UnrecordedObject):
-        known = loss.name.endswith("Loss")  # functions of torch are recorded with their module
+        is_of_torch = loss.name.endswith("Loss")  # functions of torch are recorded with their module
     else:
-        known = ":" not in loss or loss.startswith("torch.")
-    return label_of(loss) if known else ""
+        is_of_torch = ":" not in loss or loss.startswith("torch.")
+    return label_of(loss) if is_of_torch else ""
 
 
 def _is_of_torch(value: Any) -> bool:
@@ -529,11 +530,11 @@ def _find(name: str | PythonObject | UnrecordedObject, family: Registry[Measure]
     is_sum = divisor is not None and getattr(value, "reduction", "") == "sum"
     if family is LOSSES and type(value) in _ONE_OUTPUT_FOR_EACH_TARGET:  # not a subclass, which may do otherwise
         value = _shaped(value)
-    found = AlignedMeasure(value, f"the {family.kind} {label_of(name)}", needs_tensor=needs_tensor)
-    found.own = not built_in
+    measure = AlignedMeasure(value, f"the {family.kind} {label_of(name)}", needs_tensor=needs_tensor)
+    measure.own = not built_in
     if family is LOSSES:
-        found.is_loss, found.summed, found.divisor, found.is_sum = True, summed, divisor, is_sum
-    return found
+        measure.is_loss, measure.summed, measure.divisor, measure.is_sum = True, summed, divisor, is_sum
+    return measure
 
 
 def as_number(value: Any, measure: Measure) -> float:
@@ -570,16 +571,16 @@ def require_direction(training: Training, metric: str, purpose: str) -> bool:
 
     `purpose` begins the sentence that asks for it.
     """
-    stated, found = training.lower_is_better, training.prefers_lower(metric)
-    if metric_traits(metric) is not None and stated is not None and stated != found:
-        better = "lower" if found else "higher"
+    stated, direction = training.lower_is_better, training.prefers_lower(metric)
+    if metric_traits(metric) is not None and stated is not None and stated != direction:
+        better = "lower" if direction else "higher"
         raise ExperimentError(f"lower_is_better = {str(stated).lower()}: {better} values of {metric} are better")
-    if found is None:
+    if direction is None:
         raise ExperimentError(
             f"{purpose} needs to know whether lower or higher values of the metric {metric} are better: set "
             "lower_is_better = true or false"
         )
-    return found
+    return direction
 
 
 def check_labels(training: Training, targets: Any) -> None:

@@ -68,8 +68,8 @@ class ExactSum:
 
     def __add__(self, other: "ExactSum") -> "ExactSum":
         return ExactSum(
-            tuple(one + two for one, two in zip(self.units, other.units, strict=True)),
-            tuple(one + two for one, two in zip(self.odd, other.odd, strict=True)),
+            tuple(item + two for item, two in zip(self.units, other.units, strict=True)),
+            tuple(item + two for item, two in zip(self.odd, other.odd, strict=True)),
         )
 
     @property

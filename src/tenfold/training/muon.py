@@ -1,4 +1,4 @@
-"""Newton-Schulz iteration: nearly the nearest orthogonal matrix, by products of matrices alone."""
+"""The Muon optimizer: momentum whose matrices are orthogonalized by Newton-Schulz iteration."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -22,26 +22,26 @@ def gram(z: Tensor) -> Tensor:
     return torch.bmm(z, z.mT) if z.shape[-2] <= z.shape[-1] else torch.bmm(z.mT, z)
 
 
-def factors(grams: Sequence[Tensor], steps: int) -> list[Tensor]:
+def factors(grams: Sequence[Tensor], steps: int, small: int = 0) -> list[Tensor]:
     """Return what `factor` returns, for several batches of Gram matrices.
 
     Matrices of the same size are iterated together, and so are all small ones: rows and columns of zeros that pad a
-    matrix to a larger size stay zeros.
+    matrix to a larger size, at least `small`, stay zeros.
     """
     sizes = [gram.shape[-1] for gram in grams]
-    small = max((size for size in sizes if size <= SMALL), default=0)
+    small = max([small, *(size for size in sizes if size <= SMALL)])
     members: dict[int, list[int]] = {}
     for place, size in enumerate(sizes):
         members.setdefault(small if size <= SMALL else size, []).append(place)
-    found: list[Tensor] = list(grams)
+    results: list[Tensor] = list(grams)
     for size, places in members.items():
-        if len(places) == 1:
-            found[places[0]] = factor(grams[places[0]], steps)
+        if len(places) == 1 and sizes[places[0]] == size:
+            results[places[0]] = factor(grams[places[0]], steps)
             continue
         together = factor(torch.cat([_pad(grams[place], size) for place in places]), steps)
-        for place, one in zip(places, torch.split(together, [len(grams[place]) for place in places]), strict=True):
-            found[place] = one[:, : sizes[place], : sizes[place]] if sizes[place] < size else one
-    return found
+        for place, item in zip(places, torch.split(together, [len(grams[place]) for place in places]), strict=True):
+            results[place] = item[:, : sizes[place], : sizes[place]] if sizes[place] < size else item
+    return results
 
 
 def factor(grams: Tensor, steps: int) -> Tensor:
@@ -136,7 +136,15 @@ class Muon(torch.optim.Optimizer):
         )
         if not isinstance(parameters, nn.Module):
             parameters = list(parameters)
-        shapes = find_matrices(parameters, output=output, block=block)
+        whole = getattr(parameters, "whole_network", None)
+        shapes = find_matrices(whole or parameters, output=output, block=block)
+        grams = [min(shape[1:]) for shape in shapes.values()]
+        self.small_gram = max((size for size in grams if size <= SMALL), default=0)
+        """The size of small Gram matrices, the same in all stages of a network."""
+        if whole is not None and isinstance(parameters, nn.Module):  # a stage has some of its matrices
+            named = {name: shapes[parameter] for name, parameter in whole.named_parameters() if parameter in shapes}
+            own = parameters.named_parameters()
+            shapes = {parameter: named[name] for name, parameter in own if name in named}
         embedded = find_embeddings(parameters) if embeddings == "adamw" else set()
         everything = list(parameters.parameters() if isinstance(parameters, nn.Module) else parameters)
         matrices = [parameter for parameter in everything if parameter in shapes]
@@ -159,12 +167,18 @@ class Muon(torch.optim.Optimizer):
         super().__init__([group for group in groups if group["params"]], defaults)
         self.own: dict[Tensor, slice] = {}
         """Which matrices of a parameter's stack a step changes; of parameters that are not in it, all."""
+        modules = parameters.modules() if isinstance(parameters, nn.Module) else ()
+        layers: list[Any] = [module for module in modules if hasattr(module, "gather_rows")]
+        self.divided: dict[Tensor, Any] = {layer.weight: layer for layer in layers}
+        """By their weights, the layers of which this worker has some rows (`divided_layers.py`)."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a saved or copied state, but keep dividing matrices as before: a saved state may divide otherwise."""
         shapes = [group.get("shapes") for group in self.__dict__.get("param_groups", ())]
         super().__setstate__(state)
         self.__dict__.setdefault("own", {})
+        self.__dict__.setdefault("divided", {})
+        self.__dict__.setdefault("small_gram", 0)
         for group, own in zip(self.param_groups, shapes, strict=False):  # a copy has no shapes yet, and takes all
             if own is not None:
                 group["shapes"] = own
@@ -193,14 +207,24 @@ class Muon(torch.optim.Optimizer):
         buffers = self._states(parameters, "momentum_buffer")
         lr, momentum = group["lr"], group["momentum"]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
-        found = torch._foreach_lerp(gradients, buffers, momentum) if group["nesterov"] else buffers
-        weights = [self._own(parameter, parameter, shape) for parameter, shape in learnt]
-        updates = [self._own(parameter, one, shape) for (parameter, shape), one in zip(learnt, found, strict=True)]
+        momenta = torch._foreach_lerp(gradients, buffers, momentum) if group["nesterov"] else buffers
+        divided = [(place, self.divided[item]) for place, item in enumerate(parameters) if item in self.divided]
+        targets: list[Tensor] = list(parameters)
+        if divided:  # whole matrices are orthogonalized, and each worker takes its own rows of the result
+            momenta = list(momenta)
+            for place, layer in divided:
+                momenta[place] = layer.gather_rows(momenta[place])
+                targets[place] = torch.zeros_like(momenta[place])
+                parameters[place].mul_(1 - lr * group["weight_decay"])
+        weights = [self._own(parameter, item, shape) for (parameter, shape), item in zip(learnt, targets, strict=True)]
+        updates = [self._own(parameter, item, shape) for (parameter, shape), item in zip(learnt, momenta, strict=True)]
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
-        products = factors([gram(update) for update in updates], group["steps"])
+        products = factors([gram(update) for update in updates], group["steps"], self.small_gram)
         for w, q, z, (_, shape) in zip(weights, products, updates, learnt, strict=True):
             apply(w, q, z, -lr * shape_scale(shape))
+        for place, layer in divided:
+            parameters[place].add_(layer.own_rows(targets[place]))
 
     def _sgd(self, group: dict[str, Any]) -> None:
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
@@ -291,16 +315,16 @@ def find_matrices(
     """Return the parameters that Muon changes, each with its shape as a stack of matrices of about `block` rows."""
     if not isinstance(parameters, nn.Module):
         parameters = nn.ParameterList(parameters)
-    found: dict[Tensor, Shape] = {}
+    matrices: dict[Tensor, Shape] = {}
     for module in parameters.modules():
         for name, parameter in module.named_parameters(recurse=False):
             shape = _stack_shape(module, name, parameter)
             if shape is not None:
-                found[parameter] = shape
+                matrices[parameter] = shape
     left_out = find_embeddings(parameters)
-    if output == "partner" and found:
-        left_out.add(list(found)[-1])
-    return {parameter: _in_blocks(shape, block) for parameter, shape in found.items() if parameter not in left_out}
+    if output == "partner" and matrices:
+        left_out.add(list(matrices)[-1])
+    return {parameter: _in_blocks(shape, block) for parameter, shape in matrices.items() if parameter not in left_out}
 
 
 def find_embeddings(parameters: nn.Module | Iterable[nn.Parameter]) -> set[Tensor]:
@@ -312,12 +336,13 @@ def find_embeddings(parameters: nn.Module | Iterable[nn.Parameter]) -> set[Tenso
 def _stack_shape(module: nn.Module, name: str, parameter: Tensor) -> Shape | None:
     if parameter.ndim < 2 or not parameter.is_floating_point():
         return None
+    size = getattr(module, "whole_shape", parameter.shape)
     if isinstance(module, nn.MultiheadAttention) and name == "in_proj_weight":  # queries, keys and values
-        shape = 3, parameter.shape[0] // 3, parameter.shape[1]
+        shape = 3, size[0] // 3, size[1]
     elif parameter.ndim == 2 or isinstance(module, nn.modules.conv._ConvNd | nn.ParameterList):
-        shape = 1, parameter.shape[0], math.prod(parameter.shape[1:])
+        shape = 1, size[0], math.prod(size[1:])
     else:
-        shape = math.prod(parameter.shape[:-2]), parameter.shape[-2], parameter.shape[-1]
+        shape = math.prod(size[:-2]), size[-2], size[-1]
     return shape if min(shape[1:]) > 1 else None
 
 

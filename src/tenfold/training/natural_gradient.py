@@ -77,13 +77,6 @@ def trace(factor: Factor) -> Tensor:
     return factor["eigenvalues"].sum() + (columns - rank) * factor["rest"]
 
 
-def dense(factor: Factor) -> Tensor:
-    """Return F as a whole matrix."""
-    basis, rest = factor["basis"], factor["rest"]
-    low_rank = basis.T @ ((factor["eigenvalues"] - rest)[:, None] * basis)
-    return low_rank + rest * torch.eye(basis.shape[1], dtype=basis.dtype, device=basis.device)
-
-
 def update(factor: Factor, projected_scatter: Tensor, mean_square: Tensor, eta: float) -> Factor:
     """Return the factor after one step of the power method.
 
@@ -96,10 +89,10 @@ def update(factor: Factor, projected_scatter: Tensor, mean_square: Tensor, eta: 
     kept = (1 - eta) * factor["eigenvalues"].to(kind)
     y = torch.addcmul(eta * projected_scatter.to(kind), kept[:, None], basis.to(kind))
     squares, vectors = torch.linalg.eigh(y @ y.T)
-    found = squares.clamp_(min=0).sqrt_().flip(0)
-    eigenvalues = found.clamp(min=SMALLEST).maximum(FLOOR * found[0])
+    deviations = squares.clamp_(min=0).sqrt_().flip(0)
+    eigenvalues = deviations.clamp(min=SMALLEST).maximum(FLOOR * deviations[0])
     rows = (vectors.flip(1) / eigenvalues).T @ y
-    if bool((found < eigenvalues).any()):  # rows of so small eigenvalues are neither of length 1 nor orthogonal
+    if bool((deviations < eigenvalues).any()):  # rows of so small eigenvalues are neither of length 1 nor orthogonal
         rows = torch.linalg.qr(rows.T).Q.T
     total = eta * mean_square.to(kind) + (1 - eta) * trace(factor).to(kind)
     rest = (total - eigenvalues.sum()) / (columns - rank) if rank < columns else eigenvalues[-1]

@@ -82,15 +82,15 @@ def plain_outputs(outputs: Any) -> Any:
     """
     if isinstance(outputs, Tensor):
         return outputs if outputs.ndim else {"loss": outputs}
-    found = _plain(outputs)
-    if found is None and hasattr(outputs, "__dict__"):  # an object whose attributes are tensors: loss, logits
-        found = _plain(vars(outputs))
-    if found is None or not tree_leaves(found):
+    outputs_found = _plain(outputs)
+    if outputs_found is None and hasattr(outputs, "__dict__"):  # an object whose attributes are tensors: loss, logits
+        outputs_found = _plain(vars(outputs))
+    if outputs_found is None or not tree_leaves(outputs_found):
         raise ModelError(
             f"the network returned a {type(outputs).__name__} without tensors; it should return a tensor, or a tuple "
             "or dict of tensors"
         )
-    return found
+    return outputs_found
 
 
 def _plain(outputs: Any) -> Any:
@@ -99,8 +99,8 @@ def _plain(outputs: Any) -> Any:
     if dataclasses.is_dataclass(outputs) and not isinstance(outputs, Mapping):
         outputs = {field.name: getattr(outputs, field.name) for field in dataclasses.fields(outputs)}
     if isinstance(outputs, Mapping):
-        found = {str(key): _plain(item) for key, item in outputs.items()}
-        return {key: item for key, item in found.items() if item is not None}
+        plain = {str(key): _plain(item) for key, item in outputs.items()}
+        return {key: item for key, item in plain.items() if item is not None}
     if isinstance(outputs, (tuple, list)):
         return tuple(item for item in map(_plain, outputs) if item is not None)
     return None
@@ -120,5 +120,5 @@ def describe_outputs(outputs: Any) -> str:
     """Return the shape of outputs, or the shapes of several, as text."""
     shape = shape_of(outputs)
     if isinstance(shape, dict):
-        return "{" + ", ".join(f"{key}: {one}" for key, one in shape.items()) + "}"
+        return "{" + ", ".join(f"{key}: {item}" for key, item in shape.items()) + "}"
     return str(shape)

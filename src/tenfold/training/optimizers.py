@@ -1,4 +1,4 @@
-"""What an optimizer keeps between steps."""
+"""Builds the optimizer of an experiment, with its learning rate and options, and moves its state."""
 
 import copy
 import inspect
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tenfold.common import catalog
-from tenfold.common.catalog import Registry, suggest
+from tenfold import catalog
+from tenfold.catalog import Registry, suggest
 from tenfold.common.imports import resolve, user_frames
 from tenfold.common.optimizer_traits import OptimizerTraits
 from tenfold.common.random_lock import RANDOM_LOCK
@@ -110,7 +110,8 @@ def make_optimizer(training: Training, network: nn.Module, lr: float | None = No
         return _make_own_optimizer(training, network, given)
     options: dict[str, Any] = {"lr": lr or base_lr(training)}
     options |= {name: getattr(training, name) for name in traits.fields}
-    if traits.has_weight_decay:
+    takes_weight_decay = "weight_decay" in inspect.signature(kind).parameters
+    if traits.has_weight_decay and (takes_weight_decay or training.weight_decay):
         options["weight_decay"] = training.weight_decay
     elif training.weight_decay:
         raise ExperimentError(
@@ -134,9 +135,10 @@ def try_options(training: Training) -> None:
     names = _argument_names(kind or _own_optimizer(training))
     for option in training.optimizer_options:
         if names and option not in names and "**" not in names:
-            known = [name for name in names[1:] if name != "lr"]
+            accepted = [name for name in names[1:] if name != "lr"]
             raise ExperimentError(
-                f"training.optimizer_options: {training.optimizer} has no option '{option}'; {suggest(option, known)}"
+                f"training.optimizer_options: {training.optimizer} has no option '{option}'; "
+                f"{suggest(option, accepted)}"
             )
     if kind is not None:
         _try_step(training)
@@ -222,10 +224,10 @@ def _own_optimizer(training: Training) -> Callable[..., Any]:
 def _argument_names(make: Callable[..., Any]) -> list[str]:
     """Return the names of a callable's arguments, with "**" where it takes any; empty where they are not known."""
     try:
-        found = inspect.signature(make).parameters.values()
+        parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):
         return []
-    return ["**" if argument.kind is argument.VAR_KEYWORD else argument.name for argument in found]
+    return ["**" if argument.kind is argument.VAR_KEYWORD else argument.name for argument in parameters]
 
 
 def _try_step(training: Training) -> None:

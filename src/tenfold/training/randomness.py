@@ -34,6 +34,12 @@ def keep_rng_state() -> Iterator[None]:
             before.restore()
 
 
+def read_generators() -> tuple[Any, ...]:
+    """Return the state of the generators of torch's CPU, NumPy and Python, to be compared."""
+    _, keys, *place = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), (np.asarray(keys).tobytes(), *place), random.getstate()
+
+
 @contextmanager
 def training_rng() -> Iterator[None]:
     """Let a training of this thread draw its own random numbers while the block lasts, and restore the others' then.

@@ -1,13 +1,13 @@
-"""Whether a GPU may round fp32 numbers to tf32."""
+"""One replica: a network with its optimizer, and the step on a batch."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tenfold.data import Part
+from tenfold.data import Part, batches
 from tenfold.data.part import select_rows, tree_leaves, tree_map
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
@@ -17,7 +17,13 @@ from tenfold.training.flat import FlatState
 from tenfold.training.measures import AlignedMeasure, Measure, is_mean_of_pieces, loss_divisor, shares_of_pieces
 from tenfold.training.network_call import autocast, call_network
 from tenfold.training.optimizers import base_lr, has_sparse_gradients, make_optimizer
+from tenfold.training.randomness import seed_everything
 from tenfold.training.schedules import LrSchedule, choose_schedule
+
+Seed = tuple[int, int, int]
+"""Seed of the experiment, epoch, rank: what the random generators of a replica are seeded with."""
+Visits = tuple[Part, Tensor]
+"""What a replica trains on in an epoch: a part, and sample numbers in order."""
 
 
 @contextmanager
@@ -29,7 +35,7 @@ def set_matmul_precision(precision: str) -> Iterator[None]:
     """
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, convolutions.allow_tf32
-    products.allow_tf32 = convolutions.allow_tf32 = precision != "fp32"
+    products.allow_tf32 = convolutions.allow_tf32 = precision not in ("fp32", "fp64")
     try:
         yield
     finally:
@@ -42,7 +48,43 @@ def product(matrix: Tensor, other: Tensor) -> Tensor:
         return matrix @ other
 
 
-class Replica:
+class TrainedState:
+    """What one replica, and many that step together, have in common: the state, its steps, and its moving average."""
+
+    k = 1
+    """How many replicas there are."""
+    timed_by_step = True
+    """Whether steps are waited for, so that each can be timed; else many are, whenever their losses are logged."""
+    description = ""
+    """How the replicas step and why, if there is something to say."""
+
+    def __init__(self, training: Training, vector: Tensor) -> None:
+        self.training = training
+        self.vector = vector
+        """The whole state, which rounds average: a flat vector, or one for each replica as the rows of a matrix."""
+        self.steps = 0
+        self.ema_weights = vector.clone() if training.ema is not None else None
+        """The exponential moving average of the weights, where the experiment asks for it."""
+        self.accuracy: TrainingAccuracy | None = None
+        """Counts correct predictions on training batches, if they are asked for."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has completed its work, so that what follows is timed by itself."""
+        synchronize(self.vector.device)
+
+    def update_ema(self) -> None:
+        """Move the moving average towards the weights after this step: faster in the first steps, then by 1 - ema."""
+        if self.ema_weights is not None and self.training.ema is not None:
+            decay = min(self.training.ema, (1 + self.steps) / (10 + self.steps))
+            self.ema_weights.lerp_(self.vector, 1 - decay)
+
+    def use_ema(self) -> None:
+        """Replace the weights by their exponential moving average, if the experiment asks for one."""
+        if self.ema_weights is not None:
+            self.vector.copy_(self.ema_weights)
+
+
+class Replica(TrainedState):
     """A network, its state as one flat vector, its optimizer, and the steps it has taken."""
 
     def __init__(
@@ -59,7 +101,7 @@ class Replica:
     ) -> None:
         self.network = network
         self.flat = FlatState(network, vector)
-        self.training = training
+        super().__init__(training, self.flat.vector)
         self.loss = loss
         self._divisor = loss.divisor if isinstance(loss, AlignedMeasure) else loss_divisor(loss)
         self.lr_schedule = plan_lr_schedule(
@@ -70,9 +112,8 @@ class Replica:
             labels_per_sample=labels_per_sample,
             warmup=warmup,
         )
-        self.rate = self.lr_schedule.base
-        self.optimizer = make_optimizer(training, network, self.rate)
-        self.steps = 0
+        self.lr = self.lr_schedule.base
+        self.optimizer = make_optimizer(training, network, self.lr)
         self._needs_closure = training.needs_closure or isinstance(self.optimizer, torch.optim.LBFGS)
         self._device_type = self.flat.vector.device.type
         self._is_sparse = has_sparse_gradients(network)
@@ -80,10 +121,6 @@ class Replica:
         self._needs_dense = self._is_sparse and not takes_sparse
         self.scaler = torch.amp.GradScaler(self._device_type) if training.precision == "fp16" else None
         """Scales the loss, so that gradients in fp16 do not vanish, and skips steps whose gradients overflow."""
-        self.ema_weights = self.flat.vector.clone() if training.ema is not None else None
-        """The exponential moving average of the weights, where the experiment asks for it."""
-        self.accuracy: TrainingAccuracy | None = None
-        """Counts correct predictions on training batches, if they are asked for."""
         self.trainable_parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
 
     def prepare(self, sizes: Mapping[int, int]) -> str:
@@ -92,17 +129,28 @@ class Replica:
             start_libraries(self.network, self.flat.vector.device, sizes)
         return ""
 
-    def feed(self, part: Part, visits: list[Tensor]) -> Iterator[tuple[Any, Any]]:
-        """Yield what `step` takes, for each batch of sample numbers."""
-        return part.batches(visits)
+    @property
+    def references(self) -> list[Tensor]:
+        """The reference means of batch normalization."""
+        return self.flat.batch_norm.reference_means
+
+    def begin_epoch(self, seeds: Sequence[Seed]) -> None:
+        """Seed the random generators, and prepare the network for training."""
+        seed_everything(*seeds[0])
+        self.network.train()
+
+    def batches(self, visits: Sequence[Visits], batch_size: int) -> Iterator[tuple[Any, Any]]:
+        """Yield what `step` takes, for each batch."""
+        [(part, order)] = visits
+        return part.batches(batches(order, batch_size))
 
     def batch(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Return the samples and targets of the batch that `step` was given."""
         return x, y
 
-    def synchronize(self) -> None:
-        """Wait until the device has completed its work, so that what follows is timed by itself."""
-        synchronize(self.flat.vector.device)
+    def find_replaced(self, *, memory: bool) -> str:
+        """Return the name of a parameter that the network has replaced, or ""; `memory`: or moved."""
+        return self.flat.find_replaced(self.network, memory=memory)
 
     def forward(self, x: Any, y: Any) -> tuple[Any, Tensor]:
         """Return the outputs and the loss of one batch, with what the backward pass needs."""
@@ -114,7 +162,7 @@ class Replica:
 
     def backward(self, x: Any, y: Any) -> Tensor:
         """Compute the gradient of one batch, in the parameters' `grad`, and return its loss."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         if self.training.accumulate > 1:
             return self._accumulate(x, y)
         _, loss = self.forward(x, y)
@@ -122,6 +170,14 @@ class Replica:
         if self._needs_dense:
             self.densify()
         return loss.detach()
+
+    def _forget_gradients(self) -> None:
+        if type(self.optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
+            self.optimizer.zero_grad(set_to_none=True)
+            return
+        for group in self.optimizer.param_groups:  # without torch's profiling, which takes 3% of a small step
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def densify(self) -> None:
         """Turn sparse gradients, which `EmbeddingBag(sparse=True)` has, into dense ones."""
@@ -134,18 +190,11 @@ class Replica:
 
     def _accumulate(self, x: Any, y: Any) -> Tensor:
         """Compute the gradient of one batch in pieces, whose losses are weighted so that they add up to the batch's."""
-        rows = torch.arange(len(tree_leaves(y)[0]), device=tree_leaves(y)[0].device)
-        total = torch.zeros((), device=rows.device)
-        pieces = torch.tensor_split(rows, min(self.training.accumulate, len(rows)))
-        targets = [select_rows(y, piece) for piece in pieces]
+        total = torch.zeros((), dtype=self.flat.vector.dtype, device=tree_leaves(y)[0].device)
         before: tuple[Any, Any] | None = None
-        for piece, y_piece, share in zip(pieces, targets, shares_of_pieces(self._divisor, targets), strict=True):
-            if not share:  # nothing in it has a label
-                continue
-            outputs, loss = self.forward(select_rows(x, piece), y_piece)
-            if self._divisor is None:
-                self._check_pieces(before, (outputs, y_piece))
-                before = tree_map(Tensor.detach, outputs), y_piece
+        for rows, y_piece, share in self.pieces(y, self.training.accumulate):
+            outputs, loss = self.forward(select_rows(x, rows), y_piece)
+            before = self.check_piece(before, (outputs, y_piece))
             loss = loss * share
             self._scaled(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
@@ -153,18 +202,41 @@ class Replica:
             self.densify()
         return total
 
-    def _check_pieces(self, before: tuple[Any, Any] | None, piece: tuple[Any, Any]) -> None:
-        """Raise ExperimentError if the loss of a piece and the one before it is not the mean of theirs."""
+    def pieces(self, y: Any, count: int) -> list[tuple[Tensor, Any, float]]:
+        """Divide a batch with these targets into pieces: return the rows, targets and share in the loss of each.
+
+        A piece in which nothing has a label is left out.
+        """
+        rows = torch.arange(len(tree_leaves(y)[0]), device=tree_leaves(y)[0].device)
+        pieces = torch.tensor_split(rows, min(count, len(rows)))
+        targets = [select_rows(y, piece) for piece in pieces]
+        shares = shares_of_pieces(self._divisor, targets)
+        return [piece for piece in zip(pieces, targets, shares, strict=True) if piece[2]]
+
+    @property
+    def pieces_setting(self) -> str:
+        """The field that says into how many pieces a batch is divided."""
+        return f"training.accumulate = {self.training.accumulate}"
+
+    def check_piece(self, before: tuple[Any, Any] | None, piece: tuple[Any, Any]) -> tuple[Any, Any] | None:
+        """Raise ExperimentError if the loss of a piece and the one before it is not the mean of theirs.
+
+        Pieces are outputs and targets; return what the next piece is compared with.
+        """
+        if self._divisor is not None:
+            return None
+        outputs, targets = piece
+        now = tree_map(Tensor.detach, outputs), targets
         if before is None:
-            return
+            return now
         with autocast(self.training.precision, self._device_type):
             if is_mean_of_pieces(self.loss, [before, piece]):
-                return
+                return now
         name = getattr(self.loss, "name", "the loss")
         raise ExperimentError(
-            f"training.accumulate = {self.training.accumulate}: {name} of a batch is not the mean of the losses of its "
-            "pieces, weighted by their samples, so that the pieces would have another gradient; give one of torch's "
-            "losses or a mean over samples, or set accumulate to 1 and save memory by activation_checkpointing"
+            f"{self.pieces_setting}: {name} of a batch is not the mean of the losses of its pieces, weighted by their "
+            "samples, so that the pieces would have another gradient; give one of torch's losses or a mean over "
+            "samples, or set it to 1 and save memory by activation_checkpointing"
         )
 
     def clip(self) -> None:
@@ -172,27 +244,20 @@ class Replica:
         if self.training.clip is not None:
             nn.utils.clip_grad_norm_(self.trainable_parameters, self.training.clip)
 
-    def advance(self) -> None:
+    def begin_step(self) -> None:
         """Set the learning rate of the next step, and count the step."""
-        self.rate = self.lr_schedule.at(self.steps)
+        self.lr = self.lr_schedule.at(self.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * group.get("lr_ratio", 1.0)
+            group["lr"] = self.lr * group.get("lr_ratio", 1.0)
         self.steps += 1
 
-    def update_ema(self) -> None:
-        """Move the moving average towards the weights after this step: faster in the first steps, then by 1 - ema."""
-        if self.ema_weights is not None and self.training.ema is not None:
-            decay = min(self.training.ema, (1 + self.steps) / (10 + self.steps))
-            self.ema_weights.lerp_(self.flat.vector, 1 - decay)
-
-    def use_ema(self) -> None:
-        """Replace the weights by their exponential moving average, if the experiment asks for one."""
-        if self.ema_weights is not None:
-            self.flat.vector.copy_(self.ema_weights)
+    def update(self) -> None:
+        """Let the optimizer step along the gradients."""
+        self.optimizer.step()
 
     def step(self, x: Any, y: Any) -> Tensor:
         """Train on one batch: forward, backward, the optimizer's step. Return its loss before the step."""
-        self.advance()
+        self.begin_step()
         if self._needs_closure:
             return self.optimizer.step(lambda: self._clipped(x, y))  # type: ignore[arg-type, return-value]
         if self.scaler is not None:
@@ -255,7 +320,7 @@ def make_replica(
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     if not supports_graphs(device):
         return Replica(network, training, loss, **options)
-    from tenfold.training.graphs import Graphed, describe_slow_steps, find_capture_obstacle
+    from tenfold.training.graphs import Graphed, find_capture_obstacle
 
     why = find_capture_obstacle(training, part) if capturing else "the replicas average more than their weights"
     if not why:
@@ -263,8 +328,13 @@ def make_replica(
             return Graphed(network, training, loss, part=part, **options)
         except ExperimentError as error:
             why = str(error)
-    warn(describe_slow_steps(why))
+    warn(describe_slow_steps(why) + ("; nor are they compiled" if training.compile is True else ""))
     return Replica(network, training, loss, **options)
+
+
+def describe_slow_steps(why: str) -> str:
+    """Return the sentence that warns of steps that are not captured."""
+    return f"steps are not captured in a CUDA graph, which is slow for small networks: {why}"
 
 
 def plan_lr_schedule(

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from tenfold.common import catalog
-from tenfold.common.catalog import Registry
+from tenfold import catalog
+from tenfold.catalog import Registry
 from tenfold.common.imports import resolve, user_frames
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training

@@ -1,4 +1,4 @@
-"""Metrics of tasks with many labels, of the M labels that are ranked highest for each sample.
+"""Metrics that need all outputs, or rank many labels, beside the sums of `metrics.py`.
 
 With rel_k = 1 where the label at rank k is right, R right labels in all, and samples without any left out of the last
 three:
@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tenfold.common.metric_table import RANKING_METRIC, metric_traits
+from tenfold.common.metric_traits import RANKING_METRIC, metric_traits
 from tenfold.data.part import NO_LABEL
 from tenfold.errors import ModelError
 from tenfold.training.metrics import ExactSum, PairCounts, SumMetric, Sums, as_float, counted, mean_of
@@ -28,10 +28,10 @@ from tenfold.training.metrics import ExactSum, PairCounts, SumMetric, Sums, as_f
 
 def ranking_metric(name: str) -> SumMetric | None:
     """Return the metric of a name such as "precision_at_10"; None if it is not one of these."""
-    found = RANKING_METRIC.fullmatch(name)
-    if found is None:
+    match = RANKING_METRIC.fullmatch(name)
+    if match is None:
         return None
-    kind, m = found[1], int(found[2])
+    kind, m = match[1], int(match[2])
 
     def values(outputs: Tensor, targets: Tensor) -> Tensor:
         if outputs.shape != targets.shape or outputs.ndim != 2:
@@ -150,8 +150,8 @@ def _value(name: str, judge: Any, sums: Sums) -> float:
     from scipy.sparse import csr_array, eye_array, vstack
 
     hit, missed, added = (sums[kind].cpu().numpy() for kind in ("hit", "missed", "added"))
-    one, none = eye_array(len(hit), dtype=np.int64), csr_array((len(hit), len(hit)), dtype=np.int64)
-    true, predicted = vstack([one, one, none]).tocsr(), vstack([one, none, one]).tocsr()
+    ones, none = eye_array(len(hit), dtype=np.int64), csr_array((len(hit), len(hit)), dtype=np.int64)
+    true, predicted = vstack([ones, ones, none]).tocsr(), vstack([ones, none, ones]).tocsr()
     return float(score(true, predicted, sample_weight=np.concatenate([hit, missed, added]), **judge._kwargs))
 
 
@@ -159,8 +159,8 @@ def _for_two_classes(name: str, classes: int, error: ValueError) -> Exception:
     """Return the error of a scorer that is for two classes, with the names of those for many; else the error itself."""
     if "average='binary'" not in str(error):
         return error
-    known = f"{name}_macro, {name}_micro or {name}_weighted"
-    return ModelError(f"the metric {name} is for two classes, but there are {classes}; use {known}")
+    variants = f"{name}_macro, {name}_micro or {name}_weighted"
+    return ModelError(f"the metric {name} is for two classes, but there are {classes}; use {variants}")
 
 
 def _count_pairs(logits: Tensor, labels: Tensor) -> Sums:
@@ -231,7 +231,7 @@ def _sum_numbers(outputs: Tensor, targets: Tensor) -> Sums:
 
 def _value_of_numbers(name: str, sums: Sums) -> float:
     """Return a score of numbers: the mean over the columns."""
-    if not all(one.is_finite for one in sums.values() if isinstance(one, ExactSum)):
+    if not all(item.is_finite for item in sums.values() if isinstance(item, ExactSum)):
         return math.nan
     samples = int(sums["samples"])
 
@@ -246,7 +246,7 @@ def _value_of_numbers(name: str, sums: Sums) -> float:
             return math.nan
         spread = variances("true", "true_squared")
         left = means("residual_squared") if name == "r2" else variances("residual", "residual_squared")
-        return _mean([_explained(*one) for one in zip(left, spread, strict=True)])
+        return _mean([_explained(*item) for item in zip(left, spread, strict=True)])
     if name == "neg_root_mean_squared_error":
         return -_mean([math.sqrt(as_float(mean)) for mean in means("residual_squared")])
     of = {"squared": "residual_squared", "percentage": "residual_relative"}

@@ -1,4 +1,4 @@
-"""How many replicas a device can hold at once."""
+"""Replicas as rows of one matrix on a device: how many it can hold, their tensors, and captured steps."""
 
 import copy
 import warnings
@@ -15,12 +15,9 @@ from tenfold.training.flat import (
     BATCH_NORMS,
     FlatState,
     frozen,
-    moments_to_variances,
     padded_size,
-    variances_to_moments,
     view_like,
 )
-from tenfold.training.replica import product
 
 
 def peak_memory(work: Callable[[], object], device: torch.device) -> float:
@@ -96,9 +93,6 @@ def _never_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-ALL = slice(None)
-
-
 class Stack:
     """k replicas, one per row; a row has the layout of `FlatState.vector`, and all start equal.
 
@@ -131,12 +125,12 @@ class Stack:
             for name, buffer in network.named_buffers()
             if not buffer.is_floating_point()
         }
-        self._statistics = [
+        self.statistics = [
             (self.views[f"{name}.running_mean".lstrip(".")], self.views[f"{name}.running_var".lstrip(".")])
             for name, layer in network.named_modules()
             if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None
         ]
-        self.reference_means = [mean[0].clone() for mean, _ in self._statistics]
+        self.reference_means = [mean[0].clone() for mean, _ in self.statistics]
         self._show(network, 0)
         self._spare: nn.Module | None = None
         self._networks: list[nn.Module] = []
@@ -153,12 +147,12 @@ class Stack:
 
     def gradient_views(self, gradient: Tensor) -> list[Tensor]:
         """Return the views of a gradient matrix for the parameters in `names`."""
-        found, start = [], 0
+        views, start = [], 0
         for _, parameter in self.network.named_parameters():
             if parameter.requires_grad:
-                found.append(self._stacked(parameter, start, gradient))
+                views.append(self._stacked(parameter, start, gradient))
             start += padded_size(parameter.numel())
-        return found
+        return views
 
     @property
     def frozen(self) -> list[slice]:
@@ -205,25 +199,6 @@ class Stack:
     def load(self, row: int, state: dict[str, Any]) -> None:
         """Load a replica's state_dict."""
         self.network_at(row).load_state_dict(state)
-
-    def mix(self, matrix: Tensor, *, replicas_are_equal: bool = False, rows: slice = ALL) -> None:
-        """Compute X <- M X for all rows or some; `replicas_are_equal`: all rows of M, and so of the new X, are equal.
-
-        Running variances are averaged as second moments (`flat.py`); the reference mean of some rows is the mean
-        of their running means.
-        """
-        mixed = self.matrix[rows]
-        statistics = [(mean[rows], variance[rows]) for mean, variance in self._statistics]
-        reference_means = self.reference_means if rows == ALL else [mean.mean(0) for mean, _ in statistics]
-        variances_to_moments(statistics, reference_means)
-        if replicas_are_equal:
-            mixed.copy_(product(matrix[:1], mixed).expand_as(mixed))
-        else:
-            mixed.copy_(product(matrix, mixed))
-        moments_to_variances(statistics, reference_means)
-        if replicas_are_equal:
-            for (mean, _), reference in zip(statistics, reference_means, strict=True):
-                reference.copy_(mean[0])
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a step changes, by name."""

@@ -1,19 +1,19 @@
-"""Methods to compute the gradients of many replicas of one network, each on its own batch."""
+"""Optimizers and gradients of many replicas at once, each replica a row."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from tenfold.common.catalog import Registry
+from tenfold.catalog import Registry
 from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
-from tenfold.data.part import tree_map
+from tenfold.data.part import find_main_output, tree_leaves, tree_map
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training.flat import padded_size
@@ -37,6 +37,9 @@ STREAMS = 16
 """How many branches of a CUDA graph may run at the same time."""
 
 
+Keep = Callable[[int, Any, Tensor], None]
+
+
 class GradientMethod(ABC):
     """Computes a matrix of gradients, one row per replica."""
 
@@ -48,6 +51,8 @@ class GradientMethod(ABC):
         self.views = stack.gradient_views(gradient)
         self.precision = precision
         self.device_type = gradient.device.type
+        self.keep: Keep | None = None
+        """Called with the outputs of each row and their targets, where training accuracy is counted."""
 
     @abstractmethod
     def gradients(self, x: Any, y: Tensor, rows: slice, losses: Tensor) -> None:
@@ -83,10 +88,44 @@ class Loop(GradientMethod):
         parameters, views = self._tensors[row]
         with _own_generator(self.rng_states, row):
             with autocast(self.precision, self.device_type):
-                loss = self.loss(call_network(self.stack.networks[row], x), y)
-            found = torch.autograd.grad(loss, parameters, materialize_grads=True)
-        torch._foreach_copy_(views, found)
+                outputs = self._call(row, x)
+                if self.keep is not None:
+                    self.keep(row, outputs, y)
+                loss = self.loss(outputs, y)
+            gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        torch._foreach_copy_(views, gradients)
         out.copy_(loss.detach())
+
+    def _call(self, row: int, x: Any) -> Any:
+        return call_network(self.stack.networks[row], x)
+
+
+class Compiled(Loop):
+    """As `Loop`, with forward and backward passes by torch.compile for batches of one size, the usual one."""
+
+    name = "compiled"
+
+    def __init__(self, stack: Stack, loss: Measure, gradient: Tensor, precision: str) -> None:
+        super().__init__(stack, loss, gradient, precision)
+        self.size = 0
+        """The samples of the batches that are compiled for: each size takes seconds to compile."""
+        self._named: dict[int, dict[str, Tensor]] = {}
+
+        def forward(tensors: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
+            return functional_call(stack.network, tensors, args, kwargs)
+
+        # torch.compile gives up on a piece of code after a few networks: each object brings its own piece
+        forward.__code__ = forward.__code__.replace()
+        self._forward = torch.compile(forward, dynamic=False)
+
+    def _call(self, row: int, x: Any) -> Any:
+        if len(tree_leaves(x)[0]) != self.size:
+            return super()._call(row, x)
+        network = self.stack.networks[row]
+        if row not in self._named:
+            self._named[row] = dict(network.named_parameters()) | dict(network.named_buffers())
+        outputs = self._forward(self._named[row], *arguments_of(network, x))
+        return outputs if isinstance(outputs, Tensor) and outputs.ndim else plain_outputs(outputs)
 
 
 class Vmap(GradientMethod):
@@ -106,20 +145,29 @@ class Vmap(GradientMethod):
         # What is updated in place under vmap has to lie in one piece, else the update is lost in a copy.
         others = {name: view.contiguous() for name, view in views.items()}
         counters = {name: counter[rows] for name, counter in stack.counters.items()}
-        found, values = vmap(grad_and_value(self._one), randomness="different")(learnt, others | counters, x, y)
-        torch._foreach_copy_([view[rows] for view in self.views], [found[name] for name in stack.names])
+        step = vmap(grad_and_value(self._one, has_aux=True), randomness="different")
+        by_name, (values, outputs) = step(learnt, others | counters, x, y)
+        torch._foreach_copy_([view[rows] for view in self.views], [by_name[name] for name in stack.names])
         if views:
             torch._foreach_copy_(list(views.values()), list(others.values()))
         losses.copy_(values)
+        if self.keep is not None:
+            for place, row in enumerate(range(rows.start, rows.stop)):
+                self.keep(row, outputs[place], y[place])
 
-    def _one(self, learnt: dict[str, Tensor], others: dict[str, Tensor], x: Any, y: Tensor) -> Tensor:
+    def _one(self, learnt: dict[str, Tensor], others: dict[str, Tensor], x: Any, y: Tensor) -> tuple[Tensor, Tensor]:
         with autocast(self.precision, self.device_type):
             network = self.stack.network
             args, kwargs = arguments_of(network, x)
-            return self.loss(plain_outputs(functional_call(network, (learnt, others), args, kwargs)), y)  # type: ignore[no-any-return]
+            outputs = plain_outputs(functional_call(network, (learnt, others), args, kwargs))
+            loss = self.loss(outputs, y)
+        main = find_main_output(outputs) if self.keep is not None else None
+        return loss, loss.detach() if main is None else main
 
 
-GRADIENT_METHODS: Registry[type[GradientMethod]] = Registry("gradient method", {"vmap": Vmap, "loop": Loop})
+GRADIENT_METHODS: Registry[type[GradientMethod]] = Registry(
+    "gradient method", {"vmap": Vmap, "loop": Loop, "compiled": Compiled}
+)
 
 
 def side_by_side(jobs: Sequence[Callable[[], None]], device_type: str) -> None:
@@ -154,6 +202,8 @@ def _own_generator(states: list[Tensor] | None, row: int) -> Iterator[None]:
 # The rules are torch's, written so that the learning rate is a tensor and no number is ever read back from the
 # device.
 
+Number = float | Tensor
+"""One for all replicas, or a column with one for each."""
 Roles = dict[str, Tensor]
 """What an optimizer remembers, one matrix for each role, laid out like the weights."""
 
@@ -164,7 +214,7 @@ class Rule(ABC):
 
     roles: ClassVar[tuple[str, ...]] = ()
 
-    weight_decay: float = 0.0
+    weight_decay: Number = 0.0
     maximize: bool = False
 
     def start(self, weights: Tensor) -> Roles:
@@ -173,7 +223,7 @@ class Rule(ABC):
 
     @abstractmethod
     def update_all(
-        self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor, *, learning: Sequence[slice]
+        self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor, *, learning: Sequence[slice]
     ) -> None:
         """Change the columns `learning` of the weights w by the gradients g; g may be overwritten."""
 
@@ -183,26 +233,26 @@ class ElementwiseRule(Rule):
     """A rule that treats every weight by itself, so that any columns can be updated together."""
 
     def update_all(
-        self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor, *, learning: Sequence[slice]
+        self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor, *, learning: Sequence[slice]
     ) -> None:
         """Do `update` for the columns that are learnt."""
         for columns in learning:
             own = {role: matrix[:, columns] for role, matrix in roles.items()}
-            self.update(w[:, columns], g[:, columns], own, rate, t)
+            self.update(w[:, columns], g[:, columns], own, lr, t)
 
-    def update(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None:
+    def update(self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor) -> None:
         """Change the weights and what is remembered in place; the gradient may be overwritten."""
         if self.maximize:
             g.neg_()
-        if self.weight_decay:
-            self._decay(w, g, rate)
-        self._step(w, g, roles, rate, t)
+        if _is_used(self.weight_decay):
+            self._decay(w, g, lr)
+        self._step(w, g, roles, lr, t)
 
-    def _decay(self, w: Tensor, g: Tensor, rate: Tensor) -> None:  # noqa: ARG002
-        g.add_(w, alpha=self.weight_decay)
+    def _decay(self, w: Tensor, g: Tensor, lr: Tensor) -> None:  # noqa: ARG002
+        _add_multiple(g, w, self.weight_decay)
 
     @abstractmethod
-    def _step(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None: ...
+    def _step(self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,24 +261,24 @@ class Sgd(ElementwiseRule):
 
     roles: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
-    momentum: float = 0.0
+    momentum: Number = 0.0
     dampening: float = 0.0
     nesterov: bool = False
 
     def start(self, weights: Tensor) -> Roles:
         """Remember nothing where there is no momentum."""
-        return super().start(weights) if self.momentum else {}
+        return super().start(weights) if _is_used(self.momentum) else {}
 
-    def _step(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None:
-        if self.momentum:
+    def _step(self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor) -> None:
+        if _is_used(self.momentum):
             buffer = roles["momentum_buffer"].mul_(self.momentum)
             if self.dampening:
                 share = torch.where(t == 1, 1.0, 1 - self.dampening).to(g.dtype)
                 buffer.addcmul_(g, share.expand_as(g))
             else:
                 buffer.add_(g)
-            g = g.add_(buffer, alpha=self.momentum) if self.nesterov else buffer
-        w.addcmul_(g, rate, value=-1)
+            g = _add_multiple(g, buffer, self.momentum) if self.nesterov else buffer
+        w.addcmul_(g, lr, value=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,18 +300,18 @@ class Adam(ElementwiseRule):
         extra = {"max_exp_avg_sq": torch.zeros_like(weights)} if self.amsgrad else {}
         return super().start(weights) | extra
 
-    def _decay(self, w: Tensor, g: Tensor, rate: Tensor) -> None:
+    def _decay(self, w: Tensor, g: Tensor, lr: Tensor) -> None:
         if self.decoupled_weight_decay:
-            w.mul_(1 - rate * self.weight_decay)
+            w.mul_(1 - lr * self.weight_decay)
         else:
-            super()._decay(w, g, rate)
+            super()._decay(w, g, lr)
 
-    def _step(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None:
+    def _step(self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor) -> None:
         b1, b2 = self.betas
         mean, square = roles["exp_avg"].lerp_(g, 1 - b1), roles["exp_avg_sq"].mul_(b2).addcmul_(g, g, value=1 - b2)
         if self.amsgrad:
             square = torch.maximum(roles["max_exp_avg_sq"], square, out=roles["max_exp_avg_sq"])
-        size = (rate / (1 - b1**t)).to(w.dtype)  # in double: 1 - b2^t loses most digits of a float
+        size = (lr / (1 - b1**t)).to(w.dtype)  # in double: 1 - b2^t loses most digits of a float
         root = (1 - b2**t).sqrt().to(w.dtype)
         denominator = torch.sqrt(square, out=g).div_(root).add_(self.eps)
         w.sub_(torch.div(mean, denominator, out=g).mul_(size))
@@ -282,23 +332,23 @@ class RmsProp(ElementwiseRule):
 
     alpha: float = 0.99
     eps: float = 1e-8
-    momentum: float = 0.0
+    momentum: Number = 0.0
     centered: bool = False
 
     def start(self, weights: Tensor) -> Roles:
         """Remember only what is used."""
-        used = {"square_avg": True, "momentum_buffer": self.momentum > 0, "grad_avg": self.centered}
+        used = {"square_avg": True, "momentum_buffer": _is_used(self.momentum), "grad_avg": self.centered}
         return {role: torch.zeros_like(weights) for role in self.roles if used[role]}
 
-    def _step(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None:  # noqa: ARG002
+    def _step(self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor) -> None:  # noqa: ARG002
         square = roles["square_avg"].mul_(self.alpha).addcmul_(g, g, value=1 - self.alpha)
         if self.centered:
             mean = roles["grad_avg"].lerp_(g, 1 - self.alpha)
             square = square.addcmul(mean, mean, value=-1)
         step = g.div_(square.sqrt().add_(self.eps))
-        if self.momentum:
+        if _is_used(self.momentum):
             step = roles["momentum_buffer"].mul_(self.momentum).add_(step)
-        w.addcmul_(step, rate, value=-1)
+        w.addcmul_(step, lr, value=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,9 +365,9 @@ class Adagrad(ElementwiseRule):
         """Begin with the given sum."""
         return {"sum": torch.full_like(weights, self.initial_accumulator_value)}
 
-    def _step(self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor) -> None:
+    def _step(self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor) -> None:
         total = roles["sum"].addcmul_(g, g)
-        size = (rate / (1 + (t - 1) * self.lr_decay)).to(w.dtype) if self.lr_decay else rate
+        size = (lr / (1 + (t - 1) * self.lr_decay)).to(w.dtype) if self.lr_decay else lr
         w.addcmul_(g.div_(total.sqrt().add_(self.eps)), size, value=-1)
 
 
@@ -354,14 +404,32 @@ def make_rule(training: Training, network: nn.Module, lr: float | None = None) -
     for key, value in training.optimizer_options.items():
         if key not in (WITHOUT_EFFECT if training.optimizer != "muon" else USED_BEFORE):
             options[key] = tuple(value) if isinstance(value, list) else value
-    known = [field.name for field in fields(rule)]
-    unknown = [key for key in options if key not in known]
+    names = [field.name for field in fields(rule)]
+    unknown = [key for key in options if key not in names]
     if unknown:
         raise ExperimentError(
             f"training.optimizer_options: '{unknown[0]}' of {training.optimizer} does not work on stacked replicas; "
-            f"these do: {', '.join(known)}"
+            f"these do: {', '.join(names)}"
         )
     return rule(**options)
+
+
+def stack_rules(rules: Sequence[Rule], like: Tensor) -> Rule:
+    """Return one rule for replicas with these rules: the numbers in which they differ become columns."""
+    columns: dict[str, Any] = {}
+    for field in fields(rules[0]):
+        values = [getattr(rule, field.name) for rule in rules]
+        if any(value != values[0] for value in values):
+            columns[field.name] = torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
+    return replace(rules[0], **columns)
+
+
+def _is_used(number: Number) -> bool:
+    return isinstance(number, Tensor) or number != 0
+
+
+def _add_multiple(to: Tensor, of: Tensor, factor: Number) -> Tensor:
+    return to.addcmul_(of, factor) if isinstance(factor, Tensor) else to.add_(of, alpha=factor)
 
 
 class StackedOptimizer:
@@ -369,6 +437,7 @@ class StackedOptimizer:
 
     def __init__(self, rule: Rule, weights: Tensor, learning: list[slice], clip: float | None = None) -> None:
         self.rule = rule
+        self._columns = {name: value for name, value in vars(rule).items() if isinstance(value, Tensor)}
         self.weights = weights
         self.trainable_parameters = learning
         """Columns of the parameters that are learnt; the others are frozen."""
@@ -378,7 +447,7 @@ class StackedOptimizer:
         fine = torch.float32 if weights.device.type == "mps" else torch.float64  # Apple's GPUs know no doubles
         self.taken = torch.zeros(len(weights), 1, dtype=fine, device=weights.device)
         """Steps that each replica has taken."""
-        self.rate = torch.zeros(1, 1, device=weights.device)
+        self.lr = torch.zeros(len(weights), 1, dtype=weights.dtype, device=weights.device)
 
     def step(self, rows: slice = slice(None)) -> None:
         """Let these replicas take a step along their gradients."""
@@ -388,7 +457,9 @@ class StackedOptimizer:
             g.mul_((self.clip / (norm + 1e-6)).clamp_(max=1))
         t = self.taken[rows].add_(1)
         roles = {role: matrix[rows] for role, matrix in self.roles.items()}
-        self.rule.update_all(self.weights[rows], g, roles, self.rate, t, learning=self.trainable_parameters)
+        columns: dict[str, Any] = {name: column[rows] for name, column in self._columns.items()}
+        rule = replace(self.rule, **columns) if columns else self.rule
+        rule.update_all(self.weights[rows], g, roles, self.lr[rows], t, learning=self.trainable_parameters)
 
     def forget(self, rows: slice = slice(None)) -> None:
         """Let these replicas begin again, as before the first step."""
@@ -411,11 +482,11 @@ class MuonRule(Rule):
     """First column of each matrix, or stack of matrices, and its shape."""
     tables: tuple[tuple[int, int], ...] = ()
     """The columns of each embedding that AdamW changes: the first, and the one after the last."""
-    lr_ratio: float = 1.0
+    lr_ratio: Number = 1.0
     """The partner's learning rate in units of Muon's."""
-    table_lr_ratio: float = 1.0
+    table_lr_ratio: Number = 1.0
     """The learning rate of embeddings in units of Muon's."""
-    momentum: float = 0.9
+    momentum: Number = 0.9
     nesterov: bool = True
     steps: int = 3
     partner: str = "sgd"
@@ -433,11 +504,11 @@ class MuonRule(Rule):
     def _partner(self) -> Rule:
         if self.partner == "adamw":
             return self._adamw
-        nesterov = self.nesterov and self.momentum > 0
+        nesterov = self.nesterov and _is_used(self.momentum)
         return Sgd(weight_decay=self.weight_decay, momentum=self.momentum, nesterov=nesterov)
 
     def update_all(
-        self, w: Tensor, g: Tensor, roles: Roles, rate: Tensor, t: Tensor, *, learning: Sequence[slice]
+        self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor, *, learning: Sequence[slice]
     ) -> None:
         """Step the matrices of all replicas together, then let AdamW and the partner do their columns."""
         learnt = [
@@ -449,19 +520,19 @@ class MuonRule(Rule):
         products = factors([gram(update) for update in updates], self.steps)
         for (start, shape), q, z in zip(learnt, products, updates, strict=True):
             weights = _columns(w, start, shape)
-            if self.weight_decay:
-                weights.mul_(1 - rate * self.weight_decay)
+            if _is_used(self.weight_decay):
+                weights.mul_(1 - lr * self.weight_decay)
             step = (q @ z if shape[1] <= shape[2] else z @ q).view(len(w), -1)
-            weights.addcmul_(step, rate, value=-shape_scale(shape))
-        taken = [slice(start, start + padded_size(math.prod(shape))) for start, shape in learnt]
+            weights.addcmul_(step, lr, value=-shape_scale(shape))
+        slices = [slice(start, start + padded_size(math.prod(shape))) for start, shape in learnt]
         tables = [
             slice(start, stop)
             for start, stop in self.tables
             if any(columns.start <= start < columns.stop for columns in learning)
         ]
-        self._adamw.update_all(w, g, roles, rate * self.table_lr_ratio, t, learning=tables)
-        others = _without(learning, taken + tables)
-        self._partner.update_all(w, g, roles, rate * self.lr_ratio, t, learning=others)
+        self._adamw.update_all(w, g, roles, lr * self.table_lr_ratio, t, learning=tables)
+        others = _without(learning, slices + tables)
+        self._partner.update_all(w, g, roles, lr * self.lr_ratio, t, learning=others)
 
     def _direction(self, start: int, shape: Shape, g: Tensor, roles: Roles) -> Tensor:
         gradient, buffer = _columns(g, start, shape), _columns(roles["momentum_buffer"], start, shape)
@@ -480,7 +551,7 @@ def _without(learning: Sequence[slice], taken: Sequence[slice]) -> list[slice]:
     for columns in learning:
         start = columns.start
         for gap in sorted(
-            (one for one in taken if columns.start <= one.start < columns.stop), key=lambda one: one.start
+            (item for item in taken if columns.start <= item.start < columns.stop), key=lambda one: one.start
         ):
             if start < gap.start:
                 rest.append(slice(start, gap.start))
@@ -495,16 +566,16 @@ def network_options(training: Training, network: nn.Module, lr: float) -> dict[s
     options = training.optimizer_options
     shapes = find_matrices(network, output=options.get("output", "muon"), block=options.get("block", BLOCK))
     embedded = find_embeddings(network) if options.get("embeddings", "adamw") == "adamw" else set()
-    found, tables, start = [], [], 0
+    matrices, tables, start = [], [], 0
     for parameter in network.parameters():
         stop = start + padded_size(parameter.numel())
         if parameter in shapes:
-            found.append((start, shapes[parameter]))
+            matrices.append((start, shapes[parameter]))
         elif parameter in embedded:
             tables.append((start, stop))
         start = stop
     return {
-        "matrices": tuple(found),
+        "matrices": tuple(matrices),
         "tables": tuple(tables),
         "lr_ratio": partner_ratio(lr, options.get("partner", "sgd"), options.get("partner_lr")),
         "table_lr_ratio": embedding_ratio(lr, options.get("embedding_lr")),

@@ -56,6 +56,10 @@ class Transport(ABC):
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until every worker has called this, at most `timeout` seconds."""
 
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait until `ready()` is true, by what other workers do in memory that all share; raise if one is lost."""
+        assert ready(), "no other worker shares memory with this one"
+
     @abstractmethod
     def broadcast(self, root: int = 0) -> None:
         """Give every worker the weights of `root`."""
@@ -137,7 +141,7 @@ def compute_shares(round_: Round, samples: Sequence[float] | None, rank: int) ->
     return None if max(counts) - min(counts) < 1e-12 else counts
 
 
-_yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: sleep(0))
+yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: sleep(0))
 
 
 def wait(ready: Callable[[], bool], check: Callable[[float], None], first_check: float = CHECK_SECONDS) -> None:
@@ -152,7 +156,7 @@ def wait(ready: Callable[[], bool], check: Callable[[float], None], first_check:
         now = perf_counter()
         waited = now - started
         if waited < YIELD_SECONDS:
-            _yield_core()
+            yield_core()
         else:
             sleep(min(waited / 50, LONGEST_NAP))
         if now >= next_check:

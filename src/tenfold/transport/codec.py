@@ -1,4 +1,4 @@
-"""What is sent between ranks: JSON for facts, raw bytes for tensors, and a name and a message for errors.
+"""What is sent between ranks: JSON for small values, raw bytes for tensors, and a name and a message for errors.
 
 Nothing is unpickled: a peer can send a wrong value, but never code. Decoding builds JSON values, tensors, paths, tuples
 and the dataclasses that were given to `register`, and refuses everything else.

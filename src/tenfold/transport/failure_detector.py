@@ -1,4 +1,4 @@
-"""Waiting in another thread for libraries whose waiting cannot be interrupted."""
+"""Notices ranks that died, stopped or hang, and ends the waiting of the others."""
 
 import atexit
 import os

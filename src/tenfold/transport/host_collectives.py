@@ -117,10 +117,23 @@ class HostCollectives:
             out.copy_(part)
 
 
+class NetworkWait:
+    """Says whether an operation of gloo has ended, whose threads need the cores that polling would keep busy."""
+
+    needs_pauses = True
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def __call__(self) -> bool:
+        """Return whether it has."""
+        return bool(self._work.is_completed())
+
+
 def _finish(work: Any) -> Steps:
     """Wait for an operation of gloo, and raise its error."""
     if work is not None:
-        yield work.is_completed
+        yield NetworkWait(work)
         work.wait()
 
 

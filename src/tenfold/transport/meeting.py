@@ -1,4 +1,4 @@
-"""What ranks report before they are connected, in the store at the address that their launcher has set."""
+"""How ranks meet before they are connected: through a store at the address that their launcher has set."""
 
 import atexit
 import os
@@ -20,7 +20,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from tenfold.common.catalog import NETWORK_TRANSPORTS
+from tenfold.catalog import NETWORK_TRANSPORTS
 from tenfold.errors import MachineError, WorkerLost
 from tenfold.experiment.values import member_of
 from tenfold.launch.detect import World, detect_world
@@ -139,8 +139,8 @@ def open_store(network: Collectives) -> Any:
     if offer is not None:
         port, addresses, prefix = offer
         with suppress(OSError, RuntimeError):
-            found = server or _connect(LOOPBACK if network.rank == 0 else _reachable(addresses, port), port)
-            store = dist.PrefixStore(prefix, found)  # type: ignore[attr-defined]
+            opened = server or _connect(LOOPBACK if network.rank == 0 else _reachable(addresses, port), port)
+            store = dist.PrefixStore(prefix, opened)  # type: ignore[attr-defined]
     return store if all(network.all_gather(store is not None)) else None
 
 
@@ -237,10 +237,10 @@ class StartupWatch:
             os.waitpid(watcher, 0)
 
     def _watch_in_thread(self) -> None:
-        found = self._find_stopped(self._over.wait)
-        if found is None:
+        stopped = self._find_stopped(self._over.wait)
+        if stopped is None:
             return
-        pid, lost = found
+        pid, lost = stopped
         if self._world.local_size < self._world.size:
             report_stop(self._world, lost)
         # Not now: launchers end all ranks when one ends, before the error is shown.
@@ -291,10 +291,10 @@ class StartupWatch:
             time.sleep(seconds)
             return os.getppid() != self._own
 
-        found = self._find_stopped(wait)
-        if found is not None:
-            self._print(found[1])
-            kill_if_stopped(found[0])
+        stopped = self._find_stopped(wait)
+        if stopped is not None:
+            self._print(stopped[1])
+            kill_if_stopped(stopped[0])
             os.kill(self._own, signal.SIGKILL)  # it is blocked, and does not react to anything else
 
     def _find_stopped(self, wait: Callable[[float], bool]) -> tuple[int, WorkerLost] | None:

@@ -96,8 +96,8 @@ def _other_backends() -> Mapping[str, str]:
     while frame.f_back is not None and frame.f_code.co_name != "_new_process_group_helper":
         frame = frame.f_back
     config = frame.f_locals.get("backend_config")
-    asked: dict[str, str] = {} if config is None else config.get_device_backend_map()
-    return {device: name for device, name in asked.items() if device != "cpu" and name != "tenfold"}
+    backends: dict[str, str] = {} if config is None else config.get_device_backend_map()
+    return {device: name for device, name in backends.items() if device != "cpu" and name != "tenfold"}
 
 
 def _make_other(device: str, name: str, options: Any, backend_options: Any) -> Any:

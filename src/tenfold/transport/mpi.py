@@ -11,7 +11,7 @@ from tenfold.errors import MachineError, TrainingError
 from tenfold.launch.detect import World
 from tenfold.transport.base import CHECK_SECONDS, LONGEST_NAP, SPINS, wait
 from tenfold.transport.codec import decode_error, encode_error
-from tenfold.transport.failure_detector import HEARTBEAT_SECONDS, FailureDetector, start_detector
+from tenfold.transport.failure_detector import HEARTBEAT_SECONDS, start_detector
 from tenfold.transport.meeting import StartupWatch, open_store
 from tenfold.transport.network import LEAVE_SECONDS, START_SECONDS, WAIT_SECONDS, Network, Transfers
 
@@ -40,7 +40,6 @@ class MPI(Network):
         self._reported: BaseException | None = None
         self._pending: list[Any] = []
         self._closed = False
-        self._detector: FailureDetector | None = None
         self._detector = start_detector(self, open_store(self))
         self.waiting, self._timeout = None, timeout
 
@@ -78,9 +77,8 @@ class MPI(Network):
 
     def report_failure(self, error: BaseException | None = None) -> None:
         """Tell every rank, unless another was first."""
-        if self._detector is not None:
-            self._detector.report(error)
-        elif self.failure() is None:
+        super().report_failure(error)
+        if self._detector is None and self.failure() is None:
             content = bytearray(encode_error(error, self.rank))
             self._reported = decode_error(content)
             others = (rank for rank in range(self.size) if rank != self.rank)
@@ -89,7 +87,7 @@ class MPI(Network):
     def failure(self, within: float = 0.0) -> BaseException | None:
         """Return what was reported or detected."""
         if self._detector is not None:
-            return self._detector.failure(within)
+            return super().failure(within)
         from mpi4py import MPI as library  # noqa: N811
 
         until = perf_counter() + within
@@ -107,17 +105,9 @@ class MPI(Network):
 
     def check(self, seconds: float) -> None:
         """Raise what was reported or detected."""
-        if self.waiting is not None:
-            self.waiting()
-        if self._detector is not None:
-            self._detector.check(seconds)
-        elif (failure := self.failure()) is not None:
+        super().check(seconds)
+        if self._detector is None and (failure := self.failure()) is not None:
             raise failure
-
-    def check_local_processes(self) -> None:
-        """Check whether a rank of this host has died."""
-        if self._detector is not None:
-            self._detector.check_local_processes()
 
     def close(self) -> None:
         """Leave; after a failure, end all ranks once all others are leaving or `LEAVE_SECONDS` have passed."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from tenfold.mixing import Round
 from tenfold.mixing.collectives import Server
 from tenfold.transport.base import Transport, average_in_rank_order, check_size, compute_shares
 from tenfold.transport.codec import MOST_HEADER_BYTES, Received, encode
+
+if TYPE_CHECKING:
+    from tenfold.transport.failure_detector import FailureDetector
 
 START_SECONDS = 120.0
 """Seconds that ranks wait for one another at the start: importing torch from a busy file system takes long."""
@@ -40,6 +43,7 @@ class Network(ABC):
         self.size = size
         self.waiting: Callable[[], None] | None = None
         """Called repeatedly while this rank waits for another."""
+        self._detector: FailureDetector | None = None
 
     @abstractmethod
     def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
@@ -54,24 +58,29 @@ class Network(ABC):
         """Return whether tensors on this device can be sent without a copy to the CPU."""
 
     @abstractmethod
-    def report_failure(self, error: BaseException | None = None) -> None:
-        """Tell the others that this rank gives up, and why; the first report is kept."""
-
-    @abstractmethod
-    def failure(self, within: float = 0.0) -> BaseException | None:
-        """Return why the ranks cannot continue together; None if nothing is known after `within` seconds."""
-
-    @abstractmethod
-    def check(self, seconds: float) -> None:
-        """Raise the failure, if there is one; called about every `seconds` while this rank waits for another."""
-
-    @abstractmethod
-    def check_local_processes(self) -> None:
-        """Check now, not at the next heartbeat, whether a rank of this host has died."""
-
-    @abstractmethod
     def close(self) -> None:
         """Leave; after a failure, once the others know of it."""
+
+    def report_failure(self, error: BaseException | None = None) -> None:
+        """Tell the others that this rank gives up, and why; the first report is kept."""
+        if self._detector is not None:
+            self._detector.report(error)
+
+    def failure(self, within: float = 0.0) -> BaseException | None:
+        """Return why the ranks cannot continue together; None if nothing is known after `within` seconds."""
+        return self._detector.failure(within) if self._detector is not None else None
+
+    def check(self, seconds: float) -> None:
+        """Raise the failure, if there is one; called about every `seconds` while this rank waits for another."""
+        if self.waiting is not None:
+            self.waiting()
+        if self._detector is not None:
+            self._detector.check(seconds)
+
+    def check_local_processes(self) -> None:
+        """Check now, not at the next heartbeat, whether a rank of this host has died."""
+        if self._detector is not None:
+            self._detector.check_local_processes()
 
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until every rank has called this, at most `timeout` seconds."""
@@ -134,8 +143,8 @@ class Network(ABC):
         headers = [(rank, torch.empty(int(length), dtype=torch.uint8)) for rank, length in lengths]
         self.exchange([], headers)
         received = [(rank, Received(header.numpy().tobytes())) for rank, header in headers]
-        self.exchange([], [(rank, buffer) for rank, one in received for buffer in one.buffers if len(buffer)])
-        return [one.value() for _, one in received]
+        self.exchange([], [(rank, buffer) for rank, item in received for buffer in item.buffers if len(buffer)])
+        return [item.value() for _, item in received]
 
 
 class WeightExchange:

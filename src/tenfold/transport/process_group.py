@@ -18,6 +18,7 @@ from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Work
 
 from tenfold.errors import ExperimentError
+from tenfold.machine import cores
 from tenfold.transport.host_collectives import HostCollectives
 from tenfold.transport.process_group_members import Members, RankWatch
 from tenfold.transport.process_group_work import CollectiveError, GlooMessage, GroupWork, Progress
@@ -73,7 +74,7 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
                 choose_interface(os.environ["MASTER_ADDR"])
             self._hosts = HostCollectives(store, rank, members.hosts, self._collectives, timeout)
             self._collectives = self._hosts
-        self._progress = Progress(self._watch, self._messages.advance)
+        self._progress = Progress(self._watch, self._messages.advance, crowded=cores.are_shared(segment.size))
         self._is_open = True
 
     # What torch asks about a group.
@@ -401,14 +402,16 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def _message(self, name: str, tensor: Tensor, peer: int | None, tag: int, timeout: float) -> GroupWork:
         self._check_tensors([tensor])
         flat = tensor.contiguous()
-        with self._progress.lock:
-            if name == "send":
-                assert peer is not None
-                transfer: Any = self._messages.send(span_of(flat), peer, tag)
-            else:
-                transfer = self._messages.receive(span_of(flat), peer, tag)
+        transfer = self._begin_transfer(name, flat, peer, tag)
         work = GroupWork(self._progress, name, self._transfer(transfer, flat, tensor), [tensor], timeout, transfer)
         return self._progress.begin(work)
+
+    def _begin_transfer(self, name: str, flat: Tensor, peer: int | None, tag: int) -> Any:
+        with self._progress.lock:
+            if name == "recv":
+                return self._messages.receive(span_of(flat), peer, tag)
+            assert peer is not None
+            return self._messages.send(span_of(flat), peer, tag)
 
     def _transfer(self, transfer: Any, flat: Tensor, tensor: Tensor) -> Steps:
         try:
@@ -468,9 +471,14 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
 
 def _reduction(opts: Any, tensors: Sequence[Tensor]) -> str:
-    name = "SUM" if opts is None else str(opts.reduceOp.op.name)
+    name = "SUM" if opts is None else _name_reduction(opts.reduceOp.op)
     check_reduction(tensors[0].dtype, name)
     return name
+
+
+@functools.cache
+def _name_reduction(kind: Any) -> str:
+    return str(kind.name)
 
 
 def _copy_back(flat: Tensor, tensor: Tensor) -> None:

@@ -6,30 +6,46 @@ that what was begun asynchronously makes progress while the program computes, an
 completed.
 """
 
-import os
+import atexit
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Work
 from torch.futures import Future
 
 from tenfold.errors import TrainingError, WorkerLost
-from tenfold.transport.base import CHECK_SECONDS, LONGEST_NAP, YIELD_SECONDS, wait
+from tenfold.transport.base import CHECK_SECONDS, LONGEST_NAP, YIELD_SECONDS, wait, yield_core
 from tenfold.transport.shared_collectives import Steps
 
 LINGER_SECONDS = 0.0005
 """Seconds for which the thread that begins an asynchronous operation carries it on itself: most have ended by then, and
 another thread needs longer to begin."""
+IDLE_LINGER_SECONDS = 0.05
+"""The same for an operation during which the program does nothing else, as at the end of DDP's backward."""
+IDLE_SHARE = 0.1
+"""Share of an operation's time that a program computes at most while it does nothing else."""
+TRUSTED = 50
+"""How often an operation is believed to be like the last one that was watched."""
+MOST_WATCHED = 1000
+"""Operations of which it is remembered what the program did meanwhile."""
+SPIN_SECONDS, CROWDED_SPIN_SECONDS = 0.02, YIELD_SECONDS
+"""Seconds for which a waiting thread looks again and again, where every rank has a core and where it has not."""
+BUSY_SECONDS = 0.0005
+"""Seconds after which a core that was left to others comes back where these need it: then it is time to sleep."""
 POLLS = 50
 """Looks at an operation before the core is left to others between two of them."""
 NAP_SECONDS = 50e-6
 """The least seconds between two looks of the group's thread while the program computes."""
+END_SECONDS = 5.0
+"""Seconds for which a group that is closed waits for its thread: it may be completing the futures of DDP."""
 
 
 class CollectiveError(TrainingError, dist.DistBackendError):
@@ -75,9 +91,13 @@ class GroupWork(Work):
         self._steps = steps
         self._result = result
         self.transfer = transfer
-        self.clock = _own_clock()
-        """The processor time of the thread that begins it."""
+        is_dense = bool(result) and result[0].layout is torch.strided
+        self.key = name, result[0].data_ptr() if is_dense else 0, len(result)
+        """What tells operations apart that a program repeats."""
+        self.clock = -1
+        """The processor time of the thread that began it, once that has left it to the group's thread."""
         self._future: Any = None
+        self._outcome: Any = None
 
     def advance(self) -> bool:
         """Continue as far as is possible without waiting, and return whether it has ended."""
@@ -105,7 +125,7 @@ class GroupWork(Work):
         if error is not None:
             self._steps.close()
         if self._future is not None:
-            self._complete(self._future)
+            self._future.set_result(None)
 
     def missing(self) -> list[int]:
         """Return the ranks that it waits for, where that is known."""
@@ -153,17 +173,28 @@ class GroupWork(Work):
     def get_future(self) -> Any:
         """Return a future for the tensors that it fills."""
         with self._progress.lock:
-            if self._future is None:
-                self._future = Future()
+            if self.done and self.error is None and self._outcome is None:
+                self._outcome = Future()
+                self._outcome.set_result(self._result)
+            elif self._outcome is None:
+                future = self._future = self._make_future()
                 if self.done:
-                    self._complete(self._future)
-            return self._future
+                    future.set_result(None)
+            return self._outcome
 
-    def _complete(self, future: Any) -> None:
-        if self.error is None:
-            future.set_result(self._result)
-        else:
-            future.set_exception(self.error)
+    def _make_future(self) -> Any:
+        """Return the future that is completed here, and make what follows from it, which others get.
+
+        An error that a callback raises is one for C++, too, where DDP waits; `Future.set_exception` sets a value there.
+        """
+        future: Any = Future()
+        self._outcome = future.then(lambda _: self._tensors_or_error())
+        return future
+
+    def _tensors_or_error(self) -> list[Tensor]:
+        if self.error is not None:
+            raise self.error
+        return self._result
 
 
 class GlooMessage(Work):
@@ -194,15 +225,19 @@ class GlooMessage(Work):
 class Progress:
     """Carries the operations of one group on: collective ones one after another, messages at the same time."""
 
-    def __init__(self, watch: FailureWatch, advance_messages: Callable[[], None]) -> None:
-        """`advance_messages` sends and receives what is possible."""
+    def __init__(self, watch: FailureWatch, advance_messages: Callable[[], None], *, crowded: bool = True) -> None:
+        """`advance_messages` sends and receives what is possible; `crowded` says that ranks share cores."""
         self.lock = threading.RLock()
         self._watch = watch
         self._advance_messages = advance_messages
+        self._spin_seconds = CROWDED_SPIN_SECONDS if crowded else SPIN_SECONDS
+        self._idle_linger = LINGER_SECONDS if crowded else IDLE_LINGER_SECONDS
         self._collectives: deque[GroupWork] = deque()
         self._messages: list[GroupWork] = []
         self._failure: BaseException | None = None
         self._waiting = 0
+        self._idle: dict[tuple[Any, ...], int] = {}
+        """How often operations are still believed to leave the program nothing to do."""
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -220,7 +255,7 @@ class Progress:
             elif work.transfer is None:
                 self._linger(work)
             else:
-                self._wake_thread()
+                self._hand_over(work)
         if work.error is not None and blocking:
             raise work.error
         return work
@@ -237,17 +272,11 @@ class Progress:
     def wait(self, work: GroupWork) -> None:
         """Carry everything on until an operation has ended, and raise its error."""
         if not work.done:
-            self._waiting += 1
-            try:
-                for _ in range(POLLS):
-                    if self.poll(work):
-                        break
-                else:
+            with self._waits():
+                left = max(0.0, work.until - time.perf_counter())
+                if not self._spin(work, min(left, self._spin_seconds)):
                     first = max(0.0, work.until - time.perf_counter())
-                    wait(lambda: self.poll(work), lambda _: self._check(work), first)
-            finally:
-                self._waiting -= 1
-                self._wake_thread()
+                    wait(lambda: self._poll_or_pause(work), lambda _: self._check(work), first)
         if work.error is not None:
             raise work.error
 
@@ -268,31 +297,87 @@ class Progress:
         self._failure = self._failure or reason
         return reason
 
+    def carry_on(self, *, check: bool = False) -> list[GroupWork]:
+        """Carry everything on once, and return what goes on; with `check`, end operations whose ranks are lost."""
+        with self.lock:
+            self._advance()
+            pending = [*list(self._collectives)[:1], *self._messages]
+        now = time.perf_counter()
+        for work in pending:
+            if check or now > work.until:
+                self._check(work)
+        return pending
+
     def close(self) -> None:
         """End the thread."""
+        atexit.unregister(self.close)
         self._closed = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(CHECK_SECONDS)
+            self._thread.join(END_SECONDS)
+
+    @contextmanager
+    def _waits(self) -> Iterator[None]:
+        """Carry operations on in the block, in which the group's thread rests."""
+        with self.lock:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._waiting -= 1
+            self._wake_thread()
+
+    def _needs_pauses(self) -> bool:
+        """Return whether the operation under way waits for a network, rather than for memory that others write."""
+        try:
+            return hasattr(self._collectives[0].ready, "needs_pauses")
+        except IndexError:  # without the lock: another thread may just have ended the last one
+            return False
+
+    def _poll_or_pause(self, work: GroupWork) -> bool:
+        if self.poll(work):
+            return True
+        if self._needs_pauses():
+            time.sleep(NAP_SECONDS)
+        return False
+
+    def _spin(self, work: GroupWork, seconds: float) -> bool:
+        """Carry everything on for a time, or until an operation has ended, and return whether it has."""
+        until = time.perf_counter() + seconds
+        for _ in range(POLLS):
+            if self.poll(work):
+                return True
+        while not (self._needs_pauses() or time.perf_counter() > until):
+            is_free = _is_core_free()
+            if self.poll(work):
+                return True
+            if not is_free:
+                break
+        return False
 
     def _linger(self, work: GroupWork) -> None:
-        """Carry an operation on for a moment, then leave it to the thread."""
-        until = time.perf_counter() + LINGER_SECONDS
-        polls = 0
-        while not self.poll(work):
-            polls += 1
-            if polls > POLLS:
-                os.sched_yield()
-            if time.perf_counter() > until:
-                self._wake_thread()
-                return
+        """Carry an operation on for a moment, or longer if the program has nothing else to do; then a thread does."""
+        trust = self._idle.get(work.key, 0)
+        if trust:
+            self._idle[work.key] = trust - 1
+        if not self._spin(work, self._idle_linger if trust else LINGER_SECONDS):
+            self._hand_over(work)
+
+    def _hand_over(self, work: GroupWork) -> None:
+        """Leave an operation that this thread has begun to that of the group."""
+        work.clock = _own_clock()
+        self._wake_thread()
 
     def _wake_thread(self) -> None:
-        if self._collectives or self._messages:
-            if self._thread is None:
+        with self.lock:
+            if not (self._collectives or self._messages):
+                return
+            if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._serve, daemon=True, name="tenfold-process-group")
+                atexit.register(self.close)  # Python ends a daemon thread inside C++, and that aborts the process
                 self._thread.start()
-            self._wake.set()
+        self._wake.set()
 
     def _serve(self) -> None:
         """Carry operations on while nobody waits for them, at full speed where the program does nothing either.
@@ -300,39 +385,50 @@ class Progress:
         DDP waits for its futures in C++: then the thread that has begun the operation uses no processor time.
         """
         checked = seen = time.perf_counter()
-        ahead, used = None, 0.0
+        ahead: GroupWork | None = None
+        used = used_first = 0.0
         while not self._closed:
             if self._waiting or not (self._collectives or self._messages):
+                ahead = None
                 self._wake.wait()
                 self._wake.clear()
                 checked = time.perf_counter()
                 continue
-            with self.lock:
-                self._advance()
-                now = time.perf_counter()
-                pending = [*list(self._collectives)[:1], *self._messages]
-            for work in pending:
-                if now > checked + CHECK_SECONDS or now > work.until:
-                    self._check(work)
+            now = time.perf_counter()
+            pending = self.carry_on(check=now > checked + CHECK_SECONDS)
             if now > checked + CHECK_SECONDS:
                 checked = now
+            if ahead is not None and ahead.done:
+                self._remember(ahead, time.perf_counter() - seen, _processor_time(ahead.clock) - used_first)
             if not pending:
                 continue
             if pending[0] is not ahead:
                 ahead, seen = pending[0], now
+                used_first = used = _processor_time(ahead.clock)
             used, before = _processor_time(ahead.clock), used
-            if used == before and now - seen < YIELD_SECONDS:
-                os.sched_yield()
-            else:
+            is_idle = used == before and now - seen < self._spin_seconds and not self._needs_pauses()
+            if not (is_idle and _is_core_free()):
                 time.sleep(min(LONGEST_NAP, max(NAP_SECONDS, (now - seen) / 50)))
+
+    def _remember(self, work: GroupWork, seconds: float, computed: float) -> None:
+        """Remember whether the program did anything while the group's thread carried this operation on."""
+        if len(self._idle) >= MOST_WATCHED:
+            self._idle.clear()
+        self._idle[work.key] = TRUSTED if computed < IDLE_SHARE * seconds else 0
 
     def _advance(self) -> None:
         collectives = self._collectives
-        while collectives and collectives[0].advance():
-            collectives.popleft()
+        while collectives:
+            ahead = collectives[0]
+            if not ahead.advance():
+                break
+            if collectives and collectives[0] is ahead:  # a callback of its future may have carried on
+                collectives.popleft()
         if self._messages:
             self._advance_messages()
-            self._messages = [work for work in self._messages if not work.advance()]
+            for work in list(self._messages):
+                if work.advance() and work in self._messages:
+                    self._messages.remove(work)
 
     def _check(self, work: GroupWork) -> None:
         """End an operation with an error if ranks that it waits for are lost, or if it has taken too long."""
@@ -355,6 +451,13 @@ class Progress:
                 else:
                     self._messages.remove(work)
                     work.finish(error)
+
+
+def _is_core_free() -> bool:
+    """Let others have the core, and return whether hardly anybody wanted it."""
+    before = time.perf_counter()
+    yield_core()
+    return time.perf_counter() - before < BUSY_SECONDS
 
 
 def _own_clock() -> int:

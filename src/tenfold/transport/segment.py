@@ -1,6 +1,7 @@
-"""Shared integers that order what is stored around them."""
+"""A segment of shared memory in which workers average: the counters that order them, and the arithmetic."""
 
 import fcntl
+import math
 import mmap
 import os
 import platform
@@ -136,8 +137,8 @@ class Segment:
         each pair of workers.
         """
         if dtype not in DTYPES:
-            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-            raise MachineError(f"shared memory cannot hold weights of type {dtype}; known: {known}")
+            names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise MachineError(f"shared memory cannot hold weights of type {dtype}; known: {names}")
         nbytes = _first_buffer(size, channels) + size * _row_bytes(numel, dtype)
         if directory is None and not hasattr(os, "memfd_create"):
             directory = Path(tempfile.gettempdir())
@@ -254,6 +255,11 @@ def clean_up_orphans(directory: Path | None = None) -> list[Path]:
     return removed
 
 
+def round_up(number: int, multiple: int) -> int:
+    """Return the next multiple that is not smaller than a number."""
+    return -(-number // multiple) * multiple
+
+
 def _control_words(size: int, channels: int = False) -> int:
     return (2 + 2 * size) * LINE + size * MAILBOX + (size * size * LINE if channels else 0)
 
@@ -364,17 +370,36 @@ class Counters:
             else:
                 self._wait_long(rank, timeout if timeout is not None else self._timeout, ticks)
 
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait until `ready()` is true; raise WorkerLost or MembersChanged where that is pointless."""
+        if self._until is not None:
+            self._until(ready)
+            return
+        for _ in range(SPINS):
+            if ready():
+                return
+
+        def check(_: float) -> None:
+            if self._check is not None:
+                self._check(CHECK_SECONDS)
+            self._raise_if_stopped()
+
+        wait(lambda: ready() or self._is_outdated(), check)
+        if self._is_outdated():
+            raise MembersChanged
+
     def _wait_long(self, rank: int, timeout: float, ticks: int) -> None:
         words, at = self._words, self._theirs[rank]
         wait(
             lambda: words[at] >= ticks or self._is_outdated(),
-            lambda waited: self._check_for_failure(rank, waited, timeout, ticks),
+            lambda waited: self.check_for_failure(rank, waited, timeout, ticks),
             timeout,
         )
         if words[at] < ticks:
             raise MembersChanged
 
-    def _check_for_failure(self, rank: int, waited: float, timeout: float, ticks: int) -> None:
+    def check_for_failure(self, rank: int, waited: float, timeout: float, ticks: int) -> None:
+        """Raise an error if this rank, which has not reached a tick, is dead or late, or if all must stop."""
         if self._check is not None:
             self._check(CHECK_SECONDS)
         segment = self._segment
@@ -385,6 +410,11 @@ class Counters:
             segment.stop(StopReason.DIED, rank)
         elif waited >= timeout:
             segment.stop(StopReason.LATE, rank)
+        self._raise_if_stopped(timeout)
+
+    def _raise_if_stopped(self, timeout: float = math.inf) -> None:
+        """Raise the error that says why all workers must stop, if they must."""
+        segment = self._segment
         reason, about = segment.stop_reason
         if reason is StopReason.NONE:
             return

@@ -12,6 +12,7 @@ yes, by whichever thread has the time. Sums and other reductions are made in ran
 import ctypes
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from tenfold.errors import TrainingError
 from tenfold.transport.base import combine_in_rank_order
-from tenfold.transport.segment import Arrival, Counters, Segment
+from tenfold.transport.segment import Arrival, Counters, Segment, round_up
 
 Steps = Generator[Any, None, None]
 """An operation: it yields functions without arguments, and continues when the last one returns True."""
@@ -95,6 +96,7 @@ class SharedCollectives:
         starts = [slot * (self._header + self._slot) // 8 for slot in range(SLOTS_PER_ROW)]
         self._headers = [words[:, at : at + self._header // 8] for at in starts]
         """For each slot the ranks' headers, see `_publish`."""
+        self._words = [[memoryview(header) for header in headers] for headers in self._headers]
         self._arrays: dict[torch.dtype, list[Any]] = {}
         self._kernels: dict[tuple[torch.dtype, str], tuple[Any, Any, int]] = {}
         self._scratch = np.empty(BLOCK_BYTES, np.uint8)
@@ -165,7 +167,7 @@ class SharedCollectives:
     def _slice(self, left: int) -> tuple[int, int, int]:
         """Return the length of the next chunk of so many bytes, and from where to where this rank reduces it."""
         length = min(self._slot, left)
-        share = _round_up(-(-length // self.size), ALIGNED)
+        share = round_up(-(-length // self.size), ALIGNED)
         mine = min(self.rank * share, length)
         return length, mine, min(mine + share, length)
 
@@ -275,12 +277,10 @@ class SharedCollectives:
         where they are divided, from where to where each rank's part goes.
         """
         slot = self._fill(*pieces, places=places)
-        header = self._headers[slot][self.rank]
-        header[0] = OPERATIONS.index(kind) | signature[0] << 8
-        header[1] = signature[1]
-        if ends is None:
-            header[2] = signature[1]
-        else:
+        words = self._words[slot][self.rank]
+        words[0], words[1], words[2] = OPERATIONS.index(kind) | signature[0] << 8, signature[1], signature[1]
+        if ends is not None:
+            header = self._headers[slot][self.rank]
             header[2] = ends[-1]
             header[3 : 3 + len(ends)] = ends
             header[3 + len(ends) : 4 + self.size] = 0
@@ -304,13 +304,11 @@ class SharedCollectives:
 
     def _check(self, slot: int, kind: str, signature: tuple[int, int], *, same_length: bool = True) -> None:
         """Raise an error where the ranks have not begun the same operation on tensors of the same size and type."""
-        headers = self._headers[slot]
-        own = OPERATIONS.index(kind) | signature[0] << 8
-        is_same = headers[:, 0] == own
-        if same_length:
-            is_same &= headers[:, 1] == signature[1]
-        if not is_same.all():
-            other = int(np.flatnonzero(~is_same)[0])
+        own, nbytes = OPERATIONS.index(kind) | signature[0] << 8, signature[1]
+        for other, words in enumerate(self._words[slot]):
+            if words[0] == own and (words[1] == nbytes or not same_length):
+                continue
+            headers = self._headers[slot]
             first, second = (self._describe(headers[rank], rank) for rank in sorted((self.rank, other)))
             raise TrainingError(
                 f"{first}, but {second}; all ranks must call the same operations in the same order, with tensors of "
@@ -356,9 +354,9 @@ class SharedCollectives:
         """Return the function of two arrays, memory for its result, and the address of that."""
         total: Any = self._scratch
         total = torch.from_numpy(total).view(dtype) if dtype in IN_TORCH else total.view(NUMPY[dtype])
-        found = check_reduction(dtype, reduction), total, self._scratch.ctypes.data
-        self._kernels[dtype, reduction] = found
-        return found
+        combine = check_reduction(dtype, reduction), total, self._scratch.ctypes.data
+        self._kernels[dtype, reduction] = combine
+        return combine
 
 
 def _around(address: int, start: int, stop: int, length: int) -> tuple[ByteSpan, ByteSpan]:
@@ -378,6 +376,7 @@ def _divide(result: Any, size: int, out: Any) -> None:
         library.divide(result, size, out=out)
 
 
+@cache
 def check_reduction(dtype: torch.dtype, reduction: str) -> Callable[..., Any]:
     """Return numpy's or torch's function for a reduction; an error says what cannot be reduced."""
     if reduction not in COMBINE:
@@ -387,18 +386,15 @@ def check_reduction(dtype: torch.dtype, reduction: str) -> Callable[..., Any]:
         raise TrainingError(f"the tenfold backend does not reduce tensors of type {name}; cast them first")
     if reduction[0] == "B" and (dtype.is_floating_point or dtype.is_complex):
         raise TrainingError(f"{reduction} is a reduction of integers; the tensors are of type {name}")
-    found: Callable[..., Any] = getattr(torch if dtype in IN_TORCH else np, COMBINE[reduction])
-    return found
+    combine: Callable[..., Any] = getattr(torch if dtype in IN_TORCH else np, COMBINE[reduction])
+    return combine
 
 
+@cache
 def _sign(dtype: torch.dtype, reduction: str, root: int | None) -> int:
     """Return what must be equal on all ranks as a number: type, reduction and root."""
     return DTYPES.index(dtype) | list(COMBINE).index(reduction) << 8 | (0 if root is None else root + 1) << 16
 
 
 def _header_bytes(size: int) -> int:
-    return _round_up(8 * (4 + size), ALIGNED)
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
+    return round_up(8 * (4 + size), ALIGNED)

@@ -1,6 +1,6 @@
 """Rounds of workers on one machine, whose weights are in memory that all of them share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tenfold.mixing import Round
 from tenfold.transport.base import Transport, average_in_rank_order, check_size, compute_shares
-from tenfold.transport.segment import MAILBOX, Check, Counters, Segment, Until
+from tenfold.transport.segment import MAILBOX, Check, Counters, Segment, Until, round_up
 
 CACHE, LARGEST_BLOCK, SMALLEST_BLOCK = 1 << 20, 1 << 18, 1 << 16
 """Bytes of cache a core has to itself, and of one worker's weights in a block."""
@@ -112,6 +112,10 @@ class SharedMemoryTransport(Transport):
         """Wait until every worker has called this."""
         self._meet(self._others, timeout)
 
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait until `ready()` is true; raise if a worker is lost."""
+        self._counters.wait_until(ready)
+
     def broadcast(self, root: int = 0) -> None:
         """Copy the root's weights; the root waits until all have them."""
         with self._working:
@@ -187,7 +191,7 @@ class SharedMemoryTransport(Transport):
         return ReadPlan(reads, read_by, blocks, compute_shares(round_, samples, rank), pending, nbytes)
 
     def _make_group_blocks(self, group: tuple[int, ...]) -> list[Block]:
-        index, share = group.index(self.rank), _round_up(-(-self._mine.size // len(group)), ALIGNMENT)
+        index, share = group.index(self.rank), round_up(-(-self._mine.size // len(group)), ALIGNMENT)
         return [
             (members, members[0], members[1:], scratch)
             for members, _, scratch in self._cut(group, index * share, (index + 1) * share)
@@ -208,7 +212,3 @@ class SharedMemoryTransport(Transport):
         for first in range(start, stop, longest):
             part = slice(first, min(first + longest, stop))
             yield [self._all[rank][part] for rank in ranks], part, self._scratch[:, : part.stop - part.start]
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple

@@ -90,11 +90,11 @@ class _Arriving:
 class SharedMessages:
     """One rank's messages to and from the others of its group; not for two threads at the same time."""
 
-    def __init__(self, segment: Segment, rank: int, first: int) -> None:
-        """Use `ring_bytes` for each sender in every row of the segment, after the first bytes."""
+    def __init__(self, segment: Segment, rank: int, first: int, ring: int | None = None) -> None:
+        """Use a ring for each sender in every row of the segment, after the first bytes; default size: `ring_bytes`."""
         self.rank, self.size = rank, segment.size
         self._words = segment.words
-        self._ring = ring_bytes(self.size)
+        self._ring = ring or ring_bytes(self.size)
         self._memory = segment.buffers.view(np.uint8)
         self._rows = [self._memory.ctypes.data + row * self._memory.strides[0] + first for row in range(segment.size)]
         self._channel = segment.channel_at
@@ -134,11 +134,6 @@ class SharedMessages:
     def is_idle(self) -> bool:
         """Return whether nothing is being sent or received."""
         return not self._receives and not any(self._sending.values())
-
-    def has_message_from(self, sender: int) -> bool:
-        """Return whether bytes of a rank, which may have ended since, have not been read yet."""
-        at = self._channel(sender, self.rank)
-        return self._words[at] > self._words[at + TAKEN_AT]
 
     def advance(self) -> None:
         """Send and receive as much as is possible without waiting."""

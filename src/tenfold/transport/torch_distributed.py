@@ -20,7 +20,6 @@ from tenfold.transport.base import CHECK_SECONDS
 from tenfold.transport.failure_detector import (
     HEARTBEAT_SECONDS,
     HEARTBEAT_TIMEOUT_SECONDS,
-    FailureDetector,
     WaitingThread,
     start_detector,
 )
@@ -58,7 +57,6 @@ class TorchDistributed(Network):
         self._start_seconds = start_seconds + MARGIN
         self._timeout = min(timeout, self._start_seconds)
         self._waiter = WaitingThread()
-        self._detector: FailureDetector | None = None
         self._own_group = not dist.is_initialized()
         if self._own_group:
             self._make_group(_part(store, "group"), timeout)
@@ -101,27 +99,6 @@ class TorchDistributed(Network):
         if device.type != "cuda":
             return device.type == "cpu"
         return self._has_nccl and self._has_own_gpu(device)
-
-    def report_failure(self, error: BaseException | None = None) -> None:
-        """Report it through the store."""
-        if self._detector is not None:
-            self._detector.report(error)
-
-    def failure(self, within: float = 0.0) -> BaseException | None:
-        """Return what was reported or detected."""
-        return self._detector.failure(within) if self._detector is not None else None
-
-    def check(self, seconds: float) -> None:
-        """Raise what was reported or detected."""
-        if self.waiting is not None:
-            self.waiting()
-        if self._detector is not None:
-            self._detector.check(seconds)
-
-    def check_local_processes(self) -> None:
-        """Check whether a rank of this host has died."""
-        if self._detector is not None:
-            self._detector.check_local_processes()
 
     def close(self) -> None:
         """Leave, and end the process group if it was made here."""
@@ -184,11 +161,11 @@ def _meet(world: World, watch: StartupWatch) -> Any:
     if world.size > world.local_size:
         choose_interface(os.environ["MASTER_ADDR"])
     seconds, waiter = watch.start_seconds + MARGIN, WaitingThread()
-    found: list[Any] = []
+    connected: list[Any] = []
 
     def meet() -> None:
         limit = timedelta(seconds=seconds)
-        found.append(next(iter(rendezvous("env://", world.rank, world.size, timeout=limit)))[0])
+        connected.append(next(iter(rendezvous("env://", world.rank, world.size, timeout=limit)))[0])
 
     try:
         waiter.wait(meet, lambda _: watch.check(), 2 * seconds)
@@ -199,7 +176,7 @@ def _meet(world: World, watch: StartupWatch) -> Any:
         ) from None
     finally:
         waiter.stop()
-    return _part(found[0], f"tenfold/{world.restarts}")
+    return _part(connected[0], f"tenfold/{world.restarts}")
 
 
 def choose_interface(master: str) -> None:
@@ -208,7 +185,7 @@ def choose_interface(master: str) -> None:
         address = socket.gethostbyname(master)
         if address.startswith("127.") and master not in ("localhost", address):
             address = OUTSIDE  # a host may resolve its own name to 127.0.1.1, which no other reaches
-        interfaces = {known.address: name for name, all_known in psutil.net_if_addrs().items() for known in all_known}
+        interfaces = {entry.address: name for name, all_known in psutil.net_if_addrs().items() for entry in all_known}
         if address not in interfaces:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
                 probe.connect((address, 9))  # sends nothing, but chooses the route

@@ -1,21 +1,26 @@
-"""The memory in which workers of an asynchronous strategy exchange weights, each at its own pace."""
+"""A worker's connections to the others: the transports of rounds, and memory that all workers share."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from tenfold.errors import ModelError
-from tenfold.mixing import Round, Strategy
+from tenfold.mixing import AsynchronousStrategy, Round, Strategy
+from tenfold.training.lbfgs import LbfgsState
+from tenfold.training.replica import product
+from tenfold.training.stacked_replicas import ReplicaRows
 from tenfold.transport import Segment, SharedMemoryTransport, SingleWorkerTransport, StopReason, Transport
+from tenfold.transport.model_group import ModelGroup
 from tenfold.transport.segment import MAILBOX, Until
 
-CENTRE_ROWS = 2
+CENTER_ROWS = 2
+MATRICES_KEPT = 64
+"""How many matrices of rounds stay on a device."""
 
 
 @dataclass
@@ -29,7 +34,7 @@ class ExchangeMemory:
     versions: Any
     """How many times each replica, and last the center, has been changed by any worker."""
     locks: Sequence[AbstractContextManager[Any]]
-    """One for each replica, and the last for the center."""
+    """One for each replica, then one for each server of the center."""
     wait_seconds: float = 0.0
     """Seconds that this worker has waited for locks."""
     communicate_seconds: float = 0.0
@@ -37,21 +42,103 @@ class ExchangeMemory:
 
     @contextmanager
     def holding(self, *owners: int) -> Iterator[None]:
-        """Hold the locks of these replicas (-1: the center), always taken in the same order."""
-        asked = perf_counter()
+        """Hold these locks, always taken in the same order."""
+        began = perf_counter()
         with ExitStack() as stack:
             for owner in sorted(range(len(self.locks))[owner] for owner in owners):
                 stack.enter_context(self.locks[owner])
             held = perf_counter()
             yield
             self.communicate_seconds += perf_counter() - held
-        self.wait_seconds += held - asked
+        self.wait_seconds += held - began
 
 
-def create_center(workers: int, numel: int) -> Segment:
+def count_servers(strategy: Strategy) -> int:
+    """Return how many servers hold the center of an asynchronous strategy."""
+    return strategy.center_parts if isinstance(strategy, AsynchronousStrategy) else 1
+
+
+def create_center(workers: int, numel: int, dtype: torch.dtype = torch.float32) -> Segment:
     """Return new shared memory for a center of `numel` weights, the versions of all replicas, and locks."""
     rows_for_versions = -(-(workers + 1) // MAILBOX)
-    return Segment.create(max(CENTRE_ROWS, rows_for_versions), numel)
+    return Segment.create(max(CENTER_ROWS, rows_for_versions), numel, dtype)
+
+
+# The memory in which workers carry out the commands of L-BFGS, see `sandblaster.py`.
+
+MOST_BLOCKS = 16
+"""Blocks of a long vector; more workers than that only compute portions."""
+COMMAND, RESULTS, STATES, LOSSES = 0, 1, 1 + MOST_BLOCKS, 3 + MOST_BLOCKS
+"""Rows of the board; there are two of states, so that one is whole at any time."""
+
+
+@dataclass
+class VectorMemory:
+    """The vectors of all workers, a row each, and the board for commands, results and the coordinator's state."""
+
+    vectors: Segment
+    board: Segment
+    is_shared: bool = True
+
+    @classmethod
+    def create(cls, numel: int, rows: int, portions: int, dtype: torch.dtype) -> "VectorMemory":
+        """Make the memory for this many rows, and further ones for the gradients of portions."""
+        board = Segment.create(LOSSES + 1, rows * rows + 4 * (rows + portions), torch.float64, contents="numbers")
+        return cls(Segment.create(rows + portions, numel, dtype), board)
+
+    @property
+    def number(self) -> int:
+        """The number of the current command; below 0 while it is written."""
+        return self.board.words[self.board.counter_at(COMMAND)]
+
+    def issue(self, *numbers: float) -> int:
+        """Write a command on the board, and return its number."""
+        number, at = abs(self.number) + 1, self.board.counter_at(COMMAND)
+        self.board.words[at] = -number
+        self.board.buffers[COMMAND, : len(numbers) + 1] = len(numbers), *numbers
+        self.board.words[at] = number
+        return number
+
+    def read(self) -> "Command | None":
+        """Return the current command; None before the first one, and while it is written."""
+        number = self.number
+        row = self.board.buffers[COMMAND]
+        numbers = row[1 : 1 + int(row[0])].tolist()
+        return Command(number, int(numbers[0]), int(numbers[1]), numbers[2:]) if 0 < number == self.number else None
+
+    def commit(self, state: LbfgsState, loss: float | None = None) -> None:
+        """Keep the state that an iteration has reached, and the loss before it."""
+        if loss is not None:
+            self.board.buffers[LOSSES, state.iterations % self.board.numel] = loss
+        at, numbers = self.board.counter_at(STATES), state.numbers()
+        count = self.board.words[at] + 1
+        self.board.buffers[STATES + count % 2, : len(numbers)] = numbers
+        self.board.words[at] = count
+
+    def state(self) -> LbfgsState | None:
+        """Return the state that was kept last."""
+        count = self.board.words[self.board.counter_at(STATES)]
+        return LbfgsState.of(self.board.buffers[STATES + count % 2]) if count else None
+
+    def close(self) -> None:
+        """Let no other process open the memory."""
+        self.vectors.close()
+        self.board.close()
+        self.is_shared = False
+
+    def lock(self, segment: Segment, number: int) -> AbstractContextManager[Any]:
+        """Return a lock of all workers."""
+        return segment.lock(number) if self.is_shared else nullcontext()
+
+
+class Command(NamedTuple):
+    """A command of the coordinator."""
+
+    number: int
+    step: int
+    """The step of the run that it belongs to."""
+    kind: int
+    numbers: list[float]
 
 
 Result = TypeVar("Result")
@@ -69,6 +156,10 @@ class Channels:
     """For gradients, or the optimizer's state; the size of its buffer is `exchange_size` of the network."""
     exchange_memory: ExchangeMemory | None = None
     """What asynchronous strategies share; None where workers average in rounds."""
+    group: ModelGroup | None = None
+    """The workers that hold parts of the same replica; None where this one holds a whole one."""
+    vector_memory: VectorMemory | None = None
+    """The vectors of an optimizer that all workers carry out together; None for any other."""
     step: int = 0
     """The step that the worker is in, over the run."""
     is_elastic: ClassVar[bool] = False
@@ -103,19 +194,61 @@ class Channels:
 
     def waited_and_communicated(self) -> tuple[float, float]:
         """Return the seconds that this worker has spent waiting and communicating so far."""
-        parts = (self.transport, self.gradient_transport, self.exchange_memory)
+        parts = (self.transport, self.gradient_transport, self.exchange_memory, self.group)
         used = [part for part in parts if part is not None]
         return sum(part.wait_seconds for part in used), sum(part.communicate_seconds for part in used)
 
 
-def single_worker_channels(numel: int, device: torch.device, strategy: Strategy | None = None) -> Channels:
+def single_worker_channels(
+    numel: int,
+    device: torch.device,
+    strategy: Strategy | None = None,
+    dtype: torch.dtype = torch.float32,
+    vector_rows: tuple[int, int] | None = None,
+) -> Channels:
     """Return the channels of a single worker; it never sends gradients, and few strategies exchange with a center."""
-    transport, gradients = SingleWorkerTransport(numel, device=device), SingleWorkerTransport(1, device=device)
+    transport, gradients = (SingleWorkerTransport(count, dtype, device) for count in (numel, 1))
+    if vector_rows is not None:
+        memory = VectorMemory.create(numel, *vector_rows, dtype)
+        memory.close()  # the memory stays mapped, and nobody else opens it
+        return Channels(transport, gradients, vector_memory=memory)
     if strategy is None or not strategy.asynchronous:
         return Channels(transport, gradients)
-    rows = torch.zeros(CENTRE_ROWS, numel if strategy.has_center else 0, device=device)
-    locks = [nullcontext(), nullcontext()]
+    rows = torch.zeros(CENTER_ROWS, numel if strategy.has_center else 0, dtype=dtype, device=device)
+    locks = [nullcontext() for _ in range(1 + count_servers(strategy))]
     return Channels(transport, gradients, ExchangeMemory(rows, transport.buffer[None], [0.0, 0.0], locks))
+
+
+class StackedTransport(SingleWorkerTransport):
+    """Replicas that are rows of one matrix, all with one worker: a round is the strategy's matrix times theirs."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__(0)
+        self.size = len(matrix)
+        self.buffer = matrix
+        self._matrices: dict[tuple[int, tuple[float, ...]], tuple[Round, Tensor]] = {}
+
+    def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
+        """Compute X <- M X; the device is not waited for."""
+        matrix = self._matrix(round_, tuple(samples or ()))
+        if round_.is_exact:  # all rows of M are equal
+            self.buffer.copy_(product(matrix[:1], self.buffer).expand_as(self.buffer))
+        else:
+            self.buffer.copy_(product(matrix, self.buffer))
+
+    def _matrix(self, round_: Round, samples: tuple[float, ...]) -> Tensor:
+        key = id(round_), samples  # by identity: comparing a thousand sources costs more than mixing them
+        if key not in self._matrices:
+            if len(self._matrices) >= MATRICES_KEPT:
+                self._matrices.clear()
+            self._matrices[key] = round_, torch.as_tensor(round_.matrix(list(samples) or None)).to(self.buffer)
+        return self._matrices[key][1]
+
+
+def stacked_channels(replica: ReplicaRows) -> Channels:
+    """Return the channels of a worker that trains all replicas of a task, as rows of one matrix."""
+    gradients = replica.stacked.optimizer.gradient[replica.rows]
+    return Channels(StackedTransport(replica.vector), StackedTransport(gradients))
 
 
 class SharedChannels:
@@ -129,22 +262,26 @@ class SharedChannels:
         *,
         strategy: Strategy,
         gradient_numel: int = 0,
-        shapes: tuple[tuple[int, ...], ...] | None = None,
+        dtype: torch.dtype = torch.float32,
+        vector_rows: tuple[int, int] | None = None,
     ) -> None:
         """Create the memory; `locks`, one for each worker and one for the center, are for workers that are threads.
 
         `gradient_numel` is how many numbers a round of gradients or of the optimizer's state exchanges, 0 where there
-        are none. `shapes` are those of the state that every replica has (default: not checked).
+        are none. `vector_rows` are the rows and portions of an optimizer that all workers carry out together.
         """
         self.workers = workers
-        self._shapes = shapes
         self.locks = locks
         self._segments = {
-            "states": Segment.create(workers, numel),
-            "gradients": Segment.create(workers, max(1, gradient_numel)),
+            "states": Segment.create(workers, numel, dtype),
+            "gradients": Segment.create(workers, max(1, gradient_numel), dtype),
         }
         if strategy.asynchronous:
-            self._segments["center"] = create_center(workers, numel if strategy.has_center else 1)
+            self._segments["center"] = create_center(workers, numel if strategy.has_center else 1, dtype)
+        if vector_rows is not None:
+            memory = VectorMemory.create(numel, *vector_rows, dtype)
+            self._segments |= {"vectors": memory.vectors, "board": memory.board}
+        self.servers = count_servers(strategy)
         self.names = {kind: segment.name for kind, segment in self._segments.items()}
         self._attached: dict[str, Segment] = {}
 
@@ -172,25 +309,21 @@ class SharedChannels:
             SharedMemoryTransport(self._attached["states"], rank, timeout, until=until, check=check),
             SharedMemoryTransport(self._attached["gradients"], rank, timeout, until=until, check=check),
             self._exchange_memory(lock) if "center" in self._attached else None,
+            vector_memory=(
+                VectorMemory(self._attached["vectors"], self._attached["board"]) if "board" in self._attached else None
+            ),
         )
 
     def _exchange_memory(self, lock: AbstractContextManager[Any] | None) -> ExchangeMemory:
-        center, replicas, count = self._attached["center"], self._attached["states"].buffers, self.workers + 1
+        center, replicas = self._attached["center"], self._attached["states"].buffers
+        count = self.workers + self.servers
         locks = self.locks or [center.lock(number) for number in range(count)]
         return ExchangeMemory(
-            torch.from_numpy(center.buffers[:CENTRE_ROWS]),
+            torch.from_numpy(center.buffers[:CENTER_ROWS]),
             torch.from_numpy(replicas),
             center.mailboxes.reshape(-1),
             locks if lock is None else [lock] * count,
         )
-
-    def check_shapes(self, shapes: tuple[tuple[int, ...], ...]) -> None:
-        """Raise ModelError if a replica's state does not have the shapes that it has in the process that made this."""
-        if self._shapes is not None and shapes != self._shapes:
-            raise ModelError(
-                f"the model has other weights here than in the main process ({_difference(shapes, self._shapes)}); "
-                "it must be the same network in every process"
-            )
 
     def ask_for(self, membership: int) -> None:
         """Make all workers with another membership pause, see `ElasticChannels`."""
@@ -211,15 +344,7 @@ class SharedChannels:
         return {
             "names": self.names,
             "workers": self.workers,
+            "servers": self.servers,
             "locks": None,
-            "_shapes": self._shapes,
             "_attached": {},
         }
-
-
-def _difference(here: Sequence[tuple[int, ...]], there: Sequence[tuple[int, ...]]) -> str:
-    """Return in words where shapes begin to differ."""
-    for one, other in zip(here, there, strict=False):
-        if one != other:
-            return f"shape {one}, not {other}"
-    return f"{len(here)} tensors, not {len(there)}"

@@ -7,10 +7,9 @@ from typing import Any, cast
 
 import torch
 
-from tenfold.common.metric_table import LOSS, main_metric
+from tenfold.common.metric_traits import LOSS, main_metric
 from tenfold.data import Part
 from tenfold.errors import RunTakenOver, StopTraining, StoreError, WorkerLost
-from tenfold.experiment.values import label_of
 from tenfold.runs import (
     CheckpointFailed,
     Emit,
@@ -38,7 +37,19 @@ from tenfold.training.evaluation import (
     without_large_outputs,
 )
 from tenfold.training.measures import describe_equal_targets, is_reached, output_kind, require_direction
-from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task, describe_few_steps
+from tenfold.workers.divided import merge_parts
+from tenfold.workers.task import (
+    Decision,
+    EpochTrained,
+    Evaluated,
+    Finished,
+    Message,
+    Saved,
+    Task,
+    describe_few_steps,
+    describe_line_searches,
+    make_network,
+)
 
 
 class Coordinator:
@@ -93,7 +104,7 @@ class Coordinator:
         """Announce that training begins or continues, with what a display needs to know."""
         for note in self.task.splits.notes:
             self.emit(Note(at=self.stopwatch.now(), text=note))
-        texts = [describe_equal_targets(self.task.splits.train.targets), self._describe_line_searches()]
+        texts = [describe_equal_targets(self.task.splits.train.targets), describe_line_searches(self.task.experiment)]
         if not resumed:
             texts.append(describe_few_steps(self.task))
         for text in texts:
@@ -109,17 +120,6 @@ class Coordinator:
                 train_samples=len(self.task.splits.train),
                 resumed=resumed,
             )
-        )
-
-    def _describe_line_searches(self) -> str:
-        """Return the warning for several workers with L-BFGS; "" for others."""
-        training = self.task.experiment.training
-        if self.task.workers == 1 or not training.needs_closure:
-            return ""
-        return (
-            f"{label_of(training.optimizer)} with {self.task.workers} workers: each searches along lines for its own "
-            "shard, and remembers curvatures from before the weights were averaged, so that the loss may end far above "
-            "that of one worker; set workers = 1, which uses all cores by threads, or another optimizer"
         )
 
     def lose(self, error: WorkerLost, members: Sequence[int]) -> None:
@@ -144,7 +144,7 @@ class Coordinator:
         self.emit(WorkerJoined(at=self.stopwatch.now(), text=text, epoch=self.epochs, worker=worker))
 
     def _update_lost(self, worker: int, **fields: Any) -> None:
-        latest = max(index for index, one in enumerate(self.lost) if one.worker == worker)
+        latest = max(index for index, item in enumerate(self.lost) if item.worker == worker)
         self.lost[latest] = replace(self.lost[latest], **fields)
 
     def _samples_of(self, worker: int, after: int, until: int) -> int:
@@ -190,8 +190,8 @@ class Coordinator:
         patience = self.task.experiment.training.patience
         stop = patience is not None and self.best_epoch is not None and first.epoch - self.best_epoch >= patience
         metric = main_metric(name for name in self.metrics if name in self.measured)
-        found = self.measured[metric] if metric is not None and self.task.evaluation_part is not None else None
-        return Decision(stop=stop or self._stops, best=best, loss=loss, metric=found)
+        main_value = self.measured[metric] if metric is not None and self.task.evaluation_part is not None else None
+        return Decision(stop=stop or self._stops, best=best, loss=loss, metric=main_value)
 
     @property
     def _stops(self) -> bool:
@@ -319,7 +319,7 @@ class Coordinator:
             "best_epoch": self.best_epoch,
             "measured": self.measured,
             "reached": self.reached,
-            "lost": [asdict(one) for one in self.lost],
+            "lost": [asdict(item) for item in self.lost],
         }
         if self._absent:  # the others' states serve for workers that are not there
             missing, first = set(self._absent), self.members[0]
@@ -330,7 +330,10 @@ class Coordinator:
 
     def _finish(self, finished: Sequence[Finished]) -> Decision:
         """Measure the test part with the final network, and assemble the result."""
-        self.weights = finished[0].weights or {}
+        parts = [message.weights for message in finished if message.weights is not None]
+        self.weights = (
+            parts[0] if self.task.division is None else merge_parts(parts, make_network(self.task).state_dict())
+        )
         if self.task.splits.test is not None:
             self.measured = self._measure(self.task.splits.test, "test", [message.share for message in finished])
             test = self._last["test"]
@@ -355,7 +358,7 @@ class Coordinator:
             "part": part if self.measured else None,
             "metrics": self.measured,
             "seconds": seconds,
-            "times": {kind: sum(one.times.get(kind, 0.0) for one in finished) / len(finished) for kind in kinds},
+            "times": {kind: sum(item.times.get(kind, 0.0) for item in finished) / len(finished) for kind in kinds},
             "epochs": self.epochs,
             "steps": steps,
             "samples": samples,
@@ -363,7 +366,7 @@ class Coordinator:
             "bytes_moved": max(message.bytes_moved for message in finished),
             "peak_memory": [message.memory for message in finished],
             "workers": self.task.workers,
-            "lost": [asdict(one) for one in self.lost],
+            "lost": [asdict(item) for item in self.lost],
             "threads": self.task.threads,
             "best_epoch": best_epoch,
             "stopped_early": cut or self.epochs < training.epochs,

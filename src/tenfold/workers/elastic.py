@@ -1,4 +1,4 @@
-"""Decides which workers take part in rounds when some are lost and replaced; it starts and sends nothing."""
+"""Workers that are lost and replaced while the others continue."""
 
 import io
 from collections.abc import Callable, Sequence

@@ -52,7 +52,7 @@ def start_server() -> None:
         multiprocessing.set_forkserver_preload([PRELOADED])
         nested = multiprocessing.parent_process() is not None  # whose folder is its parent's
         with (
-            _no_main(),
+            without_main(),
             _importing_as_here(),
             _environment(SAFE_PATH, OWN_SAFE_PATH),
             # Where the server's socket is; here, as two threads at once would make two folders.
@@ -94,7 +94,7 @@ def start_process(process: Any) -> None:
     for _ in range(START_ATTEMPTS):
         try:
             start_server()  # it may have died since the first process was forked from it
-            with _no_main():
+            with without_main():
                 process.start()
         except (EOFError, ConnectionError):
             time.sleep(0.1)
@@ -121,7 +121,7 @@ def set_up_server() -> None:
 
 
 @contextlib.contextmanager
-def _no_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """Hide the user's script while processes start, so that it is not run again in them.
 
     What they need of it travels by value, so a script needs no `if __name__ == "__main__"`. Other threads that start

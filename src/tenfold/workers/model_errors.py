@@ -11,12 +11,14 @@ from tenfold.common.imports import user_frames
 from tenfold.data import DatasetPart, Part, batches, order
 from tenfold.data.part import NO_LABEL, find_main_output, tree_leaves
 from tenfold.errors import Diverged, ModelError
-from tenfold.training import Replica, all_targets, base_lr, choose_loss, choose_metrics, predict
+from tenfold.training import Replica, all_targets, choose_loss, choose_metrics, predict
 from tenfold.training.evaluation import check_fits, evaluation_mode, make_measure_error, required_bytes
+from tenfold.training.flat import state_shapes
 from tenfold.training.measures import AlignedMeasure, as_number, describe_failure, describe_unclear_classes
 from tenfold.training.network_call import autocast, call_network
 from tenfold.training.randomness import keep_rng_state
-from tenfold.workers.task import Task, make_network
+from tenfold.training.stacked_replicas import ReplicaRows
+from tenfold.workers.task import NetworkMetadata, Task
 
 TRIED = (3, 2)
 """Samples for which outputs are computed to find which of their dimensions is that of the samples."""
@@ -32,7 +34,7 @@ LOSS_HINTS = {
 """What would be right where torch cannot compute the gradient of a loss, by what it says then."""
 
 
-def explain_failure(task: Task, replica: Replica, x: Any, y: Any, error: Exception) -> ModelError | None:
+def explain_failure(task: Task, replica: Replica | ReplicaRows, x: Any, y: Any, error: Exception) -> ModelError | None:
     """Return the error that says which batch the model failed on; None if a later batch failed in the user's code.
 
     That error speaks for itself, where the first batch may show that the model does not fit the data.
@@ -52,10 +54,22 @@ def explain_failure(task: Task, replica: Replica, x: Any, y: Any, error: Excepti
     )
 
 
-def check_parameters(task: Task, replica: Replica, step: int) -> None:
+def check_shapes(network: nn.Module, metadata: NetworkMetadata) -> None:
+    """Raise ModelError if a network does not have the weights that it has in the process that started the run."""
+    here, there = state_shapes(network), metadata.shapes
+    if here != there:
+        different = next((pair for pair in zip(here, there, strict=False) if pair[0] != pair[1]), None)
+        what = f"shape {different[0]}, not {different[1]}" if different else f"{len(here)} tensors, not {len(there)}"
+        raise ModelError(
+            f"the model has other weights here than in the main process ({what}); it must be the same network in every "
+            "process"
+        )
+
+
+def check_parameters(task: Task, replica: Replica | ReplicaRows, step: int) -> None:
     """Raise an error if the model has replaced a parameter: neither the optimizer nor a round would know it."""
     memory = task.workers > 1 or task.experiment.training.ema is not None
-    if name := replica.flat.find_replaced(replica.network, memory=memory):
+    if name := replica.find_replaced(memory=memory):
         raise ModelError(
             f"model {task.experiment.model.name} has replaced its parameter {name} by step {step}, so that "
             "training would continue without it; change it in place: with torch.no_grad(): parameter.copy_(...)"
@@ -75,11 +89,10 @@ def make_divergence_error(task: Task, loss: float, step: int, worker: int, *, fr
             f"the loss is {loss:g} already in the first step (worker {worker}), before any weight has changed; look "
             "for a logarithm of 0, a division by 0 or an overflow in the model and the loss, and for NaN in the samples"
         )
-    rate = base_lr(task.experiment.training, make_network(task), task.splits.labels_per_sample)
     unchecked = "; or look for NaN in the samples of the Dataset" if isinstance(task.splits.train, DatasetPart) else ""
     return Diverged(
         f"the loss became {loss:g} before step {step} (worker {worker}); "
-        f"try a learning rate below {rate:g}, a warm-up, or clip{unchecked}"
+        f"try a learning rate below {task.metadata.base_lr:g}, a warm-up, or clip{unchecked}"
     )
 
 
@@ -127,9 +140,9 @@ def _check_samples_first(network: nn.Module, few: Part, precision: str, *, joins
     made = [_outputs_for(network, few, count, precision) for count in TRIED if count <= len(few)]
     if len(made) < len(TRIED):
         return
-    outputs = made if joins_all else [[main] for one in made if (main := find_main_output(one)) is not None]
+    outputs = made if joins_all else [[main] for item in made if (main := find_main_output(item)) is not None]
     for several in zip(*map(tree_leaves, outputs), strict=False):
-        shapes = [tuple(one.shape) for one in several]
+        shapes = [tuple(item.shape) for item in several]
         if len(shapes) == len(TRIED) and _dimension(shapes, 1) and not _dimension(shapes, 0):
             raise ModelError(
                 f"the network returns an output of shape {shapes[0]} for {TRIED[0]} samples: outputs should begin with "
@@ -180,7 +193,7 @@ def check_metrics(task: Task, network: nn.Module) -> None:
 
 def _described(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_described(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_described(item)}" for key, item in value.items()) + "}"
     if isinstance(value, tuple):
         return "(" + ", ".join(map(_described, value)) + ")"
     return (

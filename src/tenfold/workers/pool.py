@@ -1,4 +1,4 @@
-"""What worker processes report to the one that started them: events, messages and errors."""
+"""The pool of worker processes: starts them, reads their messages, and notices those that are lost."""
 
 import contextlib
 import math
@@ -22,6 +22,7 @@ from tenfold.machine.liveness import (
     BEGAN,
     FIELDS,
     LOOK_SECONDS,
+    STOPPED_SECONDS,
     LifeWatch,
     WorkerProgress,
     describe_stall,
@@ -158,8 +159,8 @@ class MessageReader:
 
     def _take_complete(self) -> list[Any]:
         messages, begin = [], 0
-        while (found := self._find_message(begin)) is not None:
-            start, begin = found
+        while (span := self._find_message(begin)) is not None:
+            start, begin = span
             messages.append(pickle.loads(self._received[start:begin]))
         del self._received[:begin]
         return messages
@@ -178,8 +179,6 @@ class MessageReader:
         return (start, start + length) if there >= start + length else None
 
 
-STOPPED_SECONDS = 4.0
-"""Seconds that a worker may be stopped, by a signal, until it is lost."""
 STARTUP_SECONDS = 60.0
 """Seconds that a worker has until it runs its own code."""
 UNKNOWN_CODE = 255

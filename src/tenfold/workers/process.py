@@ -1,4 +1,4 @@
-"""A task packed for other processes: tensors stay where they are, and functions are sent by value."""
+"""A worker process: how its task is packed and sent, and what it runs."""
 
 import warnings
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ from tenfold.machine.liveness import WorkerProgress, keep_freed_memory
 from tenfold.runs import Emit, Event, Printed, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.console import LIMIT, original_streams, tap_streams
-from tenfold.training.flat import state_shapes
 from tenfold.training.randomness import RngState
 from tenfold.transport import SharedTensor
 from tenfold.workers.channels import Channels, SharedChannels
 from tenfold.workers.cooperative import MessageBatch, Scheduler, TurnLock
+from tenfold.workers.divided import DividedChannels
 from tenfold.workers.elastic import ElasticChannels
 from tenfold.workers.fork_server import set_up_server
 from tenfold.workers.pool import WorkerConnection, attach_to_parent
-from tenfold.workers.task import Task, make_network
+from tenfold.workers.task import Task
 from tenfold.workers.worker import Report, Worker
 
 
@@ -108,11 +108,12 @@ class TaskSnapshot:
         if not with_numbers:
             about["numbers"] = {}
         experiment = task.experiment.replace(data="<in shared memory>", groups=None, collate=None)
+        resolved = replace(task.resolved, experiment=experiment)
         try:
             with original_streams():
                 return bytes(
                     cloudpickle.dumps(
-                        (replace(task, experiment=experiment, splits=None), about, parts, self._whole)  # type: ignore[arg-type]
+                        (replace(task, resolved=resolved, splits=None), about, parts, self._whole)  # type: ignore[arg-type]
                     )
                 )
         except Exception as error:  # a user's object may raise anything when it is pickled
@@ -167,12 +168,12 @@ class TaskSnapshot:
 def bytes_to_share(splits: Splits) -> int:
     """Return how many bytes a snapshot would put into shared memory."""
     parts = [getattr(splits, name) for name in PARTS]
-    whole = {id(one): one for one in (part.part if isinstance(part, SubsetPart) else part for part in parts)}
+    whole = {id(item): item for item in (part.part if isinstance(part, SubsetPart) else part for part in parts)}
     return sum(
         tensor.nbytes
-        for one in whole.values()
-        if isinstance(one, Tensors) and not isinstance(one, SharedTensors)
-        for tensor in (*tree_leaves(one.x), one.y)
+        for item in whole.values()
+        if isinstance(item, Tensors) and not isinstance(item, SharedTensors)
+        for tensor in (*tree_leaves(item.x), item.y)
     )
 
 
@@ -211,7 +212,7 @@ class WorkerSetup:
     """What all worker processes of a run are started with."""
 
     snapshot: TaskSnapshot
-    channels: SharedChannels
+    channels: SharedChannels | DividedChannels
     stopwatch: Stopwatch
     ranks_by_process: Sequence[range]
     """The workers in each process: one, or several on a virtual cluster."""
@@ -272,6 +273,7 @@ def _open_channels(setup: WorkerSetup, rank: int, connection: WorkerConnection, 
     shared = setup.channels
     if not setup.elastic:
         return shared.open(rank, waiting=progress.mark_waiting)
+    assert isinstance(shared, SharedChannels), "a divided model is never elastic"
     members = tuple(range(shared.workers))
     make = partial(ElasticChannels, number=rank, members=members, ask=connection.ask, send=connection.send)
     channels = shared.open(rank, waiting=progress.mark_waiting, make=make)
@@ -288,11 +290,8 @@ def _make_worker(
     progress: WorkerProgress,
     report: Report,
 ) -> Worker:
-    """Return a worker, whose network must have weights of the same shapes as in every other process."""
     with progress.allow_more_time():
-        network = make_network(task)
-        setup.channels.check_shapes(state_shapes(network))
-        return Worker(task, network, channels, setup.stopwatch, connection.emit, report, progress)
+        return Worker(task, channels, setup.stopwatch, connection.emit, report, progress)
 
 
 def forward_warnings(emit: Emit, stopwatch: Stopwatch, rank: int) -> None:

@@ -116,19 +116,19 @@ def describe_sources(objects: Iterable[Any]) -> dict[str, str]:
             value = value.func
         kinds = type.mro(value) if isinstance(value, type) else [value, *type(value).__mro__]
         names += [str(getattr(kind, "__module__", "")) for kind in kinds]
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     while names:
         name = names.pop()
         module = sys.modules.get(name)
         file = getattr(module, "__file__", None)
-        if f"source code of {name}" in found or file is None or not is_users(file) or not Path(file).is_file():
+        if f"source code of {name}" in sources or file is None or not is_users(file) or not Path(file).is_file():
             continue
         with open_regular(Path(file)) as opened:
             content = hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
-        found[f"source code of {name}"] = content
+        sources[f"source code of {name}"] = content
         if name != "__main__" and not INSTALLED & set(Path(file).parts):
             names += [_module_of(value) for value in list(vars(module).values())]
-    return found
+    return sources
 
 
 def _module_of(value: Any) -> str:
@@ -150,7 +150,7 @@ def _shortened(text: str) -> str:
 
 def _printable(text: str) -> str:
     """Return text that came over a network without what a terminal would act on."""
-    return "".join(one if one.isprintable() else "?" for one in text[: 2 * LONGEST_VALUE])
+    return "".join(word if word.isprintable() else "?" for word in text[: 2 * LONGEST_VALUE])
 
 
 def _name_ranks(ranks: Sequence[int]) -> str:

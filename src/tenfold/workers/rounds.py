@@ -2,24 +2,26 @@
 
 import copy
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Parallel
 from tenfold.mixing import Round, Strategy, is_round_due
-from tenfold.mixing.builders import make_compressor, make_outer, make_strategy
+from tenfold.mixing.builders import Mixing
 from tenfold.mixing.compression import row_lengths
 from tenfold.training import FlatState, Replica
-from tenfold.training.flat import ALIGNMENT, DIGEST_SIZE
+from tenfold.training.flat import ALIGNMENT, DIGEST_SIZE, padded_size, view_like
 from tenfold.training.muon import SMALL, Muon, Shape
 from tenfold.training.optimizers import make_missing_states, make_optimizer
+from tenfold.training.stacked_replicas import ReplicaRows
 from tenfold.transport import SharedMemoryTransport
-from tenfold.workers.channels import Channels, MakeRound
+from tenfold.workers.channels import Channels, MakeRound, StackedTransport
 from tenfold.workers.task import Task, make_network
 
 DIGEST_TOLERANCE = 0.05
@@ -45,34 +47,57 @@ class AveragedReplica(Protocol):
         ...
 
     @property
-    def rate(self) -> float:
+    def lr(self) -> float:
         """The learning rate of its last step."""
         ...
 
 
 class Rounds(ABC):
-    """What a round of weights does, in order; a subclass says how to do it to one replica, or to many in one matrix."""
+    """What a round does, in order, to the replicas of a worker: to one, or to many that are rows of a matrix.
 
-    reference: Tensor | None
-    """The weights after the last round, where their differences from these are compressed."""
+    A subclass says where their gradients, the state of their optimizers and their running statistics are.
+    """
 
-    def __init__(self, parallel: Parallel, weights: Tensor) -> None:
-        """Begin with these weights: those of one replica, or of one in each row."""
-        self.parallel = parallel
-        self.strategy = make_strategy(parallel)
-        self.outer = make_outer(parallel)
+    def __init__(
+        self,
+        mixing: Mixing,
+        weights: Tensor,
+        channels: Channels,
+        samples: list[float],
+        *,
+        shapes: Sequence[Sequence[int]],
+        frozen: Sequence[slice],
+    ) -> None:
+        """Take part in rounds of this kind; `samples` are the sizes of all workers' shards.
+
+        `weights` has a row for each replica. `shapes` are those of the tensors that are averaged in a round: of the
+        parameters, or of their gradients.
+        """
+        self.parallel, self.strategy, self.outer = mixing.parallel, mixing.strategy, mixing.outer
         self.weights = weights
-        self.outer_state = self.outer.start(weights if weights.ndim == 1 else weights[0])
+        self.channels = channels
+        self.samples = samples
+        self.frozen = frozen
+        by_gradients = self.parallel.average == "gradients"
+        size = sum(map(math.prod, shapes)) if by_gradients else weights.shape[1]
+        lengths = row_lengths(shapes) if by_gradients else row_lengths(shapes, ALIGNMENT)
+        self.compressors = [mixing.make_compressor(size, lengths) for _ in weights]
+        self.compresses = self.compressors[0].name != "none"
+        self.reference = weights.clone() if self.compresses and not by_gradients else None
+        """The weights after the last round, where their differences from these are compressed."""
+        self.outer_state = self.outer.start(weights[0])
         self.count = 0
         """The number of rounds so far."""
+        self.bytes_moved = [0.0] * len(weights)
+        """The bytes that each replica has sent."""
         self._distances: Tensor | None = None
         self._measures_distances = True
         """Whether to measure in the next round how far replicas are from the average."""
 
     @property
-    @abstractmethod
     def size(self) -> int:
-        """The number of replicas that average."""
+        """The number of replicas that take part now."""
+        return self.channels.transport.size
 
     @property
     def upcoming(self) -> Round:
@@ -92,18 +117,20 @@ class Rounds(ABC):
     def average_weights(self) -> None:
         """Average the states of the replicas, as the next round says."""
         make_round = self.begin()
-        if make_round(self.size).is_idle:
-            self.rest(make_round)
+        if make_round(self.size).is_idle:  # the members may change in it
+            self.channels.run_round(self.channels.transport, make_round, self.samples)
             return
-        nbytes = self.compress()
+        nbytes = self._compress_weights()
         before = self.weights.clone() if self._measures_distances else None
-        round_ = self.mix(make_round)
+        self.variances_to_moments()
+        round_ = self.channels.run_round(self.channels.transport, make_round, self.samples)
+        self.moments_to_variances(replicas_are_equal=round_.is_exact)
         if before is not None:
             norms = self.weights.norm(dim=-1).clamp_min(1e-30)
             self._distances = (before - self.weights).norm(dim=-1) / norms
             self._measures_distances = False
         if self.parallel.outer != "none":
-            self.step_outer()
+            self._step_outer()
         if self.reference is not None:
             self.reference.copy_(self.weights)
         if self.parallel.optimizer_state == "reset":
@@ -112,39 +139,84 @@ class Rounds(ABC):
             self.average_optimizers(make_round)
         self.count_bytes(round_, nbytes)
 
+    def use_mean_of_replicas(self, samples: Sequence[float] | None = None) -> None:
+        """Replace the weights by the mean of all replicas; `samples` are their shares in it."""
+        if self.strategy.final(self.size).is_idle:
+            return
+        self.variances_to_moments()
+        samples = self.samples if samples is None else samples
+        round_ = self.channels.try_round(self.channels.transport, self.strategy.final, samples)
+        self.moments_to_variances(replicas_are_equal=round_.is_exact)
+
+    def _step_outer(self) -> None:
+        """Turn the average, which is in every row, into the weights that the outer optimizer continues from."""
+        average = self.weights[0] if len(self.weights) == 1 else self.weights[0].clone()
+        stepped = self.outer.update(self.outer_state, average, n=self.size, lr=self.lr)
+        if len(self.weights) > 1:
+            self.weights.copy_(stepped)
+
+    def _compress_weights(self) -> int:
+        """Replace the weights by what the others would decode, and return the bytes that a replica sends."""
+        row = self.channels.transport.buffer.reshape(len(self.weights), -1)[0]
+        if self.reference is None:
+            return row.nbytes
+        for weights, reference, compressor in zip(self.weights, self.reference, self.compressors, strict=True):
+            packed = compressor.encode(weights - reference)
+            compressor.decode(packed, weights)
+            for part in self.frozen:  # a compressor may decode 0 as something else
+                weights[part].zero_()
+            weights.add_(reference)
+        return packed.nbytes + row.nbytes - self.weights[0].nbytes
+
+    def count_bytes(self, round_: Round, nbytes: int) -> None:
+        """Count the bytes that replicas with messages of this size send in a round."""
+        sent, first = round_.bytes_per_worker(nbytes), self.channels.transport.rank
+        self.bytes_moved = [before + sent[first + row] for row, before in enumerate(self.bytes_moved)]
+
     def take_distances_from_mean(self) -> list[float]:
         """Return |x - mean| / |mean| of the weights x of each replica before the first round since the last call.
 
         It is the metric "spread"; empty where there was no round.
         """
         taken, self._distances, self._measures_distances = self._distances, None, True
-        return [] if taken is None else taken.reshape(-1).tolist()
+        return [] if taken is None else taken.tolist()
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs: rounds so far, outer momentum, and the reference of compression."""
-        return {"rounds": self.count, "outer": self.outer_state, "reference": self.reference}
+        """Return what a resumed run needs: rounds so far, outer momentum, and what compression has not sent yet."""
+        return {
+            "rounds": self.count,
+            "outer": self.outer_state,
+            "reference": self.reference,
+            "errors": [compressor.error for compressor in self.compressors],
+            "bytes_moved": self.bytes_moved,
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
-        self.count = state["rounds"]
-        self.outer_state = {name: tensor.to(self.weights.device) for name, tensor in state["outer"].items()}
+        device = self.weights.device
+        self.count, self.bytes_moved = state["rounds"], list(state["bytes_moved"])
+        self.outer_state = {name: tensor.to(device) for name, tensor in state["outer"].items()}
         if self.reference is not None:
             self.reference.copy_(state["reference"])
+        for compressor, error in zip(self.compressors, state["errors"], strict=True):
+            compressor.error = None if error is None else error.to(device)
 
-    def rest(self, make_round: MakeRound) -> None:  # noqa: B027
-        """Take part in a round that averages nothing."""
+    @property
+    @abstractmethod
+    def lr(self) -> float:
+        """The learning rate of the last step."""
 
     @abstractmethod
-    def compress(self) -> int:
-        """Replace the weights by what the others would decode, and return the bytes that a replica sends."""
+    def variances_to_moments(self) -> None:
+        """Replace running variances by second moments, before a round."""
 
     @abstractmethod
-    def mix(self, make_round: MakeRound) -> Round:
-        """Average weights and buffers, and return the round."""
+    def moments_to_variances(self, *, replicas_are_equal: bool) -> None:
+        """Restore the variances, after a round; `replicas_are_equal` says that it has made all replicas the same."""
 
     @abstractmethod
-    def step_outer(self) -> None:
-        """Turn the average into the weights that the outer optimizer continues from."""
+    def average_gradients(self, samples: Sequence[float]) -> None:
+        """Replace the gradients by the average of all, weighted by the samples they were computed on."""
 
     @abstractmethod
     def reset_optimizers(self) -> None:
@@ -154,68 +226,108 @@ class Rounds(ABC):
     def average_optimizers(self, make_round: MakeRound) -> None:
         """Average what the optimizers keep, as the weights were."""
 
-    @abstractmethod
-    def count_bytes(self, round_: Round, nbytes: int) -> None:
-        """Count the bytes that replicas with messages of this size send in a round."""
+
+class StackedRounds(Rounds):
+    """The rounds of a worker whose replicas are rows of one matrix."""
+
+    def __init__(self, mixing: Mixing, replica: ReplicaRows, channels: Channels, samples: list[float]) -> None:
+        parameters, by_gradients = replica.stacked.stack.network.parameters(), mixing.parallel.average == "gradients"
+        shapes = [parameter.shape for parameter in parameters if parameter.requires_grad or not by_gradients]
+        super().__init__(mixing, replica.weights, channels, samples, shapes=shapes, frozen=replica.stacked.stack.frozen)
+        self.replica = replica
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the last step."""
+        return self.replica.lr
+
+    def variances_to_moments(self) -> None:
+        """Replace running variances by second moments, before a round."""
+        self.replica.variances_to_moments()
+
+    def moments_to_variances(self, *, replicas_are_equal: bool) -> None:
+        """Restore the variances, after a round."""
+        self.replica.moments_to_variances(replicas_are_equal=replicas_are_equal)
+
+    def average_gradients(self, samples: Sequence[float]) -> None:
+        """Average the gradients; those of replicas without samples are those of an earlier step, and count as 0."""
+        make_round, gradient = self.begin(), self.channels.gradient_transport.buffer
+        for row, count in zip(gradient, samples, strict=True):
+            if not count:
+                row.zero_()
+        if make_round(self.size).is_idle:
+            return
+        nbytes = self._compress_gradients(gradient)
+        self.count_bytes(self.channels.run_round(self.channels.gradient_transport, make_round, samples), nbytes)
+
+    def _compress_gradients(self, gradient: Tensor) -> int:
+        """Replace the gradients by what the others would decode, and return the bytes that a replica sends."""
+        columns = self._columns
+        if not self.compresses:
+            return len(columns) * gradient.element_size()
+        for row, compressor in zip(gradient, self.compressors, strict=True):
+            trained = row[columns]
+            packed = compressor.encode(trained)
+            row[columns] = compressor.decode(packed, trained)
+        return packed.nbytes
+
+    @cached_property
+    def _columns(self) -> Tensor:
+        """The columns of the gradients that workers would send: those of trained parameters, without padding."""
+        return self.replica.stacked.stack.learnt_columns()
+
+    def reset_optimizers(self) -> None:
+        """Let the optimizers begin again, as before the first step."""
+        self.replica.stacked.optimizer.forget(self.replica.rows)
+
+    def average_optimizers(self, make_round: MakeRound) -> None:
+        """Average the rows of what the optimizers keep."""
+        for transport in self._roles:
+            transport.mix(make_round(self.size), self.samples)
+
+    @cached_property
+    def _roles(self) -> list[StackedTransport]:
+        roles = self.replica.stacked.optimizer.roles.values()
+        return [StackedTransport(role[self.replica.rows]) for role in roles]
 
 
 class ReplicaRounds(Rounds):
-    """The rounds of one replica, in which all replicas take part."""
+    """The rounds of a worker with one replica."""
 
-    bytes_moved: float = 0.0
-
-    def __init__(self, parallel: Parallel, replica: AveragedReplica, channels: Channels, samples: list[float]) -> None:
-        """Take part as `parallel` says; `samples` are the sizes of all workers' shards."""
-        super().__init__(parallel, replica.flat.vector[: replica.flat.parameters])
-        averages_gradients = parallel.average == "gradients"
-        size = sum(p.numel() for p in replica.trainable_parameters) if averages_gradients else replica.flat.parameters
-        rows = (
-            row_lengths([p.shape for p in replica.trainable_parameters])
-            if averages_gradients
-            else row_lengths(replica.flat.parameter_shapes, ALIGNMENT)
+    def __init__(self, mixing: Mixing, replica: AveragedReplica, channels: Channels, samples: list[float]) -> None:
+        """Take part in rounds of this kind; `samples` are the sizes of all workers' shards."""
+        flat, by_gradients = replica.flat, mixing.parallel.average == "gradients"
+        trained = (tuple(parameter.shape) for parameter in replica.trainable_parameters) if by_gradients else ()
+        super().__init__(
+            mixing,
+            flat.vector[: flat.parameters][None],
+            channels,
+            samples,
+            shapes=list(trained) if by_gradients else flat.parameter_shapes,
+            frozen=[] if by_gradients else flat.frozen,
         )
-        self.compressor = make_compressor(parallel, size, rows)
         self.replica = replica
-        self.channels = channels
-        self.samples = samples
-        differences = self.compressor.name != "none" and not averages_gradients
-        self.reference = self.weights.clone() if differences else None
-        made = replica.optimizer.state if parallel.optimizer_state == "reset" else {}
+        made = replica.optimizer.state if self.parallel.optimizer_state == "reset" else {}
         self._first_state = {owner: copy.deepcopy(state) for owner, state in made.items()}
         """What the optimizer is reset to: usually nothing, but some create their state in the constructor."""
         self._stateless: set[nn.Parameter] = set()
         """Parameters of which the optimizer keeps nothing."""
         self._digested: tuple[list[tuple[int, str]], Tensor] | None = None
+        self._gradient_views: list[Tensor] | None = None
+        """Where averaged gradients lie in the transport's buffer, and after them for each whether anybody has it."""
 
     @property
-    def size(self) -> int:
-        """The number of workers that take part now."""
-        return self.channels.transport.size
+    def lr(self) -> float:
+        """The learning rate of the last step."""
+        return self.replica.lr
 
-    def rest(self, make_round: MakeRound) -> None:
-        """Take part in a round that averages nothing; the members may change in it."""
-        self.channels.run_round(self.channels.transport, make_round, self.samples)
+    def variances_to_moments(self) -> None:
+        """Replace running variances by second moments, before a round."""
+        self.replica.flat.batch_norm.variances_to_moments()
 
-    def mix(self, make_round: MakeRound) -> Round:
-        """Average the replica's state with the others', and return the round."""
-        batch_norm = self.replica.flat.batch_norm
-        batch_norm.variances_to_moments()
-        round_ = self.channels.run_round(self.channels.transport, make_round, self.samples)
-        batch_norm.moments_to_variances(replicas_are_equal=round_.is_exact)
-        return round_
-
-    def step_outer(self) -> None:
-        """Let the outer optimizer change the average in place."""
-        self.outer.update(self.outer_state, self.weights, n=self.size, lr=self.replica.rate)
-
-    def use_mean_of_replicas(self, samples: Sequence[float] | None = None) -> None:
-        """Replace the replica's weights by the mean of all replicas; `samples` are their shares in it."""
-        flat, transport = self.replica.flat, self.channels.transport
-        if self.strategy.final(transport.size).is_idle:
-            return
-        flat.batch_norm.variances_to_moments()
-        round_ = self.channels.try_round(transport, self.strategy.final, self.samples if samples is None else samples)
-        flat.batch_norm.moments_to_variances(replicas_are_equal=round_.is_exact)
+    def moments_to_variances(self, *, replicas_are_equal: bool) -> None:
+        """Restore the variances, after a round."""
+        self.replica.flat.batch_norm.moments_to_variances(replicas_are_equal=replicas_are_equal)
 
     def average_gradients(self, samples: Sequence[float]) -> None:
         """Replace the replica's gradients by the average of all, weighted by the samples they were computed on.
@@ -228,38 +340,27 @@ class ReplicaRounds(Rounds):
         if make_round(self.channels.gradient_transport.size).is_idle:
             self.channels.run_round(self.channels.gradient_transport, make_round, samples)
             return
-        unused = [parameter for parameter in learning if parameter.grad is None]
-        used = torch.tensor([float(parameter.grad is not None) for parameter in learning], device=self.weights.device)
-        for parameter in unused:
-            parameter.grad = torch.zeros_like(parameter)
+        unused = [place for place, parameter in enumerate(learning) if parameter.grad is None]
+        for place in unused:
+            learning[place].grad = torch.zeros_like(learning[place])
         gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
         nbytes = self._compress_gradients(gradients)
-        self.count_bytes(average_tensors(self.channels, make_round, [*gradients, used], samples), nbytes)
+        if self._gradient_views is None:
+            self._gradient_views = _views_of(self.channels.gradient_transport.buffer, learning)
+        *shared, used = self._gradient_views
+        torch._foreach_copy_(shared, gradients)
+        used.fill_(1.0)
+        for place in unused:
+            used[place] = 0.0
+        self.count_bytes(self.channels.run_round(self.channels.gradient_transport, make_round, samples), nbytes)
+        # Nobody else writes to this memory before the next round; only a user's optimizer may keep gradients longer.
+        may_stay = type(self.replica.optimizer).__module__.startswith(("torch.", "tenfold."))
+        for parameter, average in zip(learning, shared, strict=True):
+            parameter.grad = average if may_stay else average.clone()
         if unused:  # only then is a device waited for
             for parameter, share in zip(learning, used.tolist(), strict=True):
                 if not share:
                     parameter.grad = None
-
-    def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs, including what compression has not sent yet."""
-        return super().state() | {"error": self.compressor.error, "bytes_moved": self.bytes_moved}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
-        super().load(state)
-        error, self.bytes_moved = state["error"], state["bytes_moved"]
-        self.compressor.error = None if error is None else error.to(self.weights.device)
-
-    def compress(self) -> int:
-        """Replace the weights by what the others would decode, and return the bytes of that."""
-        if self.reference is None:
-            return self.replica.flat.vector.nbytes
-        packed = self.compressor.encode(self.weights - self.reference)
-        self.compressor.decode(packed, self.weights)
-        for part in self.replica.flat.frozen:  # a compressor may decode 0 as something else
-            self.weights[part].zero_()
-        self.weights.add_(self.reference)
-        return packed.nbytes + self.replica.flat.vector.nbytes - self.weights.nbytes
 
     def reset_optimizers(self) -> None:
         """Restore the state that the optimizer had before the first step."""
@@ -285,7 +386,7 @@ class ReplicaRounds(Rounds):
         gradient of zero makes, so that all exchange the same vectors in the same order.
         """
         optimizer, learning = self.replica.optimizer, self.replica.trainable_parameters
-        missing = [one for one in learning if not optimizer.state.get(one) and one not in self._stateless]
+        missing = [item for item in learning if not optimizer.state.get(item) and item not in self._stateless]
         if missing:
             try:
                 made = make_missing_states(optimizer, missing)
@@ -325,26 +426,32 @@ class ReplicaRounds(Rounds):
             )
 
     def _compress_gradients(self, gradients: list[Tensor]) -> int:
-        if self.compressor.name == "none":
+        if not self.compresses:
             return sum(gradient.nbytes for gradient in gradients)
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        packed = self.compressor.encode(flat)
-        self.compressor.decode(packed, flat)
+        [compressor] = self.compressors
+        packed = compressor.encode(flat)
+        compressor.decode(packed, flat)
         for gradient, new in zip(
             gradients, torch.split(flat, [gradient.numel() for gradient in gradients]), strict=True
         ):
             gradient.copy_(new.view_as(gradient))
         return packed.nbytes
 
-    def count_bytes(self, round_: Round, nbytes: int) -> None:
-        """Count what this worker sends."""
-        self.bytes_moved += round_.bytes_per_worker(nbytes)[self.channels.transport.rank]
+
+def _views_of(buffer: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Return views into a buffer that are laid out as the parameters are, and one with a number for each parameter."""
+    views, start = [], 0
+    for parameter in parameters:
+        views.append(view_like(parameter, buffer, start))
+        start += padded_size(parameter.numel())
+    return [*views, buffer[start : start + len(parameters)]]
 
 
 def average_tensors(
     channels: Channels, make_round: MakeRound, tensors: list[Tensor], samples: Sequence[float]
 ) -> Round:
-    """Average tensors that are not part of the replica's flat state, such as gradients, in place."""
+    """Average tensors that are not part of the replica's flat state, such as momenta, in place."""
     buffer, start = channels.gradient_transport.buffer, 0
     for tensor in tensors:
         buffer[start : start + tensor.numel()].copy_(tensor.reshape(-1))
@@ -393,13 +500,18 @@ class SharedOrthogonalization:
         self._transport.copy_to_others(self._slices)
 
 
-def share_orthogonalization(replica: Replica, channels: Channels, strategy: Strategy) -> SharedOrthogonalization | None:
+def share_orthogonalization(
+    replica: Replica | ReplicaRows, channels: Channels, strategy: Strategy
+) -> SharedOrthogonalization | None:
     """Return this worker's part of the steps, or None where every worker should take whole steps.
 
     A worker may write into another's weights only after that one has computed its gradient: averaging waits for all.
     """
-    transport, optimizer = channels.transport, replica.optimizer
-    if not isinstance(transport, SharedMemoryTransport) or not isinstance(optimizer, Muon):
+    transport = channels.transport
+    if not isinstance(transport, SharedMemoryTransport) or not isinstance(replica, Replica):
+        return None
+    optimizer = replica.optimizer
+    if not isinstance(optimizer, Muon):
         return None
     if channels.is_elastic or not strategy.always_exact or torch.get_num_threads() > 1:
         return None
@@ -418,10 +530,10 @@ def shared_stacks(task: Task, workers: int | None = None) -> list[Shape]:
     training, machine = task.experiment.training, task.experiment.machine
     if training.optimizer != "muon" or task.parallel.average != "gradients":
         return []
-    if machine.on_failure == "continue" or task.threads > 1 or not make_strategy(task.parallel).always_exact:
+    if machine.on_failure == "continue" or task.threads > 1 or not task.strategy.always_exact:
         return []
     optimizer = make_optimizer(training, make_network(task))
-    return list(stacks_worth_sharing(optimizer, workers or task.workers).values())
+    return list(stacks_worth_sharing(optimizer, workers or task.replicas).values())
 
 
 def large_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:

@@ -1,6 +1,8 @@
-"""What all workers of a run share: the experiment, its data, and what follows from both."""
+"""What all workers of a run share: the resolved experiment, its data, and what follows from both."""
 
-from dataclasses import dataclass
+import copy
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
@@ -9,32 +11,123 @@ from typing import Any
 import torch
 from torch import nn
 
-from tenfold.common.catalog import MODELS
+from tenfold.catalog import MODELS
 from tenfold.data import Part, Splits, batch_sizes, make_shards, order
-from tenfold.data.part import change_main_output
+from tenfold.data.part import change_main_output, find_main_output
 from tenfold.data.splitting import Shard
 from tenfold.data.streams import StreamPart, check_stream_shards
+from tenfold.errors import ModelError
 from tenfold.experiment import Experiment, Parallel
+from tenfold.experiment.fields import with_defaults
+from tenfold.experiment.values import label_of
+from tenfold.launch.detect import World
+from tenfold.machine import devices
 from tenfold.machine.cores import NOT_PINNED, CoreMap
-from tenfold.mixing import is_round_due
-from tenfold.mixing.builders import make_strategy
-from tenfold.models import build
+from tenfold.mixing import Strategy, is_round_due
+from tenfold.mixing.builders import Mixing, lr_scale, warmup_epochs
+from tenfold.models import build, parameter_count
 from tenfold.models.activation_checkpointing import checkpoint_activations
 from tenfold.models.networks import add_scaling
 from tenfold.runs import stored_predictions
-from tenfold.training import flat_size
+from tenfold.training import base_lr, flat_size
 from tenfold.training.evaluation import EvaluatedShare, share_of
+from tenfold.training.flat import exchange_size, flat_dtype, state_shapes
+from tenfold.training.network_call import call_network
+from tenfold.training.randomness import keep_rng_state
+from tenfold.workers.divided import ModelDivision, divide_model
 
 FEWEST_STEPS = 10
 """A run with fewer steps is warned about."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """An experiment with its data at hand; the same value on every worker."""
+class Resolved:
+    """An experiment as it is trained, with all that follows from it without its data.
+
+    It is made once, by `engines/choose.py: resolve`, and handed down to every worker.
+    """
 
     experiment: Experiment
+    """Nothing in it is unset, and it has as many workers as a launcher has started ranks."""
+    mixing: Mixing
+    world: World | None = None
+    """The launcher's ranks, where these are the workers."""
+    engine: Any = field(default=None, compare=False, repr=False)
+    """The `tenfold.engines.Engine` that trains it. Only the process that starts the run has one."""
+
+    @classmethod
+    def of(cls, experiment: Experiment, world: World | None = None) -> "Resolved":
+        """Resolve an experiment whose number of workers is final; each rank of a `world` has a device of its own."""
+        experiment = with_defaults(experiment) if world is not None else resolve_defaults(experiment)
+        return cls(experiment, Mixing.of(experiment.parallel), world)
+
+    @property
+    def strategy(self) -> Strategy:
+        """Who averages with whom."""
+        return self.mixing.strategy
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the replicas are; raises MachineError if there is no such device."""
+        return devices.resolve(self.experiment.machine.device)
+
+    @cached_property
+    def lr_scale(self) -> float:
+        """The factor of the learning rate for several workers."""
+        return lr_scale(self.experiment, self.strategy)
+
+    @property
+    def warmup_epochs(self) -> float:
+        """The epochs in which the learning rate rises."""
+        return warmup_epochs(self.experiment, self.lr_scale)
+
+    def replace(self, **fields: Any) -> "Resolved":
+        """Resolve the experiment with other values of some fields."""
+        return Resolved.of(self.experiment.replace(**fields), self.world)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"engine": None}
+
+
+def resolve_defaults(experiment: Experiment) -> Experiment:
+    """Return the experiment with values for unset fields, and a device for "auto"; `workers` must be final."""
+    if experiment.machine.device == "auto":
+        experiment = experiment.replace(device=str(devices.resolve("auto")))
+    return with_defaults(experiment)
+
+
+@dataclass(frozen=True)
+class NetworkMetadata:
+    """What is needed of a network before any worker has one."""
+
+    parameters: int
+    """How many there are."""
+    numel: int
+    """The numbers of a replica's whole state, in the buffer of a transport."""
+    exchange_numel: int
+    """The numbers that a round of gradients or of the optimizer's state exchanges."""
+    shapes: tuple[tuple[int, ...], ...]
+    """The shapes of the state."""
+    dtype: torch.dtype
+    """Of its weights."""
+    base_lr: float
+    """The learning rate before it is scaled with the workers."""
+    channels_last: bool = False
+    """Whether 2-D convolutions, and what they compute, keep their channels last in memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of a replica's state."""
+        return self.dtype.itemsize * self.numel
+
+
+@dataclass(frozen=True)
+class Task:
+    """A resolved experiment with its data at hand; the same value on every worker."""
+
+    resolved: Resolved
     splits: Splits
+    metadata: NetworkMetadata
     threads: int
     """The threads of each worker."""
     cores: CoreMap = NOT_PINNED
@@ -43,10 +136,68 @@ class Task:
     """The folder for checkpoints; None if none are saved."""
     expects_few_steps: bool = False
     """Whether a run of very few steps is meant to be one, as that of `partial_fit`."""
+    division: ModelDivision | None = None
+    """How each replica is divided among workers; None where a worker holds a whole one."""
+
+    @classmethod
+    def of(
+        cls,
+        resolved: Resolved,
+        splits: Splits,
+        threads: int,
+        cores: CoreMap = NOT_PINNED,
+        checkpoints: Path | None = None,
+    ) -> "Task":
+        """Return a task; raise ModelError if its network cannot be built.
+
+        A batch size that is still unset becomes that of one step on all data.
+        """
+        if resolved.experiment.training.batch_size is None:
+            whole = -(-len(splits.train) // resolved.experiment.parallel.workers)
+            resolved = replace(resolved, experiment=resolved.experiment.replace(batch_size=whole))
+        network = _build(resolved.experiment, splits)
+        channels_last = takes_channels_last(resolved.experiment, network, splits)
+        if channels_last:
+            network = _with_channels_last(network)
+        metadata = NetworkMetadata(
+            parameters=parameter_count(network),
+            numel=flat_size(network),
+            exchange_numel=exchange_size(network),
+            shapes=state_shapes(network),
+            dtype=flat_dtype(network),
+            base_lr=base_lr(resolved.experiment.training, network, splits.labels_per_sample),
+            channels_last=channels_last,
+        )
+        division = None
+        if resolved.experiment.parallel.divides_model:
+            division = divide_model(resolved.experiment, splits, network, threads)
+            if division.kind == "layers":  # recorded, so that a resumed run has the same stages
+                resolved = replace(resolved, experiment=resolved.experiment.replace(stages=division.begins))
+        return cls(resolved, splits, metadata, threads, cores, checkpoints, division=division)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment, with nothing unset."""
+        return self.resolved.experiment
+
+    @property
+    def device(self) -> torch.device:
+        """Where the replicas are."""
+        return self.resolved.device
+
+    @property
+    def strategy(self) -> Strategy:
+        """Who averages with whom."""
+        return self.resolved.strategy
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas there are."""
+        return self.experiment.parallel.replicas
 
     @property
     def workers(self) -> int:
-        """How many replicas there are."""
+        """How many workers there are: as many as replicas, unless the model is divided."""
         return self.experiment.parallel.workers
 
     @property
@@ -73,23 +224,23 @@ class Task:
         train = self.splits.train
         if isinstance(train, StreamPart):
             check_stream_shards(parallel.shards)
-            return make_shards(len(train), self.workers, "contiguous")
+            return make_shards(len(train), self.replicas, "contiguous")
         targets = train.read_targets() if parallel.shards == "label-skew" else train.targets
         return make_shards(
             targets if targets is not None else len(train),
-            self.workers,
+            self.replicas,
             parallel.shards,
             seed=self.experiment.data.split_seed,
             alpha=parallel.skew,
             fractions=parallel.fractions,
         )
 
-    def visits(self, worker: int, epoch: int) -> tuple[Part, torch.Tensor]:
-        """Return what a worker reads in an epoch: a part, and sample numbers in the order of the visits."""
-        train, shard = self.splits.train, self.shards[worker]
+    def visits(self, replica: int, epoch: int) -> tuple[Part, torch.Tensor]:
+        """Return what a replica reads in an epoch: a part, and sample numbers in the order of the visits."""
+        train, shard = self.splits.train, self.shards[replica]
         if isinstance(train, StreamPart):
-            return train.shard(worker, self.workers), torch.arange(len(shard)) + epoch * len(shard)
-        return train, order(shard, self.experiment.training.seed, epoch, worker)
+            return train.shard(replica, self.replicas), torch.arange(len(shard)) + epoch * len(shard)
+        return train, order(shard, self.experiment.training.seed, epoch, replica)
 
     @cached_property
     def steps_per_epoch(self) -> int:
@@ -97,9 +248,14 @@ class Task:
         return len(self.batch_sizes)
 
     @cached_property
+    def mixing(self) -> Mixing:
+        """How the replicas average, with the steps between rounds as a number."""
+        return self.resolved.mixing.counted(self.steps_per_epoch)
+
+    @property
     def parallel(self) -> Parallel:
-        """The experiment's parallel, with the steps between rounds as a number."""
-        return self.experiment.parallel.counted(self.steps_per_epoch)
+        """The section of the experiment, with the steps between rounds as a number."""
+        return self.mixing.parallel
 
     @cached_property
     def batch_sizes(self) -> list[tuple[int, ...]]:
@@ -124,16 +280,16 @@ class Task:
     def ends_equal(self, steps: int) -> bool:
         """Return whether all replicas are equal after this number of steps, so that averaging them changes nothing."""
         parallel = self.parallel
-        if self.workers == 1:
+        if self.replicas == 1:
             return True
-        if not make_strategy(parallel).always_exact:
+        if not self.strategy.always_exact:
             return False
         pace, first = parallel.steps_between_rounds, parallel.local_after
         return parallel.average == "gradients" or is_round_due(steps, pace, first)
 
     def share(self, part: Part, rank: int, size: int | None = None) -> torch.Tensor:
-        """Return the sample numbers of a part that one of `size` ranks (default: all workers) evaluates."""
-        return share_of(len(part), rank, size or self.workers)
+        """Return the sample numbers of a part that one of `size` ranks (default: all replicas) evaluates."""
+        return share_of(len(part), rank, size or self.replicas)
 
 
 def describe_few_steps(task: Task) -> str:
@@ -146,7 +302,8 @@ def describe_few_steps(task: Task) -> str:
     few_are_meant = task.expects_few_steps or training.needs_closure
     if steps >= FEWEST_STEPS or few_are_meant or task.experiment.data.limit is not None:
         return ""
-    workers = f" x {task.workers} workers" if task.workers > 1 else ""
+    name = "workers" if task.division is None else "replicas"
+    workers = f" x {task.replicas} {name}" if task.replicas > 1 else ""
     return (
         f"the whole run has {steps} step{'s' * (steps > 1)}, too few to learn much: {len(task.splits.train):,} samples "
         f"in batches of {training.samples_per_step}{workers}, {training.epochs} "
@@ -154,23 +311,70 @@ def describe_few_steps(task: Task) -> str:
     )
 
 
-def weight_bytes(task: Task) -> int:
-    """Return the bytes of one replica's state."""
-    return 4 * flat_size(make_network(task))
+def describe_line_searches(experiment: Experiment) -> str:
+    """Return the warning for several workers with L-BFGS; "" for others."""
+    training, workers = experiment.training, experiment.parallel.workers
+    divided = training.optimizer_traits.steps_with_all_workers
+    if workers == 1 or divided or not training.needs_closure:
+        return ""
+    return (
+        f"{label_of(training.optimizer)} with {workers} workers: each searches along lines for its own shard, and "
+        "remembers curvatures from before the weights were averaged, so that the loss may end far above that of one "
+        'worker; set optimizer = "sandblaster-lbfgs", whose steps all workers take together, or workers = 1'
+    )
 
 
 def make_network(task: Task) -> nn.Module:
-    """Return the network that every replica starts from.
+    """Return the network that every replica starts from, on the device of the task."""
+    network = _build(task.experiment, task.splits)
+    return (_with_channels_last(network) if task.metadata.channels_last else network).to(task.device)
 
-    The built-in ones keep their channels last, with which convolutions are up to 1.5 times faster on CPU. A user's own
-    may flatten with `view`, and L-BFGS does, which both need the usual layout.
+
+def takes_channels_last(experiment: Experiment, network: nn.Module, splits: Splits) -> bool:
+    """Return whether the network keeps its channels last, with which 2-D convolutions are faster: 1.1 to 1.4 times on a
+    CPU, up to 2 times on a GPU.
+
+    A user's own network is tried, as `view` fails on activations in this layout; so may L-BFGS and a user's own
+    optimizer on weights.
     """
-    experiment, splits = task.experiment, task.splits
+    training, model = experiment.training, experiment.model.name
+    if training.needs_closure:
+        return False
+    if isinstance(model, str) and model in MODELS:
+        return True
+    own_optimizer = not isinstance(training.optimizer, str) or ":" in training.optimizer
+    is_image = (
+        isinstance(splits.shape, tuple) and len(splits.shape) == 3 and all(isinstance(n, int) for n in splits.shape)
+    )
+    convolves = any(parameter.ndim == 4 for parameter in network.parameters())
+    if own_optimizer or not is_image or not convolves:
+        return False
+    with suppress(Exception), keep_rng_state(), redirect_stdout(None):
+        tried = _with_channels_last(copy.deepcopy(network).train())
+        outputs = call_network(tried, torch.zeros(2, *splits.shape, dtype=flat_dtype(network)))
+        main = find_main_output(outputs)
+        if main is not None and main.requires_grad:
+            main.sum().backward()  # type: ignore[no-untyped-call]
+        return True
+    return False
+
+
+def _with_channels_last(network: nn.Module) -> nn.Module:
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _build(experiment: Experiment, splits: Splits) -> nn.Module:
+    """Return the network of an experiment, as it is before its layout in memory is chosen."""
     network = build(experiment.model, splits.shape, splits.outputs, seed=experiment.training.seed)
+    if experiment.training.precision == "fp64":
+        network.double()
+    elif experiment.training.precision != "fp32" and flat_dtype(network) == torch.float64:
+        raise ModelError(
+            f'training.precision = "{experiment.training.precision}" is for float32 weights, and those of the network '
+            'are float64; set precision = "fp64", or make the network float32: network.float()'
+        )
     if splits.scaling is not None:
         add_scaling(network, splits.scaling, change_main_output)
-    if experiment.model.name in MODELS and not experiment.training.needs_closure:
-        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if experiment.training.activation_checkpointing:
         checkpoint_activations(network, experiment.training.activation_checkpointing)
     return network

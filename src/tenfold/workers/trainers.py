@@ -7,6 +7,7 @@ For every batch, `Worker` calls `train_step` and then `average_weights_if_due` o
 | `GradientAveragingTrainer` | backward, average gradients, optimizer's step   | nothing: all weights are equal      |
 | `WeightAveragingTrainer`   | backward, optimizer's step (`Replica.step`)     | a round of all, every `sync_every`  |
 | `AsynchronousTrainer`      | the same                                        | an exchange with one partner        |
+| `SandblasterTrainer`       | an iteration of L-BFGS, divided among all       | nothing: all weights are equal      |
 
 By default gradients are averaged (`with_defaults` in `experiment/fields.py` decides). A single worker has a
 `WeightAveragingTrainer`, whose rounds have nothing to do.
@@ -17,25 +18,26 @@ part, and `Transport.mix` averages their vectors.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tenfold.experiment import Parallel
 from tenfold.mixing import AsynchronousStrategy
-from tenfold.mixing.builders import make_strategy
+from tenfold.mixing.builders import Mixing
 from tenfold.mixing.round import CENTER, Exchange, ExchangeVectors, exact_round
 from tenfold.training import Replica
+from tenfold.training.stacked_replicas import ReplicaRows
 from tenfold.workers.channels import Channels
-from tenfold.workers.rounds import ReplicaRounds, share_orthogonalization
+from tenfold.workers.rounds import ReplicaRounds, Rounds, StackedRounds, share_orthogonalization
+from tenfold.workers.task import Task
 
 
 class Trainer(ABC):
     """Trains one worker's replica, batch by batch, together with the replicas of the other workers."""
 
-    replica: Replica
+    replica: Replica | ReplicaRows
 
     @property
     @abstractmethod
@@ -46,6 +48,16 @@ class Trainer(ABC):
         of the same run on a cluster.
         """
 
+    def batches(self, task: Task, replicas: Sequence[int], epoch: int, done: int) -> Iterator[tuple[Any, Any]]:
+        """Yield what `train_step` takes for each step of an epoch after the first `done`, for these replicas."""
+        size = task.experiment.training.samples_per_step
+        visits = [task.visits(replica, epoch) for replica in replicas]
+        return self.replica.batches([(part, order[done * size :]) for part, order in visits], size)
+
+    def failed_batch(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Return the samples and targets on which `train_step` failed, given what it took."""
+        return x, y
+
     def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:  # noqa: ARG002
         """Train on one batch, and return its loss; without a batch (x is None) only the learning rate advances.
 
@@ -53,7 +65,7 @@ class Trainer(ABC):
         """
         if x is not None:
             return self.replica.step(x, y)
-        self.replica.advance()  # the learning rate follows the run, not the shard
+        self.replica.begin_step()  # the learning rate follows the run, not the shard
         return None
 
     @abstractmethod
@@ -76,31 +88,31 @@ class Trainer(ABC):
         """Return how stale the weights were in each exchange since the last call; empty where there are rounds."""
         return []
 
-    def take_distance_from_mean(self) -> float | None:
-        """Return |x - mean| / |mean| of the weights x before a round since the last call, the metric "spread"."""
-        return None
+    def take_distances_from_mean(self) -> list[float]:
+        """Return |x - mean| / |mean| of each replica's weights x before a round since the last call, the "spread"."""
+        return []
 
 
 class WeightAveragingTrainer(Trainer):
     """Lets every replica step by its own gradients, and averages the weights of all in rounds after the same step."""
 
-    def __init__(self, replica: Replica, rounds: ReplicaRounds) -> None:
+    def __init__(self, replica: Replica | ReplicaRows, rounds: Rounds) -> None:
         self.replica = replica
         self.rounds = rounds
 
     @property
     def bytes_moved(self) -> float:
-        """The bytes that this worker has sent in rounds."""
-        return self.rounds.bytes_moved
+        """The bytes that this worker has sent in rounds; of several replicas, those of the one that sends the most."""
+        return max(self.rounds.bytes_moved)
 
     def average_weights_if_due(self, step: int) -> None:
         """Carry out the next round, if it is due after this step."""
         if self.rounds.is_due(step):
             self.rounds.average_weights()
 
-    def take_distance_from_mean(self) -> float | None:
-        """Return the distance before the first round after the last call; None where there was no round."""
-        return next(iter(self.rounds.take_distances_from_mean()), None)
+    def take_distances_from_mean(self) -> list[float]:
+        """Return the distances before the first round after the last call; none where there was no round."""
+        return self.rounds.take_distances_from_mean()
 
     def use_mean_of_replicas(self) -> None:
         """Replace the replica's weights by the mean of all replicas."""
@@ -118,14 +130,14 @@ class WeightAveragingTrainer(Trainer):
 class GradientAveragingTrainer(WeightAveragingTrainer):
     """Averages gradients before every step, weighted by the sizes of their batches, so that weights never differ."""
 
-    def __init__(self, replica: Replica, rounds: ReplicaRounds) -> None:
+    def __init__(self, replica: Replica | ReplicaRows, rounds: Rounds) -> None:
         super().__init__(replica, rounds)
         self.shared_orthogonalization = share_orthogonalization(replica, rounds.channels, rounds.strategy)
 
     def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
         """Compute this worker's gradient, average it with the others', then step."""
-        self.replica.advance()
-        if x is None:  # the last step left the average of all there
+        self.replica.begin_step()
+        if x is None and isinstance(self.replica, Replica):  # the last step left the average of all there
             self.replica.optimizer.zero_grad(set_to_none=True)
         loss = self.replica.backward(x, y) if x is not None else None
         self.replica.densify()
@@ -134,26 +146,30 @@ class GradientAveragingTrainer(WeightAveragingTrainer):
         if self.shared_orthogonalization is not None:
             self.shared_orthogonalization.step()
         else:
-            self.replica.optimizer.step()
+            self.replica.update()
         return loss
 
     def average_weights_if_due(self, step: int) -> None:
         """Do nothing: the gradients were averaged, so that all replicas have the same weights."""
 
 
-def make_trainer(parallel: Parallel, replica: Replica, channels: Channels, samples: list[float]) -> Trainer:
-    """Return what trains this replica together with the others; `samples` are the sizes of all workers' shards."""
-    strategy = make_strategy(parallel)
-    if isinstance(strategy, AsynchronousStrategy):
-        return AsynchronousTrainer(strategy, replica, channels, samples)
-    kind = GradientAveragingTrainer if parallel.average == "gradients" else WeightAveragingTrainer
-    return kind(replica, ReplicaRounds(parallel, replica, channels, samples))
+def make_trainer(mixing: Mixing, replica: Replica | ReplicaRows, channels: Channels, samples: list[float]) -> Trainer:
+    """Return what trains a worker's replicas together with the others; `samples` are the sizes of all shards."""
+    if isinstance(replica, ReplicaRows):
+        by_gradients = replica.stacked.gradients_only
+        rounds: Rounds = StackedRounds(mixing, replica, channels, samples)
+        return GradientAveragingTrainer(replica, rounds) if by_gradients else WeightAveragingTrainer(replica, rounds)
+    if isinstance(mixing.strategy, AsynchronousStrategy):
+        return AsynchronousTrainer(mixing.strategy, replica, channels, samples)
+    kind = GradientAveragingTrainer if mixing.parallel.average == "gradients" else WeightAveragingTrainer
+    return kind(replica, ReplicaRounds(mixing, replica, channels, samples))
 
 
-def can_capture(parallel: Parallel) -> bool:
+def can_capture(mixing: Mixing) -> bool:
     """Return whether whole steps may be captured in a graph, because rounds change nothing but the weights."""
+    parallel = mixing.parallel
     plain = parallel.average != "gradients" and parallel.optimizer_state not in ("average", "reset")
-    return plain and not make_strategy(parallel).asynchronous
+    return plain and not mixing.strategy.asynchronous
 
 
 class AsynchronousTrainer(Trainer):
@@ -163,6 +179,7 @@ class AsynchronousTrainer(Trainer):
     workers exchange with one another, to its own weights.
     """
 
+    replica: Replica
     bytes_moved: float = 0.0
 
     def __init__(
@@ -177,7 +194,8 @@ class AsynchronousTrainer(Trainer):
         self.rank, self.size = channels.transport.rank, channels.transport.size
         self.staleness: list[float] = []
         self.nbytes = replica.flat.vector.nbytes
-        parameters = replica.flat.vector[: replica.flat.parameters]
+        self.parameters = replica.flat.parameters
+        parameters = replica.flat.vector[: self.parameters]
         self.gradients = torch.zeros_like(parameters if strategy.sends_gradients else parameters[:0])
         self._seen = 0.0
         if strategy.has_center and self.rank == 0:
@@ -193,7 +211,7 @@ class AsynchronousTrainer(Trainer):
     def _train_step_among_partners(self, x: Any, y: Any) -> Tensor | None:
         """Compute a gradient on weights that a partner may change meanwhile, then apply it to what they are now."""
         replica, versions = self.replica, self.memory.versions
-        replica.advance()
+        replica.begin_step()
         if x is None:
             return None
         before = float(versions[self.rank])
@@ -209,24 +227,32 @@ class AsynchronousTrainer(Trainer):
         exchange = self.strategy.exchange(self.rank, step, self.size)
         if exchange is None:
             return
-        centered = exchange.partner == CENTER
-        with self.memory.holding(*((CENTER,) if centered else (self.rank, exchange.partner))):
-            self.strategy.apply(exchange, self._vectors(exchange), self.size)
-            if centered:
-                self._note_center(exchange)
-            else:
+        if exchange.partner == CENTER:
+            self._exchange_with_center(exchange)
+        else:
+            with self.memory.holding(self.rank, exchange.partner):
+                self.strategy.apply(exchange, self._vectors(exchange, slice(self.parameters)), self.size)
                 self.memory.versions[exchange.partner] += 1
         if exchange.sends:
             self.gradients.zero_()
         self.bytes_moved += self.nbytes * (exchange.sends + exchange.receives)
 
-    def _vectors(self, exchange: Exchange) -> ExchangeVectors:
-        flat, memory, parameters = self.replica.flat, self.memory, self.replica.flat.parameters
-        mine = flat.vector[:parameters]
+    def _exchange_with_center(self, exchange: Exchange) -> None:
+        """Exchange with the servers of the center one after another, each with its part and its lock."""
+        servers = self.strategy.center_parts
+        for turn in range(servers):
+            server = (self.rank + turn) % servers
+            part = slice(self.parameters * server // servers, self.parameters * (server + 1) // servers)
+            with self.memory.holding(self.size + server):
+                self.strategy.apply(exchange, self._vectors(exchange, part), self.size)
+                if not turn:
+                    self._note_center(exchange)
+
+    def _vectors(self, exchange: Exchange, part: slice) -> ExchangeVectors:
+        mine, gradients = self.replica.flat.vector[part], self.gradients[part]
         if exchange.partner == CENTER:
-            center = memory.center[:, :parameters]
-            return ExchangeVectors(mine, center[0], self.gradients, center[1])
-        return ExchangeVectors(mine, memory.replicas[exchange.partner, :parameters], self.gradients, mine[:0])
+            return ExchangeVectors(mine, self.memory.center[0, part], gradients, self.memory.center[1, part])
+        return ExchangeVectors(mine, self.memory.replicas[exchange.partner, part], gradients, mine[:0])
 
     def _note_center(self, exchange: Exchange) -> None:
         """Record how stale this worker's view of the center was, and that the worker has changed it."""

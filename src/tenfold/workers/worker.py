@@ -1,364 +1,216 @@
-"""The epoch loop, and a worker: it trains its replica on its shard, averages in rounds, and reports after every epoch.
+"""A worker: it trains its replica on its shard, averages in rounds, and reports after every epoch.
 
-`TrainingLoop` is the loop of all engines. `Worker` trains one replica by it: alone, in one of many processes, or under
-a launcher; only the transport and `report` differ. `engines/one_device.py` trains replicas that step together.
+Its loop is that of all engines: alone, in one of many processes, under a launcher, or on one device, where a worker
+trains all replicas at once. Only the replica, the transport and `report` differ.
 """
 
-import math
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tenfold.common.catalog import MODELS
-from tenfold.data import DatasetPart, Part, batches
+from tenfold.catalog import MODELS
+from tenfold.data import DatasetPart, Part
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.machine.liveness import WorkerProgress, memory_use, peak_memory
-from tenfold.mixing.builders import lr_scale, warmup_epochs
-from tenfold.runs import Emit, Metric, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
+from tenfold.runs import Emit, Metric, Note, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
 from tenfold.training import choose_loss, choose_metrics
-from tenfold.training.evaluation import EvaluatedShare, evaluate_share, make_training_accuracy
+from tenfold.training.evaluation import EvaluatedShare, evaluate_share, make_training_accuracy, pass_share
 from tenfold.training.measures import AlignedMeasure
-from tenfold.training.randomness import random_turn, seed_everything
-from tenfold.training.replica import make_replica
+from tenfold.training.randomness import random_turn
+from tenfold.training.replica import Replica, make_replica
+from tenfold.training.stacked_replicas import ReplicaRows
+from tenfold.training.stages import Stage
 from tenfold.transport.segment import MembersChanged
 from tenfold.workers.channels import Channels
+from tenfold.workers.divided import has_outputs, make_part, take_part
 from tenfold.workers.model_errors import (
     check_metrics,
     check_outputs,
     check_parameters,
+    check_shapes,
     explain_failure,
     make_divergence_error,
 )
-from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task
+from tenfold.workers.sandblaster import SandblasterTrainer
+from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task, make_network
 from tenfold.workers.timekeeper import Timekeeper
-from tenfold.workers.trainers import can_capture, make_trainer
+from tenfold.workers.trainers import Trainer, can_capture, make_trainer
 
 Report = Callable[[Message], Decision]
 
 
-class TrainingLoop(ABC):
-    """Trains epoch by epoch; a subclass says what the replicas are, and how they step, average and are evaluated."""
-
-    epochs: int
-    steps_per_epoch: int
-    device: torch.device
-
-    def __init__(
-        self, stopwatch: Stopwatch, emit: Emit, number: int = 0, progress: WorkerProgress | None = None
-    ) -> None:
-        """Keep the time of worker `number`, and publish the `progress` for the process that watches it, if one does."""
-        self.stopwatch = stopwatch
-        self.emit = emit
-        self.number = number
-        """Which of the experiment's workers it is. `transport.rank` is its rank among those that take part now."""
-        self.progress = progress or WorkerProgress()
-        self.time = Timekeeper(stopwatch, emit, number)
-        self.epoch = 0
-        self.last_step = 0
-        """The step that was taken last, counted over the run."""
-
-    def train_epochs(self) -> None:
-        """Train to the last epoch, or until an evaluation says stop."""
-        self.prepare()
-        self.time.begin()
-        while self.epoch < self.epochs:
-            self._train_epoch()
-            stopped = self.end_epoch()
-            for name, size in memory_use(self.device).items():
-                self.emit_metric(name, size, self.last_step)
-            self.time.lap("evaluate")
-            self.epoch = self.epochs if stopped else self.epoch + 1
-            self.save()
-            self.time.emit_sums()
-        self.finish()
-
-    def _train_epoch(self) -> None:
-        """Train until the epoch ends, or until an evaluation in the middle of it says stop."""
-        self.time.epoch = self.epoch
-        for step in self.steps():
-            self.last_step = self.first_step + step
-            evaluates = self.evaluates_after(step)
-            logs = evaluates or self.logs_after(step)
-            self.end_step(step, logs=logs)
-            if self.last_step == 1 and self.check_metrics():
-                break
-            if logs:
-                self.log(self.last_step)
-                self.time.emit_sums()
-            if evaluates:
-                stopped = self.evaluate()
-                self.time.lap("evaluate")
-                if stopped:
-                    break
-
-    @property
-    def first_step(self) -> int:
-        """The number of steps before this epoch."""
-        return self.epoch * self.steps_per_epoch
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Do what comes before the first step."""
-
-    @abstractmethod
-    def steps(self) -> Iterator[int]:
-        """Begin an epoch, take its steps with their rounds, and yield the number of each, from 1, when it is done."""
-
-    @abstractmethod
-    def end_step(self, step: int, *, logs: bool) -> None:
-        """Count the time of a step; `logs` says whether its losses are needed next."""
-
-    @abstractmethod
-    def check_metrics(self) -> bool:
-        """Try the user's own metrics after the first step, and return whether to stop."""
-
-    @abstractmethod
-    def logs_after(self, step: int) -> bool:
-        """Return whether losses are logged after this step of the epoch."""
-
-    @abstractmethod
-    def log(self, step: int) -> None:
-        """Log the losses since the last call, and refuse those that are not finite; `step` is counted over the run."""
-
-    @abstractmethod
-    def evaluates_after(self, step: int) -> bool:
-        """Return whether the mean of the replicas is evaluated after this step, in the middle of the epoch."""
-
-    @abstractmethod
-    def evaluate(self) -> bool:
-        """Evaluate the mean of the replicas in the middle of an epoch, and return whether to stop."""
-
-    @abstractmethod
-    def end_epoch(self) -> bool:
-        """Evaluate the mean of the replicas after an epoch, and return whether to stop."""
-
-    @abstractmethod
-    def save(self) -> None:
-        """Save a checkpoint, where there are checkpoints."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Evaluate the trained model, and send it to the coordinator."""
-
-    def save_state(self, folder: Path | None, state: Callable[[], dict[str, Any]]) -> Saved:
-        """Save a checkpoint in this folder, if there is one, and return the message to the coordinator about it."""
-        problem = ""
-        if folder is not None:
-            try:
-                with self.progress.allow_more_time():
-                    tensor_file.save(state(), folder / checkpoint.file_name(self.epoch, self.number))
-            except StoreError as error:
-                problem = str(error)
-        return Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)
-
-    def progress_state(self) -> dict[str, Any]:
-        """Return what a checkpoint stores of the loop."""
-        return {"epoch": self.epoch, "seconds": self.time.seconds, "times": self.time.times}
-
-    def resume_progress(self, state: dict[str, Any]) -> None:
-        """Continue from what `progress_state` returned."""
-        self.epoch, self.time.seconds, self.time.times = state["epoch"], state["seconds"], dict(state["times"])
-
-    def warn(self, trouble: str, emit: Emit | None = None) -> None:
-        """Record a warning, unless it is empty."""
-        if trouble:
-            (emit or self.emit)(Warned(at=self.stopwatch.now(), text=trouble))
-
-    def emit_metric(
-        self, name: str, value: float, step: int, *, emit: Emit | None = None, worker: int | None = None
-    ) -> None:
-        """Record a measurement of training: of this worker, unless another is named."""
-        (emit or self.emit)(
-            Metric(
-                at=self.stopwatch.now(),
-                name=name,
-                value=value,
-                part="train",
-                step=step,
-                epoch=self.epoch,
-                seconds=self.time.seconds,
-                worker=self.number if worker is None else worker,
-            )
-        )
-
-    def evaluate_part(
-        self,
-        task: Task,
-        network: nn.Module,
-        name: str,
-        keep: int,
-        *,
-        loss: AlignedMeasure,
-        metrics: dict[str, AlignedMeasure],
-        rank: int = 0,
-        size: int = 1,
-        may_draw: bool = True,
-    ) -> EvaluatedShare | None:
-        """Return what a part says of a network, or this rank's share of it; None where the task has no such part."""
-        part: Part | None = getattr(task.splits, name)
-        if part is None:
-            return None
-        with random_turn(may_draw):
-            return evaluate_share(
-                network,
-                part,
-                task.share(part, rank, size),
-                loss,
-                metrics,
-                precision=task.experiment.training.precision,
-                mark=self.progress.mark,
-                keep=keep,
-                name=name,
-            )
-
-    def make_final_message(
-        self, step: int, share: EvaluatedShare | None, weights: dict[str, Tensor] | None, bytes_moved: float
-    ) -> Finished:
-        """Return the message to the coordinator that ends the training."""
-        return Finished(
-            step=step,
-            seconds=self.time.seconds,
-            times=dict(self.time.times),
-            bytes_moved=int(bytes_moved),
-            share=share,
-            weights=weights,
-            memory=peak_memory(),
-        )
+MOST_SPREADS = 8
+"""The spread is recorded of the first replicas only: writing a thousand of them would take longer than the steps."""
 
 
-class Worker(TrainingLoop):
-    """One worker with its replica."""
+class Worker:
+    """One worker with its replica, or with all replicas of a task, which step together on one device."""
 
     def __init__(
         self,
         task: Task,
-        network: nn.Module,
         channels: Channels,
         stopwatch: Stopwatch,
         emit: Emit,
         report: Report,
         progress: WorkerProgress | None = None,
+        *,
+        replica: ReplicaRows | None = None,
+        time: Timekeeper | None = None,
     ) -> None:
-        """Make the replica; `progress` is published for the process that watches this worker, if one does."""
-        super().__init__(stopwatch, emit, channels.transport.rank, progress)
+        """Make a replica, unless replicas that step together are given.
+
+        `progress` is published for the process that watches this worker, if one does. Workers whose replicas step
+        together share a `time`. Raises ModelError if the network does not have the same weights in every process.
+        """
+        training, splits = task.experiment.training, task.splits
         self.task = task
         self.channels = channels
+        self.stopwatch = stopwatch
+        self.emit = emit
         self.report = report
-        training = task.experiment.training
-        self.epochs, self.steps_per_epoch = training.epochs, task.steps_per_epoch
-        self.loss = choose_loss(training, task.splits.classes, task.splits.loss_unit)
-        self.metrics = choose_metrics(training, task.splits.classes)
-        self.replica = make_replica(
-            network,
-            training,
-            self.loss,
-            part=task.splits.train,
-            warn=self.warn,
-            capturing=can_capture(task.parallel),
-            steps_per_epoch=task.steps_per_epoch,
-            lr_scale=lr_scale(task.experiment),
-            labels_per_sample=task.splits.labels_per_sample,
-            warmup=warmup_epochs(task.experiment),
-            vector=channels.transport.buffer,
-        )
-        self.replica.accuracy = make_training_accuracy(training, task.splits.classes)
-        samples = [float(len(shard)) for shard in task.shards]
-        self.trainer = make_trainer(task.parallel, self.replica, channels, samples)
-        self.device = self.replica.flat.vector.device
-        self._may_draw = _may_draw(task, network, self.loss)
+        self.progress = progress or WorkerProgress()
+        group, self.replica_number = channels.group, channels.transport.rank
+        self.number = self.replica_number if group is None else self.replica_number * group.size + group.rank
+        """Which of the experiment's workers it is. `transport.rank` is the rank of its replica among those that take
+        part now."""
+        self.time = time or Timekeeper(stopwatch, emit, self.number)
+        self.loss = choose_loss(training, splits.classes, splits.loss_unit)
+        self.metrics = choose_metrics(training, splits.classes)
+        self.replica = replica or self._make_replica()
+        self.replicas = range(self.replica_number, self.replica_number + self.replica.k)
+        """The replicas of the experiment that it trains: its own, or all of them."""
+        self.replica.accuracy = make_training_accuracy(training, splits.classes)
+        self.device = self.replica.vector.device
+        self.epoch = 0
+        self.last_step = 0
+        """The step that was taken last, counted over the run."""
+        self.best: dict[str, Any] | None = None
+        self._may_draw = _may_draw(task, self.replica.network, self.loss)
         """Whether steps and evaluations may draw random numbers."""
+        samples = [float(len(shard)) for shard in task.shards]
+        self.trainer: Trainer = (
+            SandblasterTrainer(task, self.replica, channels, self.progress.mark, seeds=self._may_draw)
+            if isinstance(self.replica, Replica) and training.optimizer_traits.steps_with_all_workers
+            else make_trainer(task.mixing, self.replica, channels, samples)
+        )
         self._steps_before_joining = 0
         """Steps of the epoch that were taken before this worker replaced a lost one."""
         self._has_just_joined = False
         """Whether the others have passed this join point already."""
-        self.best: dict[str, Any] | None = None
         self._losses: list[Tensor] = []
-        self._sizes: list[int] = []
+        self._sizes: list[Sequence[int]] = []
+        """Of the steps since the last log: the losses, and the samples of each replica."""
         self._epoch_loss, self._epoch_samples = 0.0, 0
         """Of this epoch: the sum of the losses over the samples, and the samples."""
         self._waited_and_communicated = (0.0, 0.0)
         """Seconds before the step that is being taken."""
 
+    def _make_replica(self) -> Replica:
+        task, group, network = self.task, self.channels.group, make_network(self.task)
+        check_shapes(network, task.metadata)
+        make: Callable[..., Replica] = partial(
+            make_replica, part=task.splits.train, warn=self.warn, capturing=can_capture(task.mixing)
+        )
+        if task.division is not None and group is not None:
+            network = take_part(network, task.division, group, task.splits)
+            make = partial(make_part, parallel=task.parallel, group=group)
+        return make(
+            network,
+            task.experiment.training,
+            self.loss,
+            steps_per_epoch=task.steps_per_epoch,
+            lr_scale=task.resolved.lr_scale,
+            labels_per_sample=task.splits.labels_per_sample,
+            warmup=task.resolved.warmup_epochs,
+            vector=self.channels.transport.buffer,
+        )
+
     def train(self) -> None:
         """Train to the end, or until the coordinator says stop."""
-        self.train_epochs()
+        for _ in self.turns():
+            pass
 
-    def prepare(self) -> None:
+    def turns(self) -> Iterator[None]:
+        """Train to the end, and yield before every step, so that workers whose replicas step together take turns."""
+        self._prepare()
+        self.time.begin()
+        epochs = self.task.experiment.training.epochs
+        while self.epoch < epochs:
+            yield from self._train_epoch()
+            stopped = self._end_epoch()
+            for name, size in memory_use(self.device).items():
+                self.emit_metric(name, size, self.last_step)
+            self.time.lap("evaluate")
+            self.epoch = epochs if stopped else self.epoch + 1
+            self._save()
+            self.time.emit_sums()
+        self._finish()
+
+    def _prepare(self) -> None:
         """Prepare the steps to come, and wait for the other workers."""
         with self.progress.allow_more_time():
             with random_turn(self._may_draw):
-                self.warn(self.replica.prepare(self._sizes_to_come()))
+                problem = self.replica.prepare(self._sizes_to_come())
+            if self.replica.description:
+                self.emit(Note(at=self.stopwatch.now(), text=self.replica.description))
+            self.warn(problem)
             if self.number == 0:
                 self.warn(self.replica.lr_schedule.problem(self.task.steps_per_epoch))
         if not self._has_just_joined:
             self.channels.repeat(self.channels.transport.barrier)
 
-    def end_epoch(self) -> bool:
-        """Evaluate the mean of all replicas, report the epoch, and return whether to stop."""
-        num_correct, num_labeled = self.replica.accuracy.take() if self.replica.accuracy is not None else (0.0, 0)
-        loss, samples = self._epoch_loss, self._epoch_samples
-        return self._evaluate(
-            partial(
-                EpochTrained,
-                step=self.last_step,
-                loss=loss,
-                samples=samples,
-                num_correct=num_correct,
-                num_labeled=num_labeled,
-            )
-        )
-
-    def resume(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
-        try:
-            self.replica.load(state["replica"])
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
-        self.trainer.load(state["trainer"])
-        before = state.get("steps_per_epoch", self.task.steps_per_epoch)
-        # the same progress with other shards
-        self.replica.steps = self.replica.steps * self.task.steps_per_epoch // before
-        self.best = state["best"]
-        self.resume_progress(state)
-
-    def join(self, state: dict[str, Any]) -> None:
-        """Continue from the state of a partner, possibly in the middle of an epoch."""
-        self.resume(state)
-        self._steps_before_joining, self._has_just_joined = state["done"], True
-
-    def steps(self) -> Iterator[int]:
-        """Take the steps of this epoch; a worker that joins in the middle of it takes the rest of them."""
-        task, training = self.task, self.task.experiment.training
-        if not self._has_just_joined:
-            self.channels.reach_join_point(self.first_step, self._state, epoch_begins=True)
-        self._has_just_joined = False
-        with random_turn():
-            seed_everything(training.seed, self.epoch, self.number)
-        self.replica.network.train()
-        part, samples_in_order = task.visits(self.number, self.epoch)
-        done, self._steps_before_joining = self._steps_before_joining, 0
-        stream = self.replica.feed(part, batches(samples_in_order, training.samples_per_step)[done:])
-        self._epoch_loss, self._epoch_samples = 0.0, 0
-        self.time.skip()
+    def _train_epoch(self) -> Iterator[None]:
+        """Train until the epoch ends, or until an evaluation in the middle of it says stop."""
+        task = self.task
+        stream, done = self._begin_epoch()
         # A worker that joined after step `done` first does what the others do after its join point: log, evaluate.
         for step in range(max(1, done), task.steps_per_epoch + 1):
+            yield
             self._waited_and_communicated = self.channels.waited_and_communicated()
             if step > done:
                 with random_turn(self._may_draw):
                     self._train_batch(stream, step)
-            yield step
+            self.last_step = self.epoch * task.steps_per_epoch + step
+            evaluates = step in task.evaluation_steps
+            logs = evaluates or task.logs_after(step)
+            self._end_step(waits=logs or self.last_step == 1)
+            if self.last_step == 1:
+                self._check_metrics()
+            if logs:
+                self._log(self.last_step)
+                self.time.emit_sums()
+            if evaluates:
+                stopped = self._evaluate(partial(Evaluated, step=self.last_step))
+                self.time.lap("evaluate")
+                if stopped:
+                    break
+
+    def _begin_epoch(self) -> tuple[Iterator[tuple[Any, Any]], int]:
+        """Return the batches of an epoch, and how many steps of it were taken before this worker joined."""
+        task, training = self.task, self.task.experiment.training
+        self.time.epoch = self.epoch
+        if not self._has_just_joined:
+            self.channels.reach_join_point(self.epoch * task.steps_per_epoch, self._state, epoch_begins=True)
+        self._has_just_joined = False
+        with random_turn():
+            self.replica.begin_epoch([(training.seed, self.epoch, replica) for replica in self.replicas])
+        done, self._steps_before_joining = self._steps_before_joining, 0
+        stream = self.trainer.batches(task, self.replicas, self.epoch, done)
+        self._epoch_loss, self._epoch_samples = 0.0, 0
+        self.time.skip()
+        return stream, done
 
     def _train_batch(self, stream: Iterator[tuple[Any, Any]], step: int) -> None:
         """Take a step on the next batch, if this worker has one left, and average with the others when that is due."""
         x, y = next(stream, (None, None))
-        self.time.lap("data")
+        if self.replica.timed_by_step:
+            self.time.lap("data")
         step_of_run = self.epoch * self.task.steps_per_epoch + step
         self.channels.step = step_of_run
         self._train_step(x, y, self.task.batch_sizes[step - 1])
@@ -367,80 +219,88 @@ class Worker(TrainingLoop):
         self.progress.mark()
         self.channels.reach_join_point(step_of_run, lambda: self._state(done=step))
 
-    def end_step(self, step: int, *, logs: bool) -> None:  # noqa: ARG002
-        """Divide the time of a step into computing, waiting and communicating; wait for the device before a log."""
-        if logs:
-            self.replica.synchronize()
-        waited, communicated = self._waited_and_communicated
-        now_waited, now_communicated = self.channels.waited_and_communicated()
-        self.time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
-        if logs:
-            self.time.count_copies(self.task.splits.train.take_copy_seconds())
-
-    def _sizes_to_come(self) -> Counter[int]:
-        """Return how many batches of each size this worker has yet to train on."""
-        sizes = Counter(sizes[self.number] for sizes in self.task.batch_sizes if sizes[self.number])
-        left = self.task.experiment.training.epochs - self.epoch
-        return Counter({size: count * left for size, count in sizes.items()})
-
     def _train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> None:
         """Let the trainer take a step, and keep the loss; an error of the user's code names the batch."""
         try:
             loss = self.trainer.train_step(x, y, sizes)
-            if loss is not None:
+            if loss is not None and self.reports:
                 self._losses.append(loss)
-                self._sizes.append(sizes[self.number])
+                self._sizes.append(sizes[self.replicas.start : self.replicas.stop])
         except TenfoldError:
             raise
         except Exception as error:
-            if (explained := explain_failure(self.task, self.replica, x, y, error)) is None:
+            if (explained := explain_failure(self.task, self.replica, *self.trainer.failed_batch(x, y), error)) is None:
                 raise
             raise explained from error
 
-    def check_metrics(self) -> bool:
+    def _end_step(self, *, waits: bool) -> None:
+        """Divide the time of a step into computing, waiting and communicating; `waits` for the device before a log."""
+        if waits:
+            self.replica.synchronize()
+        elif not self.replica.timed_by_step:
+            return
+        waited, communicated = self._waited_and_communicated
+        now_waited, now_communicated = self.channels.waited_and_communicated()
+        self.time.lap("compute", waited=now_waited - waited, communicated=now_communicated - communicated)
+        if waits:
+            self.time.count_copies(self.task.splits.train.take_copy_seconds())
+
+    def _sizes_to_come(self) -> Counter[int]:
+        """Return how many batches of each size this worker has yet to train on."""
+        sizes = Counter(sizes[self.replica_number] for sizes in self.task.batch_sizes if sizes[self.replica_number])
+        left = self.task.experiment.training.epochs - self.epoch
+        return Counter({size: count * left for size, count in sizes.items()})
+
+    def _check_metrics(self) -> None:
         """Try the user's own metrics, on all workers at the same time, so that none waits for another."""
+        if isinstance(self.replica.network, Stage):
+            return
         with self.progress.allow_more_time():
             unclear = check_outputs(self.task, self.replica.network)
             if self.number == 0:
                 self.warn(unclear)
             check_metrics(self.task, self.replica.network)
         self.time.lap("evaluate")
-        return False
 
-    def logs_after(self, step: int) -> bool:
-        """Return what the task's `log_every` says."""
-        return self.task.logs_after(step)
-
-    def log(self, step: int) -> None:
+    def _log(self, step: int) -> None:
         """Log the steps since the last call; raise an error if a weight or a loss is not finite."""
         check_parameters(self.task, self.replica, step)
         if not self._losses:
             return
-        losses = torch.stack(self._losses).tolist()
-        weights = [1] * len(losses) if self.loss.is_sum else self._sizes
-        total = sum(loss * weight for loss, weight in zip(losses, weights, strict=True))
-        samples = sum(self._sizes)
+        losses = torch.stack(self._losses).cpu().double().view(len(self._losses), -1)
+        sizes = torch.tensor(self._sizes, dtype=torch.float64)
         self._losses, self._sizes = [], []
-        odd = next((loss for loss in losses if not math.isfinite(loss)), None)
-        if odd is not None:
-            first = step == len(losses) and not math.isfinite(losses[0])
-            raise make_divergence_error(self.task, odd, step, self.number, from_the_start=first)
+        odd = (~losses.isfinite() & (sizes > 0)).nonzero().tolist()
+        if odd:
+            place, row = odd[0]
+            first = step == len(losses) and not losses[0, row].isfinite()
+            loss, worker = float(losses[place, row]), self.replicas[row]
+            raise make_divergence_error(self.task, loss, step, worker, from_the_start=bool(first))
+        factors = sizes.clamp(max=1) if self.loss.is_sum else sizes
+        totals, samples = (losses * factors).where(sizes > 0, 0.0).sum(0).tolist(), sizes.sum(0).tolist()
         if self.channels.transport.rank == 0:
-            self.emit_metric("loss", total / samples, step)
-            self.emit_metric("lr", self.replica.rate, step)
+            if samples[0]:
+                self.emit_metric("loss", totals[0] / samples[0], step, worker=self.replica_number)
+            self.emit_metric("lr", self.replica.lr, step, worker=self.replica_number)
         if staleness := self.trainer.take_staleness():
             self.emit_metric("staleness", sum(staleness) / len(staleness), step)
-        if (distance := self.trainer.take_distance_from_mean()) is not None:
-            self.emit_metric("spread", distance, step)
-        self._epoch_loss, self._epoch_samples = self._epoch_loss + total, self._epoch_samples + samples
+        for row, distance in enumerate(self.trainer.take_distances_from_mean()[:MOST_SPREADS]):
+            self.emit_metric("spread", distance, step, worker=self.number + row)
+        self._epoch_loss, self._epoch_samples = self._epoch_loss + sum(totals), self._epoch_samples + int(sum(samples))
 
-    def evaluates_after(self, step: int) -> bool:
-        """Return what the task's `evaluate_every` says."""
-        return step in self.task.evaluation_steps
-
-    def evaluate(self) -> bool:
-        """Evaluate the mean of all replicas in the middle of an epoch, and return whether to stop."""
-        return self._evaluate(partial(Evaluated, step=self.last_step))
+    def _end_epoch(self) -> bool:
+        """Evaluate the mean of all replicas, report the epoch, and return whether to stop."""
+        num_correct, num_labeled = self.replica.accuracy.take() if self.replica.accuracy is not None else (0.0, 0)
+        return self._evaluate(
+            partial(
+                EpochTrained,
+                step=self.last_step,
+                loss=self._epoch_loss,
+                samples=self._epoch_samples,
+                num_correct=num_correct,
+                num_labeled=num_labeled,
+            )
+        )
 
     def _evaluate(self, message: Callable[..., Message]) -> bool:
         """Evaluate the mean of all replicas, report what this worker's share says of it, and return whether to stop.
@@ -461,10 +321,15 @@ class Worker(TrainingLoop):
         return decision.stop
 
     @property
+    def reports(self) -> bool:
+        """Whether this worker says what became of its replica; of several that hold it, one does."""
+        return self.channels.group is None or not isinstance(self.replica, Replica) or has_outputs(self.replica)
+
+    @property
     def _keeps_best(self) -> bool:
         """Whether this worker keeps the best weights so far: the first one does, and all where it may be lost."""
         experiment = self.task.experiment
-        keeps = self.number == 0 or experiment.machine.on_failure == "continue"
+        keeps = self.replica_number == 0 or experiment.machine.on_failure == "continue"
         return keeps and experiment.training.patience is not None
 
     @contextmanager
@@ -476,38 +341,57 @@ class Worker(TrainingLoop):
             self.replica.use_ema()
             self.trainer.use_mean_of_replicas()
             yield self._evaluate_share(self.task.evaluation_part_name, self.task.kept_while_training)
-        self.replica.flat.vector.copy_(own)
+        self.replica.vector.copy_(own)
 
     @contextmanager
     def _restoring(self) -> Iterator[Tensor]:
         """Yield a copy of the weights; restore all if the members change meanwhile, so that this can be repeated."""
-        flat = self.replica.flat
-        own, reference_means = flat.vector.clone(), [reference.clone() for reference in flat.batch_norm.reference_means]
+        replica = self.replica
+        own, references = replica.vector.clone(), [reference.clone() for reference in replica.references]
         try:
             yield own
         except MembersChanged:
-            flat.vector.copy_(own)
-            for reference, before in zip(flat.batch_norm.reference_means, reference_means, strict=True):
+            replica.vector.copy_(own)
+            for reference, before in zip(replica.references, references, strict=True):
                 reference.copy_(before)
             raise
 
     def _evaluate_share(self, name: str, keep: int) -> EvaluatedShare | None:
-        transport = self.channels.transport
-        return self.evaluate_part(
-            self.task,
-            self.replica.network,
-            name,
-            keep,
-            loss=self.loss,
-            metrics=self.metrics,
-            rank=transport.rank,
-            size=transport.size,
-            may_draw=self._may_draw,
-        )
+        """Return what this worker's share of a part says of its network; None where the task has no such part."""
+        part: Part | None = getattr(self.task.splits, name)
+        if part is None:
+            return None
+        transport, group, k = self.channels.transport, self.channels.group, self.replica.k
+        samples = self.task.share(part, transport.rank // k, transport.size // k)
+        network, precision = self.replica.network, self.task.experiment.training.precision
+        if group is not None and isinstance(network, Stage) and not network.is_last:
+            pass_share(network, part, samples, precision=precision, mark=self.progress.mark)
+            group.flush()
+            return None
+        with random_turn(self._may_draw):
+            share = evaluate_share(
+                network,
+                part,
+                samples,
+                self.loss,
+                self.metrics,
+                precision=precision,
+                mark=self.progress.mark,
+                keep=keep,
+                name=name,
+            )
+        return share if self.reports else None
 
-    def save(self) -> None:
-        """Save the state of this worker's replica, and report it."""
-        saved = self.save_state(self.task.checkpoints, self._state)
+    def _save(self) -> None:
+        """Save a checkpoint, if there is a folder for it, and report it."""
+        folder, problem = self.task.checkpoints, ""
+        if folder is not None:
+            try:
+                with self.progress.allow_more_time():
+                    tensor_file.save(self._state(), folder / checkpoint.file_name(self.epoch, self.number))
+            except StoreError as error:
+                problem = str(error)
+        saved = Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)
         self.channels.repeat(lambda: self.report(saved))
         self.time.lap("save")
 
@@ -519,10 +403,30 @@ class Worker(TrainingLoop):
             "done": done,
             "steps_per_epoch": self.task.steps_per_epoch,
             "best": self.best,
-            **self.progress_state(),
+            "epoch": self.epoch,
+            "seconds": self.time.seconds,
+            "times": self.time.times,
         }
 
-    def finish(self) -> None:
+    def resume(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        try:
+            self.replica.load(state["replica"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
+        self.trainer.load(state["trainer"])
+        before = state.get("steps_per_epoch", self.task.steps_per_epoch)
+        # the same progress with other shards
+        self.replica.steps = self.replica.steps * self.task.steps_per_epoch // before
+        self.best = state["best"]
+        self.epoch, self.time.seconds, self.time.times = state["epoch"], state["seconds"], dict(state["times"])
+
+    def join(self, state: dict[str, Any]) -> None:
+        """Continue from the state of a partner, possibly in the middle of an epoch."""
+        self.resume(state)
+        self._steps_before_joining, self._has_just_joined = state["done"], True
+
+    def _finish(self) -> None:
         """Report the trained model; again if the members change meanwhile."""
 
         def finish() -> None:
@@ -540,18 +444,43 @@ class Worker(TrainingLoop):
         self.trainer.use_mean_of_replicas()
         if not self.task.ends_equal(self.replica.steps):  # it averages the replicas, as any other round does
             self.time.lap("communicate", waited=self.channels.waited_and_communicated()[0] - waited)
+        network = self.replica.network
         if self.best is not None:
-            self.replica.network.load_state_dict(self.best)
+            network.load_state_dict(self.best)
         if self.task.experiment.training.patience is not None:
             self.channels.transport.broadcast()
         share = self._evaluate_share("test", stored_predictions.LIMIT)
         self.time.lap("evaluate")
-        weights = {name: tensor.detach().cpu().clone() for name, tensor in self.replica.network.state_dict().items()}
-        return self.make_final_message(
-            self.replica.steps,
-            share,
-            weights if self.channels.transport.rank == 0 else None,
-            self.trainer.bytes_moved,
+        weights = {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
+        group = self.channels.group
+        return Finished(
+            step=self.replica.steps,
+            seconds=self.time.seconds,
+            times=dict(self.time.times),
+            bytes_moved=int(self.trainer.bytes_moved + (group.bytes_moved if group is not None else 0)),
+            share=share,
+            weights=weights if self.channels.transport.rank == 0 else None,
+            memory=peak_memory(),
+        )
+
+    def warn(self, trouble: str) -> None:
+        """Record a warning, unless it is empty."""
+        if trouble:
+            self.emit(Warned(at=self.stopwatch.now(), text=trouble))
+
+    def emit_metric(self, name: str, value: float, step: int, *, worker: int | None = None) -> None:
+        """Record a measurement of training: of this worker, unless another is named."""
+        self.emit(
+            Metric(
+                at=self.stopwatch.now(),
+                name=name,
+                value=value,
+                part="train",
+                step=step,
+                epoch=self.epoch,
+                seconds=self.time.seconds,
+                worker=self.number if worker is None else worker,
+            )
         )
 
 

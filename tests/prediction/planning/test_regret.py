@@ -20,11 +20,11 @@ from tenfold.data import Splits, Tensors
 from tenfold.experiment import Experiment
 from tenfold.prediction.planning import planner
 from tenfold.prediction.planning import planner as trial_search
+from tenfold.prediction.planning.costs import Candidate, CostModel, candidates_on
 from tenfold.prediction.planning.learning_probe import Probe
-from tenfold.prediction.planning.pricing import Candidate, Prices, candidates_on
 
 CLUSTER = Cluster(groups=[{"count": 2, "step_seconds": 0.01, "link": "infiniband"}])
-CANDIDATES = [one for one in candidates_on(CLUSTER, Experiment(model="mlp", hidden=[2])) if one.looseness == 0]
+CANDIDATES = [item for item in candidates_on(CLUSTER, Experiment(model="mlp", hidden=[2])) if item.looseness == 0]
 TARGET, WORLDS = 0.98, 12
 LAST_EPOCHS = 1.0
 """By how much the logarithm of the gap falls during a run, after its first steps."""
@@ -79,20 +79,21 @@ class World:
         samples = epochs * len(self.data.train)
         return statistics.mean(max(self.values(one.experiment, samples, seed)) >= TARGET for seed in seeds)
 
-    def seconds(self, prices: Prices, one: Candidate, epochs: int) -> float:
+    def seconds(self, costs: CostModel, one: Candidate, epochs: int) -> float:
         """Return the seconds in all until runs with three seeds stop, in the mean."""
         runs = [self.values(one.experiment, epochs * len(self.data.train), seed) for seed in range(3)]
         stops = [next((at for at, value in enumerate(run, 1) if value >= TARGET), epochs) for run in runs]
-        price = prices(one, statistics.mean(stops))
-        assert price is not None
-        return price.total
+        cost = costs(one, statistics.mean(stops))
+        assert cost is not None
+        return cost.total
 
-    def soonest(self, prices: Prices) -> float:
+    def soonest(self, costs: CostModel) -> float:
         """Return the seconds of the best setting in the grid."""
         shortest = [
-            (one, next((epochs for epochs in range(1, 25) if self.reaches(one, epochs) == 1), 25)) for one in CANDIDATES
+            (item, next((epochs for epochs in range(1, 25) if self.reaches(item, epochs) == 1), 25))
+            for item in CANDIDATES
         ]
-        return min(self.seconds(prices, *one) for one in shortest)
+        return min(self.seconds(costs, *item) for item in shortest)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ class World:
 def test_the_choice_is_nearly_as_soon_as_the_best_of_the_grid(
     data: Splits, epochs: float, noise: float, epoch_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prices = Prices(CANDIDATES, data, CLUSTER, print, deadline=0)
+    costs = CostModel(CANDIDATES, data, CLUSTER, print, deadline=0)
     monkeypatch.setattr(trial_search, "measure_noise", lambda *_: 500.0)
     ratios, reached, spent = [], [], []
     for number in range(WORLDS):
@@ -113,7 +114,7 @@ def test_the_choice_is_nearly_as_soon_as_the_best_of_the_grid(
             monkeypatch.setattr(module, "perf_counter", lambda world=world: world.now)
         best = planner.best_of(planner.search(CANDIDATES, data, TARGET, cluster=CLUSTER, budget=60), TARGET)
         assert best.epochs is not None
-        ratios.append(world.seconds(prices, best.candidate, best.epochs) / world.soonest(prices))
+        ratios.append(world.seconds(costs, best.candidate, best.epochs) / world.soonest(costs))
         reached.append(world.reaches(best.candidate, best.epochs, range(5000, 5020)))
         spent.append(world.now)
     assert statistics.median(ratios) <= 1.1

@@ -48,7 +48,7 @@ def test_json_can_be_read_by_anyone(tmp_path):
 
 def test_numbers_that_are_none_become_null(tmp_path):
     store = Store(tmp_path)
-    record = Recorder(store, number := store.create(Experiment(), kind="train", facts={}))
+    record = Recorder(store, number := store.create(Experiment(), kind="train", metadata={}))
     record(Metric(at=0, name="loss", value=float("nan"), part="test", step=1, epoch=0, seconds=1))
     record.close(result={"metrics": {"loss": float("inf")}}, status="failed")
     (read,) = json.loads(export.to_json([read_run(store, number)]))

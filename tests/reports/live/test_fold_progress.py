@@ -9,8 +9,8 @@ from tenfold.reports.progress import FoldProgress
 from tenfold.runs import Event, FoldChanged, FoldsStarted, Metric, Warned
 
 
-def fold(worker: int, **facts: Any) -> FoldChanged:
-    return FoldChanged(at=0.0, worker=worker, fold=worker + 1, repeat=1, node=0, **facts)
+def fold(worker: int, **metadata: Any) -> FoldChanged:
+    return FoldChanged(at=0.0, worker=worker, fold=worker + 1, repeat=1, node=0, **metadata)
 
 
 def metric(name: str, value: float, part: Any, step: int, worker: int) -> Metric:

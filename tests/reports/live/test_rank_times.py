@@ -15,8 +15,8 @@ def span(worker: int, kind: str, seconds: float) -> Span:
 
 def test_the_spans_of_the_asked_ranks_are_added_up() -> None:
     times = RankTimes({1, 3})
-    for one in (span(1, "compute", 1.0), span(0, "compute", 5.0), span(1, "compute", 0.5), span(3, "wait", 2.0)):
-        times.add(one)
+    for item in (span(1, "compute", 1.0), span(0, "compute", 5.0), span(1, "compute", 0.5), span(3, "wait", 2.0)):
+        times.add(item)
     assert times.lines() == ["[rank 1] compute 1.50 s", "[rank 3] wait 2.00 s"]
     assert times.lines() == []
 

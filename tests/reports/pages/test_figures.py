@@ -10,7 +10,7 @@ from tenfold.runs import Metric, Recorder, Store
 def test_repeats_are_drawn_as_their_mean_as_far_as_all_have_come(tmp_path):
     store = Store(tmp_path)
     for seed, values in enumerate([(4.0, 2.0), (2.0,)]):
-        record = Recorder(store, store.create(Experiment(seed=seed), kind="train", facts={}))
+        record = Recorder(store, store.create(Experiment(seed=seed), kind="train", metadata={}))
         for step, value in enumerate(values):
             record(Metric(at=0, name="loss", value=value, part="test", step=step, epoch=0, seconds=step + seed))
         record.close(result={}, status="finished")
@@ -21,7 +21,7 @@ def test_repeats_are_drawn_as_their_mean_as_far_as_all_have_come(tmp_path):
 
 def test_a_loss_that_is_no_number_is_left_out(tmp_path):
     store = Store(tmp_path)
-    record = Recorder(store, number := store.create(Experiment(), kind="train", facts={}))
+    record = Recorder(store, number := store.create(Experiment(), kind="train", metadata={}))
     for step, value in enumerate([1.0, float("nan"), float("inf"), 0.5]):
         record(Metric(at=0, name="loss", value=value, part="train", step=step, epoch=0, seconds=step))
     record.close(result={}, status="failed")

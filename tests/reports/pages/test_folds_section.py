@@ -55,7 +55,7 @@ class TestPage:
             FoldsStarted(at=2.0, mode="fold-by-fold", names=("fold 1", "fold 2", "fold 3"), epochs=1),
         ]
         made.store.append(made.id, told)
-        assert [one["detail"] for one in sections.event_list(made)] == [
+        assert [item["detail"] for item in sections.event_list(made)] == [
             *("fold 2 started", "fold 2 failed: no luck", "3 folds, fold by fold")
         ]
 
@@ -162,10 +162,10 @@ class TestCrosstable:
         runs = [compared(k, 1) for k in (2, 4)]
         runs += [compared(k, 2, strategy=name) for k in (2, 4) for name in ("allreduce", "ring")]
         tables = Comparison(runs).crosstables()
-        assert [one.title for one in tables[::2]] == [
+        assert [table.title for table in tables[::2]] == [
             *("allreduce, training time, s, measured", "ring, training time, s, measured")
         ]
-        assert all(one.rows[0][1] == "20.0" for one in tables[::2])
+        assert all(table.rows[0][1] == "20.0" for table in tables[::2])
 
     def test_there_is_none_unless_both_vary(self, compared):
         assert Comparison([compared(2, 1), compared(4, 1)]).crosstables() == []

@@ -10,8 +10,8 @@ LAYOUT = [[[0, 4], [1, 5]], [[2, 6], [3, 7]]]
 
 def pinned(folder, workers, **result):
     cpu = {**FACTS["machine"]["cpu"], "layout": LAYOUT}
-    facts = {**FACTS, "machine": {**FACTS["machine"], "cpu": cpu}, "cores": {"workers": workers, "note": ""}}
-    return make_run(folder, steps_per_epoch=5, epochs=1, facts=facts, result=result or None)
+    metadata = {**FACTS, "machine": {**FACTS["machine"], "cpu": cpu}, "cores": {"workers": workers, "note": ""}}
+    return make_run(folder, steps_per_epoch=5, epochs=1, metadata=metadata, result=result or None)
 
 
 def test_cores_show_their_workers(tmp_path):

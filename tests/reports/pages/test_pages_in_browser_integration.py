@@ -6,10 +6,15 @@ import pytest
 from browser import NEEDS_BROWSER, started_browser
 from made_runs import made_folds, made_prediction, make_crossval, make_run, make_virtual_run
 
+from tenfold.board.race import Contestant, Race, Scaling, render_race
 from tenfold.experiment import Experiment
+from tenfold.papers.recipe import load
+from tenfold.papers.recipe_result import RecipeResult, ResultRow
 from tenfold.reports import exports as export
 from tenfold.reports.pages import run_pages as report
+from tenfold.reports.results.comparison import Comparison
 from tenfold.reports.results.forecast_result import Forecast, Twin
+from tenfold.reports.results.scaling import ScalingStudy
 
 pytestmark = [pytest.mark.timeout(90), *NEEDS_BROWSER]
 
@@ -181,12 +186,51 @@ def devices(folder):
     return report.write_report([make_run(folder, **common, **fields) for fields in grid], folder / "page.html")
 
 
+def recipe(folder):
+    result = RecipeResult(load("dsmp-table-3"), "small", [])
+    numbers = {"seconds": 1.0, "accuracy": 0.5}
+    result.rows = [ResultRow(row.label, row.settings, row.paper, numbers, "predicted") for row in result.rows]
+    return result.report(folder / "page.html")
+
+
+def scaling(folder):
+    common = {"steps_per_epoch": 30, "epochs": 1, "name": "a name that is not short"}
+    both = Comparison([make_run(folder, **common, workers=n, result={"seconds": 8 / n}) for n in (1, 2, 4)])
+    far = Forecast([(Experiment(engine="virtual", workers=n), made_prediction(n)) for n in (1, 8, 64)])
+    return ScalingStudy(both, both, far, [far], samples=50, link="10gbe").report(folder / "page.html")
+
+
+def race(folder):
+    runs = [make_run(folder, steps_per_epoch=30, epochs=1, result={"seconds": seconds}) for seconds in (8.0, 4.0, 2.0)]
+    contestants = [
+        Contestant(
+            name=f"side {run.id}", about="plain PyTorch: DataLoader", seconds=9.0, interval=(8.0, 9.5), run=run.id
+        )
+        for run in runs
+    ]
+    held = Race(title="Race", task="by turns", machine="2 cores", target=0.01, contestants=contestants)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scaling, "seconds", lambda *asked: 64.0 / asked[-1])
+        page = folder / "page.html"
+        page.write_text(render_race(held, {run.id: run for run in runs}, folder))
+    return page
+
+
 @pytest.mark.parametrize(
-    ("write", "pictures"), [(crossval, "svg.strip"), (forecast, ".chart"), (twin, ".lanes"), (devices, ".labeled-bar")]
+    ("write", "pictures"),
+    [
+        (crossval, "svg.strip"),
+        (forecast, ".chart"),
+        (twin, ".lanes"),
+        (devices, ".labeled-bar"),
+        (recipe, "*"),
+        (scaling, ".chart"),
+        (race, ".chart"),
+    ],
 )
 def test_other_pages_load_quietly_and_fit(visit_well, tmp_path, write, pictures):
     address = write(tmp_path).as_uri()
-    for width, scheme in ((400, "dark"), (1200, "light")):
+    for width, scheme in ((400, "dark"), (1400, "light")):
         page = visit_well(address, width, scheme)
         assert page.locator(f"[data-plot] {pictures} >> visible=true").count() >= 1
         assert page.locator("[data-plot]:empty").count() == 0
@@ -225,3 +269,12 @@ def test_plots_tell_values_zoom_and_hide_lines(visit_well, tmp_path):
     name.click()
     assert name.get_attribute("aria-pressed") == "false"
     assert "ideal: number of workers" in before
+    page.locator("[data-plot=speedup] figure").hover()
+    saved = {}
+    for kind in ("CSV", "SVG", "PNG"):
+        with page.expect_download() as download:
+            page.locator(f"[data-plot=speedup] .save >> text={kind}").click()
+        saved[kind] = Path(download.value.path()).read_bytes()
+    assert saved["CSV"].startswith(b"line,workers,")
+    assert b"<polyline" in saved["SVG"]
+    assert saved["PNG"].startswith(b"\x89PNG")

@@ -143,9 +143,9 @@ class TestTable:
             return make_run(tmp_path, steps_per_epoch=20, epochs=4, patience=1, result=result, device=device)
 
         stopped, whole = (Comparison([run(8.0, 4, "cpu"), run(1.0, epochs, "cuda")]) for epochs in (1, 4))
-        assert [one.rows[1].factor_against_cpu for one in (stopped, whole)] == pytest.approx([2.0, 8.0])
+        assert [item.rows[1].factor_against_cpu for item in (stopped, whole)] == pytest.approx([2.0, 8.0])
         note = "the factor against cpu is of times per sample, as some runs stopped before others"
-        assert [note in one.lines() for one in (stopped, whole)] == [True, False]
+        assert [note in item.lines() for item in (stopped, whole)] == [True, False]
 
     def test_where_the_device_is_the_same_nothing_is_said(self, timed):
         comparison = Comparison([timed(8.0, lr=0.1), timed(2.0, lr=0.2)])

@@ -34,13 +34,13 @@ def contrast(one, other):
 
 def lab(color, eyes):
     x, y, z = TO_XYZ @ np.clip(np.array(EYES[eyes]) @ light(color), 0, 1) / WHITE
-    x, y, z = (np.cbrt(one) if one > 0.008856 else 7.787 * one + 16 / 116 for one in (x, y, z))
+    x, y, z = (np.cbrt(item) if item > 0.008856 else 7.787 * item + 16 / 116 for item in (x, y, z))
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 @looped("eyes", EYES)
 def test_any_two_colors_can_be_told_apart(eyes):
-    distances = [np.linalg.norm(lab(one, eyes) - lab(other, eyes)) for one, other in combinations(palette.SERIES, 2)]
+    distances = [np.linalg.norm(lab(item, eyes) - lab(other, eyes)) for item, other in combinations(palette.SERIES, 2)]
     assert min(distances) >= 20
 
 

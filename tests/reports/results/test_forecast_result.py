@@ -54,6 +54,15 @@ class TestTable:
         assert [row.speedup for row in alone.rows] == [None, None]
         assert "no speedup, as there is no prediction for one worker: add 1 to the workers" in alone.lines()
 
+    def test_it_says_where_strategies_differ_in_how_often_they_average_too(self):
+        def notes(*paces):
+            named = zip(("ring", "gossip"), paces, strict=True)
+            rows = [(virtual(2, strategy=name, sync_every=pace), made_prediction(2)) for name, pace in named]
+            return [line for line in Forecast(rows).lines() if "sync_every" in line]
+
+        assert notes(8, 8) == []
+        assert "ring every 1, gossip every 4" in notes(1, 4)[0]
+
     def test_it_is_predicted_in_every_form(self, forecast):
         assert all("predicted" in row for row in forecast.cells()[1])
         assert "times are predicted" in str(forecast)

@@ -86,7 +86,7 @@ def test_show_has_everything(tmp_path):
 @pytest.mark.parametrize("status", ["finished", "failed", "interrupted", "running"])
 @pytest.mark.parametrize("empty", [True, False])
 def test_every_table_renders_for_every_run(tmp_path, width, status, empty):
-    run = make_run(tmp_path, steps_per_epoch=40, status=status, empty=empty, facts={}, name="[red]loud[/] \x1b[2J")
+    run = make_run(tmp_path, steps_per_epoch=40, status=status, empty=empty, metadata={}, name="[red]loud[/] \x1b[2J")
     for renderable in (run_tables.run_summary_table(run), run_tables.runs_table([run]), run_tables.show_tables(run)):
         text = shown(renderable, width)
         assert "\x1b" not in text

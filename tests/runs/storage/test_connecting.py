@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forked import start_forked
+from fuse_folder import mounted_or_skipped
 from made_store import DIGITS, new_run, refused, some_events
 from unprivileged import make_read_only, make_writable, obey_permissions, run_verbs
 
@@ -85,6 +86,26 @@ def test_without_locks_a_store_can_be_read(tmp_path: Path, monkeypatch: pytest.M
         assert sorted(path.name for path in runs.iterdir()) == before
 
 
+@pytest.mark.timeout(60)
+def test_a_file_system_without_shared_maps_or_locks(tmp_path: Path) -> None:
+    behind, place = tmp_path / "behind", tmp_path / "place"
+    behind.mkdir()
+    place.mkdir()
+    with mounted_or_skipped(behind, place):
+        assert find_abilities(place) == Abilities("fuse", write_ahead=False)
+        _, number = new_run(place / "runs", events=some_events())
+        Store(place / "runs").tag(number, "kept")
+        assert [path.name for path in (place / "runs").glob("tenfold.db*")] == ["tenfold.db"]
+    before = sorted(behind.rglob("*"))
+    with mounted_or_skipped(behind, place, "no-locks"):
+        store = Store(place / "runs", create=False)
+        assert store.find(number)["tags"] == ("kept",)
+        assert list(store.events(number)) == some_events()
+        assert "no file locks" in refused(store.tag, number, "x")
+        assert "no file locks" in refused(Store, place / "others")
+    assert [path for path in sorted(behind.rglob("*")) if "fuse_hidden" not in path.name] == before
+
+
 def test_what_a_file_system_can_do_is_known_by_its_type_or_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,8 +115,6 @@ def test_what_a_file_system_can_do_is_known_by_its_type_or_tried(
         monkeypatch.setattr(connecting, "file_system_of", lambda _, name=name: name)
         assert find_abilities(tmp_path / "new").write_ahead == write_ahead
     assert tried == [tmp_path, tmp_path]
-    monkeypatch.undo()
-    assert connecting._try_out(tmp_path) == (True, True)
 
 
 def test_the_type_of_a_file_system_is_that_of_the_innermost_mount(tmp_path: Path) -> None:

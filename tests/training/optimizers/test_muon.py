@@ -5,7 +5,7 @@ import torch
 from looped import looped
 from torch import nn
 
-from tenfold.common.catalog import MODELS
+from tenfold.catalog import MODELS
 from tenfold.data import Tensors
 from tenfold.experiment import Training
 from tenfold.training import Replica
@@ -77,8 +77,8 @@ def test_a_convolution_is_a_matrix_with_a_row_per_channel_whatever_its_layout():
             network.weight.grad = gradient.clone().contiguous(memory_format=given)
             Muon(network, lr=1.0).step()
             moved.append(start - network.weight.detach())
-    for one in moved:
-        assert torch.allclose(one.flatten(1), plain(gradient.flatten(1)), atol=1e-5)
+    for item in moved:
+        assert torch.allclose(item.flatten(1), plain(gradient.flatten(1)), atol=1e-5)
 
 
 def test_queries_keys_and_values_are_three_matrices():
@@ -232,7 +232,7 @@ def test_a_state_that_divides_matrices_otherwise_leaves_the_division_alone():
 
 def test_a_schedule_scales_both_rates():
     one = replica(lenet(), {"partner_lr": 0.2}, lr=0.02, warmup=1.0)
-    one.advance()
+    one.begin_step()
     low = [group["lr"] for group in one.optimizer.param_groups]
     assert low[1] == pytest.approx(10 * low[0])
     assert low[0] < 0.02
@@ -241,7 +241,7 @@ def test_a_schedule_scales_both_rates():
 def test_only_the_rate_of_matrices_grows_with_the_workers():
     training = Training(optimizer="muon", lr=0.02)
     one = Replica(lenet(), training, nn.functional.cross_entropy, steps_per_epoch=9, lr_scale=4.0)
-    one.advance()
+    one.begin_step()
     assert [group["lr"] for group in one.optimizer.param_groups] == pytest.approx([0.08, 0.05])
     assert make_rule(training, lenet(), 0.08).lr_ratio * 0.08 == pytest.approx(0.05)
 

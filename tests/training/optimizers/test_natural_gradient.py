@@ -14,7 +14,7 @@ from torch.nn import functional
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training import Replica
-from tenfold.training.natural_gradient import NaturalGradientSGD, Rows, dense, start_factor
+from tenfold.training.natural_gradient import NaturalGradientSGD, Rows, start_factor
 from tenfold.training.optimizers import make_optimizer
 
 ALPHA = 4.0
@@ -25,6 +25,13 @@ def batches(count, samples, columns, seed=0):
     torch.manual_seed(seed)
     mixing = torch.randn(columns, columns, dtype=torch.float64) * torch.linspace(0.2, 2, columns, dtype=torch.float64)
     return [torch.randn(samples, columns, dtype=torch.float64) @ mixing for _ in range(count)]
+
+
+def dense(factor):
+    """Return F as a whole matrix."""
+    basis, rest = factor["basis"], factor["rest"]
+    low_rank = basis.T @ ((factor["eigenvalues"] - rest)[:, None] * basis)
+    return low_rank + rest * torch.eye(basis.shape[1], dtype=basis.dtype)
 
 
 def smoothed_inverse(fisher):
@@ -132,8 +139,8 @@ def test_the_gradient_of_the_inputs_and_other_layers_are_the_usual_ones():
     usual = copy.deepcopy(network)
     optimizer = NaturalGradientSGD(network)
     x = torch.randn(10, 1, 6)
-    for one in (network, usual):
-        one(x).square().mean().backward()
+    for item in (network, usual):
+        item(x).square().mean().backward()
     assert torch.equal(network[0].weight.grad, usual[0].weight.grad)
     assert not torch.allclose(network[2].weight.grad, usual[2].weight.grad)
     assert set(optimizer.state) == {network[2].weight}
@@ -193,8 +200,8 @@ def test_without_its_optimizer_a_network_has_the_usual_gradients(kind):
         del optimizer
         gc.collect()
     x, y = problem()
-    for one in (network, usual):
-        functional.cross_entropy(one(x), y).backward()
+    for item in (network, usual):
+        functional.cross_entropy(item(x), y).backward()
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(network.parameters(), usual.parameters(), strict=True))
 
 

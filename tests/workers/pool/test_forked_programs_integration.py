@@ -46,10 +46,10 @@ def test_a_child_trains_as_its_parent_did(tmp_path: Path) -> None:
 
 def test_a_process_that_may_have_none_of_its_own_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
-    with pytest.raises(MachineError, match=r"from a process of multiprocessing.Pool; use workers=1 in it"):
+    with pytest.raises(MachineError, match="workers=1"):
         tenfold.train(**SMALL, workers=2, runs=tmp_path)
     for several in ({}, {"workers": 2}):
-        with pytest.raises(MachineError, match=r'from a process of multiprocessing.Pool; .* fold_mode="fold-by-fold"'):
+        with pytest.raises(MachineError, match='fold_mode="fold-by-fold'):
             tenfold.cross_validate(**SMALL, folds=2, **several, runs=tmp_path)
     with pytest.raises(MachineError, match=r"from a process of multiprocessing\.Pool"):
         Classifier(workers=2, threads=1, epochs=1, runs=tmp_path).fit([[0.0], [1.0], [2.0]], [0, 1, 0])

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 
-from tenfold.workers.fork_server import _environment, _no_main
+from tenfold.workers.fork_server import _environment, without_main
 
 
 def test_they_take_turns_and_leave_the_program_as_it_was() -> None:
@@ -13,7 +13,7 @@ def test_they_take_turns_and_leave_the_program_as_it_was() -> None:
     def start() -> None:
         ready.wait()
         for _ in range(200):
-            with _no_main(), _environment("TENFOLD_TEST_OF_THREADS", "set"):
+            with without_main(), _environment("TENFOLD_TEST_OF_THREADS", "set"):
                 assert sys.modules["__main__"] is not main
                 assert os.environ["TENFOLD_TEST_OF_THREADS"] == "set"
 

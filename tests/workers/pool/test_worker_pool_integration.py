@@ -34,8 +34,8 @@ def start() -> Iterator[Start]:
         return started[-1]
 
     yield make
-    for one in started:
-        one.end()
+    for item in started:
+        item.end()
 
 
 def pids(of: WorkerPool) -> list[int]:

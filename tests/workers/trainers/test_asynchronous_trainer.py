@@ -1,5 +1,6 @@
 """Mixing without rounds, in threads: what is conserved, and what the result is made of."""
 
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import torch
 from engine_models import LAWFUL, SMALL
 from threaded import Threads, make_task, state_of
+from waiting import wait_until
 
 from tenfold.experiment import Parallel
 from tenfold.mixing import STRATEGIES
@@ -98,14 +100,14 @@ def test_staleness_is_told_by_every_worker() -> None:
 
 def test_what_is_pushed_is_where_the_replica_is() -> None:
     """The device without memory stands for a GPU."""
-    from tenfold.mixing.builders import make_strategy
+    from tenfold.mixing.builders import Mixing
     from tenfold.workers.channels import single_worker_channels
     from tenfold.workers.trainers import make_trainer
 
-    parallel = Parallel(strategy="downpour")
-    links = single_worker_channels(16, torch.device("meta"), make_strategy(parallel))
+    mixing = Mixing.of(Parallel(strategy="downpour"))
+    links = single_worker_channels(16, torch.device("meta"), mixing.strategy)
     replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=links.transport.buffer, parameters=16))
-    trainer = make_trainer(parallel, replica, links, [1.0])
+    trainer = make_trainer(mixing, replica, links, [1.0])
     trainer.average_weights_if_due(1)
     assert trainer.bytes_moved > 0
     assert trainer.state()["accrued"].device.type == "meta"
@@ -128,3 +130,33 @@ def test_alone_with_the_server_downpour_is_adagrad() -> None:
     for name, tensor in network.state_dict().items():
         torch.testing.assert_close(found.weights[name], tensor, rtol=1e-4, atol=1e-5)
     assert state_of(found.workers[0]).keys() == found.weights.keys()
+
+
+def test_servers_that_share_the_center_do_together_what_one_does() -> None:
+    def train(**fields: Any) -> Threads:
+        return Threads(make_task(**SMALL | FEW | {"strategy": "downpour"} | fields)).train()
+
+    one, several = train().weights, train(strategy_options={"servers": 4}).weights
+    assert all(torch.equal(one[name], several[name]) for name in one)
+    threads = train(strategy_options={"servers": 4}, workers=3)
+    parameters = threads.workers[0].replica.flat.parameters
+    assert torch.equal(threads.workers[1].replica.flat.vector[:parameters], center_of(threads)[0, :parameters])
+
+
+def test_while_one_server_is_busy_the_others_take_their_parts() -> None:
+    threads = Threads(make_task(**SMALL | FEW, strategy="downpour", strategy_options={"servers": 2}, workers=1))
+    [worker], memory = threads.workers, threads.channels[0].exchange_memory
+    assert memory is not None
+    parameters = worker.replica.flat.parameters
+    center, first, second = center_of(threads)[0], slice(parameters // 2), slice(parameters // 2, parameters)
+    before = center.clone()
+    worker.trainer.gradients.fill_(1.0)
+    with memory.holding(threads.task.workers + 1):  # the second server
+        exchange = threading.Thread(target=worker.trainer.average_weights_if_due, args=(1,), daemon=True)
+        exchange.start()
+        wait_until(lambda: not (center[first] == before[first]).any())
+        assert torch.equal(center[second], before[second])
+        assert exchange.is_alive()
+    exchange.join(10)
+    assert not (center[second] == before[second]).any()
+    threads.train()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment, Parallel
 from tenfold.mixing import STRATEGIES
+from tenfold.mixing.builders import Mixing
 from tenfold.workers.rounds import ReplicaRounds
 from tenfold.workers.task import make_network
 
@@ -146,29 +147,31 @@ def test_what_was_saved_goes_to_the_device_of_the_replica(fields: dict[str, Any]
     links: Any = SimpleNamespace(weights=SimpleNamespace(size=2, rank=0))
     here, there = (
         ReplicaRounds(
-            Parallel(workers=2, **fields),
+            Mixing.of(Parallel(workers=2, **fields)),
             SimpleNamespace(
-                flat=SimpleNamespace(vector=torch.ones(4, device=device), parameters=4, parameter_shapes=[(4,)])
+                flat=SimpleNamespace(
+                    vector=torch.ones(4, device=device), parameters=4, parameter_shapes=[(4,)], frozen=[]
+                )
             ),  # type: ignore[arg-type]
             links,
             [1.0, 1.0],
         )
         for device in ("cpu", "meta")
     )
-    here.compressor.error = torch.ones(4)
+    here.compressors[0].error = torch.ones(4)
     there.load(here.state())
-    found = [there.reference, there.compressor.error, *there.outer_state.values()]
+    found = [there.reference, there.compressors[0].error, *there.outer_state.values()]
     assert {tensor.device.type for tensor in found if tensor is not None} == {"meta"}
 
 
 def test_a_reference_is_kept_only_where_weights_are_compressed() -> None:
     links: Any = SimpleNamespace(weights=SimpleNamespace(size=2, rank=0))
     replica: Any = SimpleNamespace(
-        flat=SimpleNamespace(vector=torch.ones(16), parameters=16, parameter_shapes=[(16,)]),
+        flat=SimpleNamespace(vector=torch.ones(16), parameters=16, parameter_shapes=[(16,)], frozen=[]),
         trainable_parameters=[torch.ones(3)],
     )
     kept, gradients, plain = (
-        ReplicaRounds(Parallel(workers=2, **fields), replica, links, [1.0, 1.0])
+        ReplicaRounds(Mixing.of(Parallel(workers=2, **fields)), replica, links, [1.0, 1.0])
         for fields in ({"compression": "int8"}, {"compression": "int8", "average": "gradients"}, {})
     )
     assert kept.reference is not None
@@ -186,7 +189,7 @@ def test_plain_gradients_are_counted_as_they_are() -> None:
 def test_the_learning_rate_follows_the_run_and_not_the_shard() -> None:
     """A replica that has no batch left when others have is still at the same place of the schedule."""
     threads = Threads(make_task(**SMALL | FEW | UNEQUAL | {"schedule": "cosine"}, workers=3)).train()
-    rates = [worker.replica.rate for worker in threads.workers]
+    rates = [worker.replica.lr for worker in threads.workers]
     assert len(set(rates)) == 1
     assert {worker.replica.steps for worker in threads.workers} == {threads.task.steps_per_epoch}
 
@@ -248,6 +251,23 @@ class Whimsical(torch.optim.SGD):
                 self.state[parameter]["changed"] = torch.ones_like(parameter)
 
 
+class Remembering(torch.optim.SGD):
+    """Keeps the gradients of the step before by reference, which plain torch allows."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            assert state.get("same") is None or torch.equal(state["before"], state["same"])
+            state["before"], state["same"] = parameter.grad, parameter.grad.clone()
+
+
+def test_a_users_optimizer_may_keep_averaged_gradients() -> None:
+    fields = SMALL | {"limit": 60, "epochs": 1, "batch_size": 10, "average": "gradients", "optimizer": Remembering}
+    threads = Threads(make_task(**fields, lr=0.1, workers=2)).train()
+    assert all(worker.replica.optimizer.state for worker in threads.workers)
+
+
 class TestUnlikeLayers:
     """Workers that train different layers."""
 
@@ -273,9 +293,9 @@ class TestUnlikeLayers:
         assert not alone[0]["second.weight"]
         for name in alone[0]:
             for key in {*alone[0][name], *alone[1][name]}:
-                mean = sum(one[name].get(key, torch.zeros(1)) for one in alone) / 2
-                for one in together:
-                    torch.testing.assert_close(one[name][key], mean, rtol=1e-5, atol=1e-7)
+                mean = sum(item[name].get(key, torch.zeros(1)) for item in alone) / 2
+                for item in together:
+                    torch.testing.assert_close(item[name][key], mean, rtol=1e-5, atol=1e-7)
 
     def test_states_that_differ_are_an_error(self) -> None:
         with pytest.raises(ExperimentError, match="local"):
@@ -311,11 +331,11 @@ class TestOptimizerState:
     def test_local_momenta_stay_apart_and_average_is_their_mean(self, optimizer: str) -> None:
         first, second = self.momenta("local", optimizer=optimizer)
         assert first
-        assert any(not torch.equal(one, other) for one, other in zip(first, second, strict=True))
+        assert any(not torch.equal(item, other) for item, other in zip(first, second, strict=True))
         averaged, other_averaged = self.momenta("average", optimizer=optimizer)
-        for mean, same_mean, one, other in zip(averaged, other_averaged, first, second, strict=True):
+        for mean, same_mean, item, other in zip(averaged, other_averaged, first, second, strict=True):
             assert torch.equal(mean, same_mean)
-            torch.testing.assert_close(mean, (one + other) / 2, rtol=1e-5, atol=1e-7)
+            torch.testing.assert_close(mean, (item + other) / 2, rtol=1e-5, atol=1e-7)
 
     @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adagrad", "rmsprop", "lbfgs", "muon"])
     def test_reset_forgets_and_goes_on(self, optimizer: str) -> None:

@@ -62,7 +62,7 @@ def test_parts_of_a_step_have_the_bits_of_the_whole(
     start, gradients = [torch.randn(shape) for shape in shapes], [torch.randn(shape) for shape in shapes]
 
     def stepped(rank: int | None) -> Muon:
-        parameters = [nn.Parameter(one.clone()) for one in start]
+        parameters = [nn.Parameter(item.clone()) for item in start]
         optimizer = Muon(parameters, block=block, weight_decay=0.1)
         stacks = large_stacks(optimizer)
         if rank is not None and stacks:
@@ -122,6 +122,7 @@ def test_it_does_not_pay_with_convolutions() -> None:
 
 
 @pytest.mark.timeout(90)
+@pytest.mark.usefixtures("_in_a_folder_of_its_own")
 def test_processes_divide_the_steps_of_a_wide_network(choose: Any) -> None:
     assert divides(**WIDE)
     choose(divided=False)

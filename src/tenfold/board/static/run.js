@@ -1,3 +1,5 @@
+import { element } from "./dom.js";
+import { duration, metricValue } from "./format.js";
 import { setUpPage } from "./theme.js";
 import { mountPanels } from "./panels.js";
 import { ask, extend, follow, hideToken, setParts } from "./live.js";
@@ -13,8 +15,8 @@ sayWhatWasDone();
 setUpPage();
 const data = JSON.parse(document.getElementById("figures").textContent);
 const number = Number(location.pathname.split("/").pop());
-const progress = document.createElement("span");
-progress.className = "progress-text";
+const live = element("div", { class: "live-cards" });
+document.querySelector('[data-part="headline"]').before(live);
 let row = null;
 let figure = data.figures.find((one) => one.id === number) || null;
 let position = figure?.position || "0.0";
@@ -102,7 +104,23 @@ function showRow() {
     location.href = "/";
   });
   const about = [...(row.tags || []).map((tag) => `#${tag}`), row.note].filter(Boolean).join(" ");
-  document.getElementById("actions").append(progress, Object.assign(document.createElement("span"), { className: "soft", textContent: about }));
+  document.getElementById("actions").append(element("span", { class: "soft" }, about));
+}
+
+// How far a running run is, and its numbers so far; what it is compared with comes when it has ended.
+function showProgress() {
+  document.querySelector('[data-part="headline"]').hidden = Boolean(row.progress);
+  if (!row.progress) return live.replaceChildren();
+  const { share, done, of, unit, left, loss } = row.progress;
+  const cards = [
+    [`${unit} of ${of}`, String(done)],
+    ["time left, estimated", left === null ? null : duration(left)],
+    ["training loss", loss === null || loss === undefined ? null : metricValue("loss", loss)],
+    [row.metric && `${row.metric} after the last epoch`, row.metric && row.metric !== "loss" ? metricValue(row.metric, row.score) : null],
+  ];
+  live.replaceChildren(
+    element("progress", { value: share, max: 1, "aria-label": progressText(row.progress) }),
+    element("dl", { class: "numbers" }, cards.filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))));
 }
 
 follow(() => ({ runs: `${number}@${position}`, parts: 1, list: "0:0", only: number, running: known.status === "running" ? number : "" }), (news) => {
@@ -110,7 +128,7 @@ follow(() => ({ runs: `${number}@${position}`, parts: 1, list: "0:0", only: numb
   if (mine) {
     const before = row;
     row = mine;
-    progress.textContent = row.progress ? progressText(row.progress) : "";
+    showProgress();
     const same = before && ["status", "title", "note"].every((name) => before[name] === row[name]) && String(before.tags) === String(row.tags);
     if (!same) showRow();
     if (before && before.title !== row.title) document.querySelector("h1").textContent = row.title;

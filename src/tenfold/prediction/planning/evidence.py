@@ -1,4 +1,4 @@
-"""How noisy gradients are, seen from how far replicas move apart between two rounds."""
+"""What short training runs say about the settings of a plan: how soon each reaches the target."""
 
 import math
 import statistics
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tenfold.data import Splits, batches
 from tenfold.experiment import Experiment
-from tenfold.machine import devices
 from tenfold.prediction.planning import learning_curve
+from tenfold.prediction.planning.costs import Candidate, CostModel, RunCost
 from tenfold.prediction.planning.learning_curve import (
     SEED_ERROR,
     Goal,
@@ -23,7 +23,6 @@ from tenfold.prediction.planning.learning_curve import (
     noise_factor,
 )
 from tenfold.prediction.planning.learning_probe import Probe, chance_error, point_of
-from tenfold.prediction.planning.pricing import Candidate, Price, Prices
 from tenfold.training import Replica, choose_loss
 from tenfold.workers.task import Task, make_network
 
@@ -63,17 +62,14 @@ def measure_noise(task: Task, weights: dict[str, Tensor]) -> float:
     batch = max(1, min(batch, len(part) // count))
     generator = torch.Generator().manual_seed(training.seed)
     visits = list(batches(torch.randperm(len(part), generator=generator)[: count * batch], batch))
-    device, loss = (
-        devices.resolve(task.experiment.machine.device),
-        choose_loss(training, task.splits.classes, task.splits.loss_unit),
-    )
+    loss = choose_loss(training, task.splits.classes, task.splits.loss_unit)
     moves = []
     for replica_visits in (visits[at : at + STEPS] for at in range(0, count, STEPS)):
-        network = make_network(task).to(device)
+        network = make_network(task)
         network.load_state_dict(weights)
         replica = Replica(network.train(), training, loss, steps_per_epoch=STEPS)
         before = _learned(replica)
-        for x, y in replica.feed(part, replica_visits):
+        for x, y in part.batches(replica_visits):
             replica.step(x, y)
         moves.append(_learned(replica) - before)
     return noise_batch(torch.stack(moves), batch, STEPS)
@@ -196,10 +192,10 @@ class Assessment:
     """Those of them that reached the target."""
     stops_after: float | None = None
     """The epochs after which such a run should reach the target and stop, in the mean."""
-    price: Price | None = None
-    """The price of such a run, until it stops."""
+    cost: RunCost | None = None
+    """The cost of such a run, until it stops."""
     interval: tuple[float, float] | None = None
-    """Seconds of training to the target: nine of ten runs should take between these."""
+    """Seconds of training to the target: eight of ten runs should take between these."""
     epoch_seconds: float | None = None
     dropped: str = ""
     """Why it left the search before the end; "" for those that stayed."""
@@ -235,16 +231,18 @@ class Search:
     probe_seconds: float
     machine_speeds: Sequence[float] = ()
     """How fast this machine was, relative to its calibration, with each number of workers."""
+    calibration_load: float = 0.0
+    """The load per core under which step times and rounds were measured."""
 
 
 def find_setting(assessments: Iterable[Assessment], wanted: Candidate) -> Assessment | None:
     """Return what is known of a setting; of those that differ only in threads which it leaves open, the most."""
 
     def setting(one: Candidate) -> tuple[Any, ...]:
-        return one.device, one.workers, one.batch, one.mixing
+        return one.device, one.precision, one.workers, one.batch, one.mixing
 
     equal = [assessment for assessment in assessments if setting(assessment.candidate) == setting(wanted)]
-    same = [one for one in equal if wanted.threads is None or one.candidate.threads == wanted.threads]
+    same = [item for item in equal if wanted.threads is None or item.candidate.threads == wanted.threads]
     return max(same, key=lambda one: one.candidate.threads or 0, default=None)
 
 
@@ -252,6 +250,7 @@ def describe_candidate(candidate: Candidate) -> str:
     """Return a candidate in words."""
     parallel, batch = candidate.experiment.parallel, candidate.experiment.training.samples_per_step
     where = f" on {candidate.device}" if candidate.device != "cpu" else ""
+    where += f" in {candidate.precision}" if candidate.precision != "fp32" else ""
     if candidate.workers == 1:
         return f"1 worker{where}, batch {batch}"
     rounds = "gradients averaged" if parallel.average == "gradients" else f"{parallel.strategy} every {parallel.pace}"
@@ -282,13 +281,13 @@ class Evidence:
         self,
         assessments: Sequence[Assessment],
         splits: Splits,
-        prices: Prices,
+        costs: CostModel,
         metric: str,
         gap: float,
         seconds: float,
     ) -> None:
         """Start with nothing known; `seconds` is the time of the whole search."""
-        self.assessments, self.splits, self.prices, self.metric, self.gap = assessments, splits, prices, metric, gap
+        self.assessments, self.splits, self.costs, self.metric, self.gap = assessments, splits, costs, metric, gap
         self.goal = self._goal(1.0)
         self.runs: dict[str, list[Probe]] = {}
         """The probes of each learning curve."""
@@ -321,7 +320,7 @@ class Evidence:
         """Fit all curves, and predict when each candidate reaches the target."""
         validation, classes = self.splits.validation, self.splits.classes
         assert validation is not None
-        points = {key: [point_of(one, validation, classes) for one in some] for key, some in self.runs.items()}
+        points = {key: [point_of(item, validation, classes) for item in some] for key, some in self.runs.items()}
         equal: dict[tuple[str, float], list[Point]] = {}
         for key, some in points.items():
             for point in some:
@@ -329,13 +328,13 @@ class Evidence:
         factor = noise_factor(equal.values())
         self.goal = self._goal(factor)
         curves = fit_curves(
-            {key: [replace(one, error=one.error * factor) for one in some] for key, some in points.items()}
+            {key: [replace(item, error=item.error * factor) for item in some] for key, some in points.items()}
         )
-        for one in self.assessments:
-            if one.probes:
-                one.curve = curves[one.candidate.curve_key]
-                one.epoch_seconds = self.epoch_seconds(one)
-                self._choose_epochs(one)
+        for assessment in self.assessments:
+            if assessment.probes:
+                assessment.curve = curves[assessment.candidate.curve_key]
+                assessment.epoch_seconds = self.epoch_seconds(assessment)
+                self._choose_epochs(assessment)
 
     def _choose_epochs(self, one: Assessment) -> None:
         """Set the epochs of a setting, and what they should take; all None where the target is too far away."""
@@ -345,15 +344,15 @@ class Evidence:
         if confirmed is not None:
             best = self._confirmed_schedule(one, confirmed, listed)
         if best is None:
-            one.epochs = one.probability = one.expected = one.stops_after = one.price = one.interval = None
+            one.epochs = one.probability = one.expected = one.stops_after = one.cost = one.interval = None
             one.tried = one.reached = 0
             return
         one.epochs, one.probability, one.expected = best
         trials = self.trials(one, best.epochs)
         one.tried, one.reached, one.stops_after = len(trials), trials.reached, self.stops_after(one, best.epochs)
-        one.price = self._price(one, one.stops_after)
+        one.cost = self._cost(one, one.stops_after)
         stops: list[float] = [*trials.stops] or [one.stops_after]
-        first, last = self._price(one, min(stops)), self._price(one, max(stops))
+        first, last = self._cost(one, min(stops)), self._cost(one, max(stops))
         if first is not None and last is not None:
             high = last.interval[1] if confirmed else self._at_most(one, best.epochs, listed)
             one.interval = first.interval[0], high
@@ -373,17 +372,17 @@ class Evidence:
         chances = {found.epochs: found.probability for found in listed}
         missed, seconds = 1.0, 0.0
         while missed > MISSED:
-            price = self._price(one, epochs)
-            seconds += price.interval[1] if price else 0.0
+            cost = self._cost(one, epochs)
+            seconds += cost.interval[1] if cost else 0.0
             missed *= 1 - chances.get(epochs, 1.0)  # beyond the longest, a run should not miss
             epochs = learning_curve.next_epochs(epochs)
         return seconds
 
-    def _price(self, one: Assessment, epochs: float) -> Price | None:
+    def _cost(self, one: Assessment, epochs: float) -> RunCost | None:
         of = one.candidate
         others = [other for other in self.assessments if other.candidate.device == of.device]
         similar = [probe for other in others if other.candidate.workers == of.workers for probe in other.own_probes]
-        return self.prices(of, epochs, one.own_probes, similar)
+        return self.costs(of, epochs, one.own_probes, similar)
 
     def schedules(self, one: Assessment, missed: int, optimism: float = 0.0) -> list[Schedule]:
         """Return the schedules of a setting with more epochs than those that missed the target."""
@@ -461,7 +460,7 @@ class Evidence:
     def wall_seconds(self, one: Assessment, samples: int) -> float:
         """Return the expected wall time in seconds of a run of a setting over `samples` samples; 0 if not known."""
         known = self.walls.predict(one.candidate, samples)
-        if known is None and self.prices.are_here:
+        if known is None and self.costs.are_here:
             known = self.seconds(one)(samples / len(self.splits.train)) or None
         return known if known is not None else self.walls.predict_any(samples)
 
@@ -484,7 +483,7 @@ class Evidence:
 
     def seconds(self, one: Assessment) -> Callable[[float], float]:
         """Return the function from a number of epochs to the total seconds of a run."""
-        first, both = (self._price(one, epochs) for epochs in (1, 2))
+        first, both = (self._cost(one, epochs) for epochs in (1, 2))
         if first is None or both is None:
             return lambda _: 0.0
         start, each = first.total, both.total - first.total
@@ -492,5 +491,5 @@ class Evidence:
 
     def epoch_seconds(self, one: Assessment) -> float | None:
         """Return the training seconds of an epoch after the first, which has slow first steps."""
-        first, both = (self._price(one, epochs) for epochs in (1, 2))
+        first, both = (self._cost(one, epochs) for epochs in (1, 2))
         return both.training - first.training if first and both else None

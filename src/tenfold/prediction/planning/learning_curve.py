@@ -110,7 +110,7 @@ def fit_curves(points: Mapping[Key, Sequence[Point]]) -> dict[Key, LearningCurve
     The weight of a point is 1 / (error^2 + (BEND log2(longest / samples))^2). The slope is that of all settings
     together and of what was assumed before, each weighted by how well it is known.
     """
-    weighted = {key: [(*_logs(one), _weight(one, some)) for one in some] for key, some in points.items() if some}
+    weighted = {key: [(*_logs(item), _weight(item, some)) for item in some] for key, some in points.items() if some}
     centers = {key: _means(some) for key, some in weighted.items()}
     precision, pull = 1 / SLOPE_DEVIATION**2, SLOPE / SLOPE_DEVIATION**2
     for key, some in weighted.items():
@@ -125,9 +125,9 @@ def fit_curves(points: Mapping[Key, Sequence[Point]]) -> dict[Key, LearningCurve
             center=centers[key][0],
             height_error=math.sqrt(1 / sum(w for *_, w in some)),
             slope_error=math.sqrt(1 / precision),
-            shortest=min(one.samples for one in points[key]),
-            longest=max(one.samples for one in points[key]),
-            batch=max(one.batch for one in points[key]),
+            shortest=min(point.samples for point in points[key]),
+            longest=max(point.samples for point in points[key]),
+            batch=max(point.batch for point in points[key]),
         )
         for key, some in weighted.items()
     }
@@ -235,8 +235,8 @@ def schedules(
         # beyond the longest of these, a run should not miss
         later = values.get(next_epochs(epochs), [seconds(next_epochs(epochs))] * len(NODES))
         values[epochs] = [
-            one * seconds(stop * epochs) + (1 - one) * (seconds(epochs) + after)
-            for one, after in zip(chances, later, strict=True)
+            item * seconds(stop * epochs) + (1 - item) * (seconds(epochs) + after)
+            for item, after in zip(chances, later, strict=True)
         ]
         expected = sum(weight * value for (_, weight), value in zip(NODES, values[epochs], strict=True))
         listed.append(Schedule(epochs, chance, expected))

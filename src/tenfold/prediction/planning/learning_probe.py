@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from tenfold.cluster.time_prediction import TimePrediction
-from tenfold.common.metric_table import LOSS, main_metric
+from tenfold.common.metric_traits import LOSS, main_metric
 from tenfold.data import Part, Splits
 from tenfold.data.splitting import draw
 from tenfold.engines import Engine, Outcome
@@ -18,15 +18,14 @@ from tenfold.engines.processes import Processes
 from tenfold.engines.serial import Serial
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.machine import cores, devices
-from tenfold.mixing.builders import make_strategy
+from tenfold.machine import cores
 from tenfold.prediction.planning.learning_curve import SEED_ERROR, Point
 from tenfold.prediction.virtual_engine import Virtual, check_memory
 from tenfold.runs import Emit, Event, Metric, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import choose_metrics
 from tenfold.training.measures import require_direction
-from tenfold.workers.task import Task
+from tenfold.workers.task import Resolved, Task
 
 ENOUGH, LEAST_SHARE, LARGEST_SHARE = 1000, 1 / 6, 1 / 3
 """Samples of a validation part where the experiment has none: as many, within these shares of the training part."""
@@ -142,13 +141,12 @@ def train_probe(
     short = experiment.replace(
         epochs=epochs, target=None, patience=None, evaluate_every=1.0, log_every=SELDOM, on_failure="end"
     )
-    device = devices.resolve(experiment.machine.device)
+    resolved = Resolved.of(short)
     some = replace(splits, train=_some(splits, samples)) if samples < whole else splits
-    task = Task(short, some.to(device), _threads(short))
+    task = Task.of(resolved, some.to(resolved.device), _threads(short))
     check_memory(task)
     events: list[Event] = []
-    asynchronous = make_strategy(short.parallel).asynchronous
-    engine: Engine = Serial() if task.workers == 1 else _Replicas(predict(task) if asynchronous else None)
+    engine: Engine = Serial() if task.workers == 1 else _Replicas(predict(task) if task.strategy.asynchronous else None)
     with tempfile.TemporaryDirectory(prefix="tenfold-plan-") as folder:
         outcome = engine.run(replace(task, checkpoints=Path(folder)), Stopwatch(), events.append)
     metric = main_metric(choose_metrics(short.training, splits.classes)) or LOSS
@@ -176,7 +174,7 @@ def _by_epoch(events: Iterable[Event], metric: str) -> list[Metric]:
     measured = [
         event for event in events if isinstance(event, Metric) and (event.part, event.name) == ("validation", metric)
     ]
-    return list({one.epoch: one for one in sorted(measured, key=lambda one: one.epoch)}.values())
+    return list({item.epoch: item for item in sorted(measured, key=lambda one: one.epoch)}.values())
 
 
 class _Replicas(Virtual):

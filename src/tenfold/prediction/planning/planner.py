@@ -20,6 +20,7 @@ from tenfold.cluster.cluster import HERE, ClusterOrHere
 from tenfold.data import Splits
 from tenfold.errors import ExperimentError, TrainingError
 from tenfold.prediction.calibration import silent
+from tenfold.prediction.planning.costs import Candidate, CostModel, drop_dominated
 from tenfold.prediction.planning.evidence import (
     DIVERGED,
     EXPECTED_SLOWER,
@@ -36,9 +37,8 @@ from tenfold.prediction.planning.evidence import (
 )
 from tenfold.prediction.planning.learning_curve import choose_next, next_epochs
 from tenfold.prediction.planning.learning_probe import Probe, target_gap, train_probe
-from tenfold.prediction.planning.pricing import Candidate, Prices, drop_dominated
 from tenfold.prediction.probes import ReportProgress
-from tenfold.workers.task import Task
+from tenfold.workers.task import Resolved, Task
 
 BUDGET = 90.0
 """Seconds that planning may take."""
@@ -64,13 +64,13 @@ def search(
     """
     metric, gap = target_gap(candidates[0].experiment, splits.classes, target)
     began = perf_counter()
-    prices = Prices(candidates, splits, cluster, report, deadline=began + CALIBRATION_SHARE * budget, loading=loading)
+    costs = CostModel(candidates, splits, cluster, report, deadline=began + CALIBRATION_SHARE * budget, loading=loading)
     calibrated = perf_counter() - began
-    trials = TrialSearch(candidates, splits, prices, metric, gap, deadline=began + budget, given=given, report=report)
+    trials = TrialSearch(candidates, splits, costs, metric, gap, deadline=began + budget, given=given, report=report)
     trials.run()
     assessments = sorted(trials.assessments, key=lambda one: one.rank)
     probed = perf_counter() - began - calibrated
-    return Search(assessments, metric, trials.noise_batch, calibrated, probed, prices.speeds)
+    return Search(assessments, metric, trials.noise_batch, calibrated, probed, costs.speeds, costs.load)
 
 
 def best_of(found: Search, target: float) -> Assessment:
@@ -117,7 +117,7 @@ OPTIMISM = 1.0
 """Standard errors by which a setting may be better than its curve."""
 LONGER = 0.9
 """The part of its seconds that a confirmed schedule might take if it were longer, with higher rates for longer."""
-SLACK = 1.15
+MOST_OVER_EXPECTED = 1.15
 """How many times as long as expected a run may take and still has to end in time."""
 
 
@@ -128,7 +128,7 @@ class TrialSearch:
         self,
         candidates: Sequence[Candidate],
         splits: Splits,
-        prices: Prices,
+        costs: CostModel,
         metric: str,
         gap: float,
         *,
@@ -138,11 +138,11 @@ class TrialSearch:
     ) -> None:
         self.assessments = [Assessment(candidate) for candidate in candidates]
         self.splits = replace(splits, test=None, groups=None)
-        self.prices, self.gap, self.deadline, self.report = prices, gap, deadline, report
+        self.costs, self.gap, self.deadline, self.report = costs, gap, deadline, report
         self.given = find_setting(self.assessments, given) if given is not None else None
         self.noise_batch = math.inf
         self._time = deadline - perf_counter()
-        self.evidence = Evidence(self.assessments, self.splits, prices, metric, gap, self._time)
+        self.evidence = Evidence(self.assessments, self.splits, costs, metric, gap, self._time)
 
     def run(self) -> None:
         """Train and assess until the soonest setting is known or the time is over."""
@@ -167,7 +167,7 @@ class TrialSearch:
         reference = min(left, key=lambda one: (one.candidate.batch, one.epoch_seconds or 0.0))
         first = self._train(reference, self._samples(reference.candidate, 0))
         if first is not None:
-            task = Task(reference.candidate.experiment, self.splits, 1)
+            task = Task.of(Resolved.of(reference.candidate.experiment), self.splits, 1)
             self.noise_batch = measure_noise(task, first.weights)
         fewest = reference.candidate.batch
 
@@ -177,53 +177,53 @@ class TrialSearch:
                 USUAL_EPOCHS * factor * (1 + LOOSE * math.log2(1 + one.candidate.looseness))
             )
 
-        left = sorted((one for one in left if not one.dropped), key=expected)
-        kept_curves = _of_all_sizes(one.candidate for one in left)[:MOST_PROBED]
+        left = sorted((item for item in left if not item.dropped), key=expected)
+        kept_curves = _of_all_sizes(item.candidate for item in left)[:MOST_PROBED]
         if self.given is not None:
             kept_curves.append(self.given.candidate.curve_key)
         for one in left:
             if one.candidate.curve_key not in kept_curves and not one.probes:
                 one.dropped = EXPECTED_SLOWER
-        return [one for one in left if not one.dropped]
+        return [item for item in left if not item.dropped]
 
     def _halve(self, alive: list[Assessment]) -> None:
         """Learn fewer and fewer learning curves from more and more samples, up to half an epoch."""
         room, rung = MOST_PROBED, 0
         while alive:
-            for one in self._of_each_curve(alive, rung):
-                samples = self._samples(one.candidate, rung)
-                if one.dropped or any(probe.samples >= samples for probe in one.probes):
+            for item in self._of_each_curve(alive, rung):
+                samples = self._samples(item.candidate, rung)
+                if item.dropped or any(probe.samples >= samples for probe in item.probes):
                     continue
-                if self.evidence.runs and not self._in_time(one, samples):
-                    for other in self.evidence.with_same_curve(one) if not one.probes else ():
+                if self.evidence.runs and not self._in_time(item, samples):
+                    for other in self.evidence.with_same_curve(item) if not item.probes else ():
                         other.dropped = NO_TIME
                     continue
-                self._train(one, samples)
+                self._train(item, samples)
             if rung == 0:
                 self._time_short_runs(alive)
             self.evidence.assess()
             room, rung = max(FEWEST_PROBED, room // 2), rung + 1
-            alive = self._soonest([one for one in alive if one.probes and not one.dropped], room)
-            alive = [one for one in alive if self._samples(one.candidate, rung) < len(self.splits.train)]
+            alive = self._soonest([item for item in alive if item.probes and not item.dropped], room)
+            alive = [item for item in alive if self._samples(item.candidate, rung) < len(self.splits.train)]
 
     def _of_each_curve(self, alive: Iterable[Assessment], rung: int) -> list[Assessment]:
         """Return for each learning curve the setting whose probe takes the fewest seconds."""
         fastest: dict[str, tuple[float, Assessment]] = {}
-        for one in alive:
-            seconds = self.evidence.wall_seconds(one, self._samples(one.candidate, rung))
-            known = fastest.setdefault(one.candidate.curve_key, (seconds, one))
+        for item in alive:
+            seconds = self.evidence.wall_seconds(item, self._samples(item.candidate, rung))
+            known = fastest.setdefault(item.candidate.curve_key, (seconds, item))
             if seconds < known[0]:
-                fastest[one.candidate.curve_key] = seconds, one
-        return [one for _, one in fastest.values()]
+                fastest[item.candidate.curve_key] = seconds, item
+        return [item for _, item in fastest.values()]
 
     def _time_short_runs(self, alive: Iterable[Assessment]) -> None:
         """Train the settings whose curve is known from others, where that takes almost no time, for their speed."""
-        for one in alive:
-            samples = self._samples(one.candidate, 0)
-            is_short = self.evidence.wall_seconds(one, samples) <= TIMING_SHARE * self._time
-            wanted = self.prices.are_here and (is_short or one is self.given)
-            if wanted and one.probes and not one.own_probes and not one.dropped and self._in_time(one, samples):
-                self._train(one, samples)
+        for item in alive:
+            samples = self._samples(item.candidate, 0)
+            is_short = self.evidence.wall_seconds(item, samples) <= TIMING_SHARE * self._time
+            wanted = self.costs.are_here and (is_short or item is self.given)
+            if wanted and item.probes and not item.own_probes and not item.dropped and self._in_time(item, samples):
+                self._train(item, samples)
 
     def _try(self) -> None:
         """Train the settings that could be sooner than any confirmed one for the epochs that they could need."""
@@ -232,10 +232,10 @@ class TrialSearch:
         runs = 0
         while runs < MOST_TRIALS:
             alive = self.evidence.still_in_search()
-            confirmed = [one.expected for one in alive if self.evidence.confirmed_epochs(one)]
+            confirmed = [item.expected for item in alive if self.evidence.confirmed_epochs(item)]
             limit = min((expected for expected in confirmed if expected is not None), default=math.inf)
-            trials = [found for one in alive if (found := self._trial(one, limit, too_long))]
-            trials = trials or [found for one in alive if (found := self._longer(one, limit, too_long))]
+            trials = [found for item in alive if (found := self._trial(item, limit, too_long))]
+            trials = trials or [found for item in alive if (found := self._longer(item, limit, too_long))]
             if not trials:
                 return
             _, one, epochs = min(trials, key=lambda trial: trial[0])
@@ -289,7 +289,7 @@ class TrialSearch:
         self.report(f"training {describe_candidate(one.candidate)} over {samples:,} samples{of}")
         began = perf_counter()
         try:
-            found = train_probe(experiment.replace(seed=seed), self.splits, samples, self.prices.predict)
+            found = train_probe(experiment.replace(seed=seed), self.splits, samples, self.costs.predict)
         except TrainingError as error:
             for other in self.evidence.with_same_curve(one):
                 other.dropped = f"{DIVERGED}: {str(error).partition(';')[0]}"
@@ -305,7 +305,7 @@ class TrialSearch:
             assert one.curve is not None
             return self.evidence.seconds(one)(one.curve.samples_to(self.gap) / len(self.splits.train))
 
-        listed = sorted((one for one in some if one.curve is not None), key=seconds)
+        listed = sorted((item for item in some if item.curve is not None), key=seconds)
         kept = list(dict.fromkeys(entry.candidate.curve_key for entry in listed))[:room]
         return [entry for entry in listed if entry.candidate.curve_key in kept]
 
@@ -316,14 +316,14 @@ class TrialSearch:
         return round(samples) if samples < whole else whole * max(1, round(samples / whole))
 
     def _in_time(self, one: Assessment, samples: int) -> bool:
-        return perf_counter() + SLACK * self.evidence.wall_seconds(one, samples) <= self.deadline
+        return perf_counter() + MOST_OVER_EXPECTED * self.evidence.wall_seconds(one, samples) <= self.deadline
 
 
 def _of_all_sizes(ordered: Iterable[Candidate]) -> list[str]:
-    """Return the learning curves: the first of every device and global batch size, then the second of each, ..."""
-    sizes: dict[tuple[str, int], list[str]] = {}
-    for one in ordered:
-        names = sizes.setdefault((one.device, one.batch), [])
-        if one.curve_key not in names:
-            names.append(one.curve_key)
+    """Return the learning curves: the first of each device, precision and global batch, then the second, ..."""
+    sizes: dict[tuple[str, str, int], list[str]] = {}
+    for item in ordered:
+        names = sizes.setdefault((item.device, item.precision, item.batch), [])
+        if item.curve_key not in names:
+            names.append(item.curve_key)
     return [name for row in zip_longest(*sizes.values()) for name in row if name is not None]

@@ -17,16 +17,17 @@ from tenfold.reports.formatting import (
 )
 from tenfold.reports.pages.page import mean_figure, page_figures
 from tenfold.reports.pages.sections import Headline, describe_run, page_title
-from tenfold.reports.plots import SCALING, run_plots, scaling_plots
+from tenfold.reports.plots import run_plots, scaling_plots
 from tenfold.reports.plots.charts import Chart, LaneChart, PlotStyles
 from tenfold.reports.plots.run_plots import first_steps, timeline_plot, total_seconds
-from tenfold.reports.plots.scaling_plots import target_plot
 from tenfold.reports.results.comparison import Comparison, ResultTable
 from tenfold.reports.rows import (
     Row,
+    baseline_row,
     choose_rows,
     direction,
     is_clearly_faster,
+    is_clearly_worse,
     mean_seconds,
     notable_rows,
     pareto_front,
@@ -34,6 +35,7 @@ from tenfold.reports.rows import (
     rows_metric,
 )
 from tenfold.reports.tables.columns import OPTIONAL, SHARES
+from tenfold.reports.tables.run_tables import heat_maps
 from tenfold.runs import Run
 
 MOST_CURVES = 8
@@ -49,9 +51,11 @@ def comparison_content(comparison: Comparison, each: list[dict[str, Any]] | None
         **comparison_tables(comparison),
         "title": _title(comparison),
         "runs": [describe_run(run, label, part) for run, label, part in _labeled_runs(comparison)],
-        "facts": _common_facts(comparison.runs),
+        "details": _common_details(comparison.runs),
         "folds": None,
         "folds_so_far": None,
+        "sweep": None,
+        "tables": [],
         "prediction": _prediction_reasons(comparison.rows),
         **_plots(comparison, each),
     }
@@ -62,7 +66,7 @@ def comparison_tables(comparison: Comparison) -> dict[str, Any]:
     return {
         "headline": _headline(comparison),
         "table": settings_table(comparison, PlotStyles(comparison.rows)),
-        "crosstables": comparison.crosstables(),
+        "crosstables": comparison.crosstables() or heat_maps(comparison.rows),
         "notes": comparison.explanations((SHARES,)) + _speedup_note(comparison.rows) + comparison.choice(),
     }
 
@@ -86,11 +90,11 @@ def _title(comparison: Comparison) -> str:
     return f"{titles.pop()}: {compared}" if len(titles) == 1 else compared
 
 
-def _common_facts(runs: Sequence[Run]) -> list[str]:
+def _common_details(runs: Sequence[Run]) -> list[str]:
     """Return the model and data if they are the same for all runs, and when these began."""
-    facts = [{describe(run) for run in runs} for describe in (summary.describe_model, summary.describe_data)]
-    began = list(dict.fromkeys(date_time(one) for one in sorted(run.created for run in runs)))
-    return [*(fact.pop() for fact in facts if len(fact) == 1), " to ".join(dict.fromkeys((began[0], began[-1])))]
+    details = [{describe(run) for run in runs} for describe in (summary.describe_model, summary.describe_data)]
+    began = list(dict.fromkeys(date_time(item) for item in sorted(run.created for run in runs)))
+    return [*(fact.pop() for fact in details if len(fact) == 1), " to ".join(dict.fromkeys((began[0], began[-1])))]
 
 
 def _headline(comparison: Comparison) -> Headline:
@@ -103,13 +107,13 @@ def _headline(comparison: Comparison) -> Headline:
         fastest = min(timed, key=mean_seconds)
         name = f"shortest training, {fastest.clock}"
         numbers.append((name, duration(mean_seconds(fastest)), _with_ties(fastest, timed)))
-    if (top := _highest_speedup(rows)) is not None:
-        numbers.append((f"highest speedup, {top.clock}", ratio(top.speedup), top.label))
+    metric = rows_metric(rows)
+    if (top := _highest_speedup(rows, metric)) is not None:
+        numbers.append((f"highest speedup, {top.clock}", ratio(top.speedup), _with_both_scores(top, rows, metric)))
     if others := [row for row in rows if row.factor_against_cpu is not None]:
         top = max(others, key=lambda row: row.factor_against_cpu or 0.0)
         name = f"highest factor against cpu, {top.clock}"
         numbers.append((name, ratio(top.factor_against_cpu), top.label))
-    metric = rows_metric(rows)
     scored = [row for row in rows if metric in row.metrics and row.metrics[metric].values]
     if scored and same_task and (better := direction(scored, metric)):
         top = max(scored, key=lambda row: quality(row, metric))
@@ -145,16 +149,30 @@ def _with_ties(fastest: Row, timed: Sequence[Row]) -> str:
     return f"{fastest.label}; {len(ties)} more within the noise" if ties else fastest.label
 
 
-def _highest_speedup(rows: Sequence[Row]) -> Row | None:
-    """Return the row with the highest speedup above 1 that is not doubtful, if there is one."""
+def _highest_speedup(rows: Sequence[Row], metric: str) -> Row | None:
+    """Return the row with the highest speedup above 1 that is neither doubtful nor less accurate than one worker."""
     faster = [row for row in rows if row.workers > 1 and (row.speedup or 0.0) > 1 and not row.doubts]
-    return max(faster, key=lambda row: row.speedup or 0.0, default=None)
+    as_good = [row for row in faster if not is_clearly_worse(row, baseline_row(row, rows) or row, metric)]
+    return max(as_good, key=lambda row: row.speedup or 0.0, default=None)
+
+
+def _with_both_scores(row: Row, rows: Sequence[Row], metric: str) -> str:
+    """Return the label of a row with its metric beside that of one worker, which its speedup is over."""
+    alone = baseline_row(row, rows)
+    if alone is None or metric not in row.metrics or metric not in alone.metrics:
+        return row.label
+    ours, theirs = (metric_value(metric, item.metrics[metric].mean) for item in (row, alone))
+    return f"{row.label}; {one_line(metric)} {ours}, of one worker {theirs}"
 
 
 def _speedup_note(rows: Sequence[Row]) -> list[str]:
     compared = [row for row in rows if row.workers > 1 and row.speedup is not None]
     slower = compared and all((row.speedup or 0.0) <= 1 for row in compared)
-    return ["no setting with several workers is faster than one worker"] if slower else []
+    if slower:
+        return ["no setting with several workers is faster than one worker"]
+    metric = rows_metric(rows)
+    worse = [row for row in compared if is_clearly_worse(row, baseline_row(row, rows) or row, metric)]
+    return [f"less accurate than one worker: {name_some([row.label for row in worse], MOST_NAMED)}"] if worse else []
 
 
 def comparison_charts(comparison: Comparison) -> dict[str, Any]:
@@ -164,15 +182,16 @@ def comparison_charts(comparison: Comparison) -> dict[str, Any]:
     side_by_side = run_plots.choose_groups(groups)
     metric = rows_metric(rows)
     charts: dict[str, Chart | None] = {
-        "target": target_plot(rows, styles),
-        **{name: SCALING[name](rows, styles) for name in SCALING},
+        "target": scaling_plots.target_plot(rows, styles),
+        "speedup": scaling_plots.speedup_plot(rows, styles),
+        "efficiency": scaling_plots.efficiency_plot(rows, styles),
         **run_plots.device_plots(side_by_side, styles),
         "tradeoff": scaling_plots.tradeoff_plot(rows, styles),
     }
     return {
         "charts": charts,
         "bars": [{"label": row.label, "times": row.times} for row in rows if row.times],
-        "scaling": [name for name in SCALING if charts[name]],
+        "scaling": [name for name in ("speedup", "efficiency") if charts[name]],
         "devices_left_out": _left_out(list(groups), list(side_by_side)),
         "best": [(row.label, *_time_and_metric(row, metric)) for row in pareto_front(rows)],
     }
@@ -189,7 +208,7 @@ def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[st
     return {
         "figures": page_figures(drawn, comparison.runs, charts, bars=summed_up.pop("bars")),
         **summed_up,
-        "learning": _about_curves(rows, shown, means=each is None) if any(one["curves"] for one in drawn) else "",
+        "learning": _about_curves(rows, shown, means=each is None) if any(item["curves"] for item in drawn) else "",
         "quality": False,
         "lanes": False,
         "timelines": [about for about, _ in timelines],
@@ -213,8 +232,8 @@ def _prediction_reasons(rows: Sequence[Row]) -> list[str]:
 
 def _labeled_runs(comparison: Comparison) -> list[tuple[Run, str, str]]:
     """Return every run with the label of its setting and the part that its metrics are about, sorted by number."""
-    found = [(run, row.label, row.part) for row in comparison.rows for run in row.runs]
-    return sorted(found, key=lambda pair: pair[0].id)
+    labeled = [(run, row.label, row.part) for row in comparison.rows for run in row.runs]
+    return sorted(labeled, key=lambda pair: pair[0].id)
 
 
 def _time_and_metric(row: Row, metric: str) -> tuple[str, str]:
@@ -235,7 +254,9 @@ def _left_out(names: Sequence[str], shown: Sequence[str]) -> str:
 
 def _timelines(rows: Sequence[Row]) -> list[tuple[str, LaneChart]]:
     """Return the first steps of the most notable settings on one time scale, each with a caption."""
-    found = [(why, row, total_seconds(first_steps(row.runs[0].spans()))) for why, row in notable_rows(rows) if row.runs]
-    until = max((seconds for _, _, seconds in found), default=0.0)
-    charts = [(timeline_plot(row.runs[0], until), row, why) for why, row, _ in found]
+    notable = [
+        (why, row, total_seconds(first_steps(row.runs[0].spans()))) for why, row in notable_rows(rows) if row.runs
+    ]
+    until = max((seconds for _, _, seconds in notable), default=0.0)
+    charts = [(timeline_plot(row.runs[0], until), row, why) for why, row, _ in notable]
     return [(f"{row.label} (run {row.runs[0].id}): {why}", chart) for chart, row, why in charts if chart]

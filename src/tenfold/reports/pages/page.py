@@ -1,4 +1,4 @@
-"""The scripts and styles of pages: a server sends them one by one, a report carries them inside as one script."""
+"""What all pages share: scripts, styles, figures, and rendering a template into one file."""
 
 import base64
 import re
@@ -55,8 +55,8 @@ def bundled_script(entry: str) -> str:
     def visit(name: str) -> None:
         if name in ordered:
             return
-        for found in IMPORT.finditer(_text(name)):
-            visit(found["name"])
+        for match in IMPORT.finditer(_text(name)):
+            visit(match["name"])
         ordered.append(name)
 
     visit(entry)
@@ -134,21 +134,21 @@ def describe_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str
 def mean_figure(row: Row, style: Style) -> dict[str, Any]:
     """Return the figure of a setting: the means over its repeats at the steps that all of them have measured."""
     each = [run_figure(run, row.label, style) for run in row.runs]
-    return {**each[0], "curves": mean_curves([one["curves"] for one in each]), "lanes": None, "repeats": len(each)}
+    return {**each[0], "curves": mean_curves([item["curves"] for item in each]), "lanes": None, "repeats": len(each)}
 
 
 def mean_curves(repeats: Sequence[Sequence[Columns]]) -> list[Columns]:
     """Return the means of repeated curves at the steps that all of them have."""
     if len(repeats) == 1:
         return list(repeats[0])
-    found: dict[tuple[str, str, int], dict[int, list[tuple[float, float]]]] = {}
+    points_by_step: dict[tuple[str, str, int], dict[int, list[tuple[float, float]]]] = {}
     for curves in repeats:
         for curve in curves:
-            steps = found.setdefault((curve["name"], curve["part"], curve["worker"]), {})
+            steps = points_by_step.setdefault((curve["name"], curve["part"], curve["worker"]), {})
             for step, seconds, value in zip(curve["step"], curve["seconds"], curve["value"], strict=True):
                 steps.setdefault(step, []).append((seconds, value))
     means = []
-    for (name, part, worker), steps in found.items():
+    for (name, part, worker), steps in points_by_step.items():
         whole = {step: points for step, points in sorted(steps.items()) if len(points) == len(repeats)}
         columns = [list(zip(*points, strict=True)) for points in whole.values()]
         means.append(
@@ -167,11 +167,11 @@ def mean_curves(repeats: Sequence[Sequence[Columns]]) -> list[Columns]:
 def _lost_workers(run: Run) -> list[dict[str, float]]:
     """Return where a run lost workers: after the last epoch that was not repeated."""
     ends = {row["epoch"]: row for row in run.history} if run.result.get("lost") else {}
-    found = [ends.get(loss["epoch"] - 1) for loss in run.result.get("lost") or []]
-    return [{key: row[key] for key in ("epoch", "step", "seconds")} for row in found if row is not None]
+    times = [ends.get(loss["epoch"] - 1) for loss in run.result.get("lost") or []]
+    return [{key: row[key] for key in ("epoch", "step", "seconds")} for row in times if row is not None]
 
 
-RUN_PARTS = ("facts", "above", "headline", "folds", "prediction", "cores", "epochs", "events")
+RUN_PARTS = ("details", "above", "headline", "folds", "trials", "prediction", "cores", "epochs", "events")
 """The blocks of a run's page that are rendered again while it is running."""
 COMPARISON_PARTS = ("above", "headline", "settings")
 """The same of the page of several runs."""
@@ -188,11 +188,11 @@ def render_template(template: str, content: dict[str, Any]) -> str:
 def render_parts(template: str, content: dict[str, Any], names: Collection[str]) -> dict[str, str]:
     """Return some blocks of a page as HTML, by name."""
     pages, values = _environment(), _common() | content
-    found: dict[str, str] = {}
-    for one in (pages.get_template("page.html"), pages.get_template(template)):
-        context = one.new_context(values)
-        found |= {name: "".join(render(context)) for name, render in one.blocks.items() if name in names}
-    return found
+    parts: dict[str, str] = {}
+    for item in (pages.get_template("page.html"), pages.get_template(template)):
+        context = item.new_context(values)
+        parts |= {name: "".join(render(context)) for name, render in item.blocks.items() if name in names}
+    return parts
 
 
 def _inside(content: dict[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The page of one run: real, virtual, or a cross-validation."""
+"""The pages of a run, a forecast, a plan, a twin, a sweep and a scaling study."""
 
 import json
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ from tenfold.reports.pages import sections
 from tenfold.reports.pages.comparison_page import comparison_content, settings_table
 from tenfold.reports.pages.page import download_link, page_figures, render_template, run_figure, save_page
 from tenfold.reports.pages.sections import fold_charts, fold_figures, folds_section, folds_so_far, machine_section
-from tenfold.reports.plots.charts import PlotStyles
+from tenfold.reports.plots.charts import Chart, PlotStyles
 from tenfold.reports.plots.run_plots import twin_timeline_plot
-from tenfold.reports.plots.scaling_plots import forecast_speedup_plot, has_bands, probe_plot, share_plots
+from tenfold.reports.plots.scaling_plots import forecast_speedup_plot, has_bands, probe_plot, scaling_plot, share_plots
+from tenfold.reports.plots.sweep_plots import sweep_plots
 from tenfold.reports.related_runs import (
     Baseline,
     choose_other,
@@ -30,12 +31,22 @@ from tenfold.reports.related_runs import (
 from tenfold.reports.results.comparison import Comparison
 from tenfold.reports.results.forecast_result import Forecast, Twin, signed_percent
 from tenfold.reports.results.plan_result import Plan
+from tenfold.reports.results.scaling import ScalingStudy
+from tenfold.reports.results.sweep import Sweep
 from tenfold.reports.rows import DOUBTS, Row, mean_seconds
 from tenfold.reports.summary import model_quality
 from tenfold.reports.tables.columns import SHARES
-from tenfold.reports.tables.run_tables import TextTable, failed_folds
+from tenfold.reports.tables.run_tables import TextTable, failed_folds, operations_table, ranks_table
 from tenfold.runs import Run
-from tenfold.runs.store import CROSSVAL
+from tenfold.runs.store import CROSSVAL, SWEEP
+
+NAMES = {CROSSVAL: "Cross-validation", SWEEP: "Sweep"}
+"""How the titles of pages call runs that others belong to."""
+
+
+def sweep_charts(run: Run) -> dict[str, Chart]:
+    """Return the plots of a sweep by name; none for any other run."""
+    return dict(sweep_plots(Sweep(run))) if run.kind == SWEEP else {}
 
 
 def run_content(run: Run, figure: dict[str, Any] | None = None, *, whole: bool = True) -> dict[str, Any]:
@@ -52,22 +63,24 @@ def run_content(run: Run, figure: dict[str, Any] | None = None, *, whole: bool =
     about = sections.describe_run(run)
     title = sections.run_title(run)
     real = find_twin(run)
-    charts = {**fold_charts(run), "twin": twin_timeline_plot(real, run) if real else None}
+    charts = {**fold_charts(run), **sweep_charts(run), "twin": twin_timeline_plot(real, run) if real else None}
     return {
-        "title": f"Cross-validation of {title}" if folded else title,
+        "title": f"{NAMES[run.kind]} of {title}" if run.kind in NAMES else title,
         "subject": sections.page_title(run.experiment.replace(name="")),
         "eyebrow": f"run {run.id}",
         "status": run.status,
-        "facts": [*about["what"], about["began"]],
+        "details": [*about["what"], about["began"]],
         "runs": [about],
-        "headline": sections.run_headline(run, baseline),
+        "headline": sections.sweep_headline(run) if run.kind == SWEEP else sections.run_headline(run, baseline),
         "doubts": [f"The speedup is doubtful: {DOUBTS[doubt]}." for doubt in (baseline.doubts if baseline else ())],
         "changed": sections.changed_settings(run),
         "folds": folds_section(run),
         "folds_so_far": folds_so_far(run),
+        "sweep": sections.sweep_section(run),
+        "tables": [table for table in (operations_table(run), ranks_table(run)) if table is not None],
         "prediction": summary.prediction_notes(run),
         "figures": page_figures(drawn, [run], charts, bars=bars, quality=quality),
-        "learning": about_curves(run) if any(one["curves"] for one in drawn) else "",
+        "learning": about_curves(run) if any(item["curves"] for item in drawn) else "",
         "quality": quality is not None,
         "lanes": bool(figure["lanes"]["at"]),
         "twin": real.id if real is not None and charts["twin"] is not None else None,
@@ -81,10 +94,10 @@ def run_content(run: Run, figure: dict[str, Any] | None = None, *, whole: bool =
 def comparison_with_other(run: Run, baseline: Baseline | None) -> dict[str, Any] | None:
     """Return a run next to its baseline or the run before it, and the other runs it can be compared with."""
     similar = similar_runs(run)
-    found = choose_other(run, baseline, similar)
-    if found is None:
+    other = choose_other(run, baseline, similar)
+    if other is None:
         return None
-    return compare_runs(run, *found) | {"offered": offered_runs(similar, found[0].id)}
+    return compare_runs(run, *other) | {"offered": offered_runs(similar, other[0].id)}
 
 
 def about_curves(run: Run) -> str:
@@ -103,10 +116,10 @@ def render_plan(plan: Plan) -> str:
     content = {
         "title": f"Plan for {sections.page_title(plan.best)}",
         "eyebrow": "plan",
-        "facts": [plural(len(plan.rows), "setting"), "nothing recorded", "predicted"],
+        "details": [plural(len(plan.rows), "setting"), "nothing recorded", "predicted"],
         "truth": clocks.page_statement(plan.rows),
         "headline": _plan_headline(plan),
-        "findings": plan.findings(),
+        "findings": plan.choice(),
         "table": TextTable(*plan.cells()),
         "notes": plan.explanations(),
         "probes": probes is not None,
@@ -136,7 +149,7 @@ def render_forecast(forecast: Forecast) -> str:
     if not forecast.rows:
         raise ExperimentError("there is no prediction to report; give at least one setting")
     styles = PlotStyles(forecast.rows)
-    links = ", ".join(dict.fromkeys(summary.describe_hardware(one.experiment) for one in forecast.forecasts))
+    links = ", ".join(dict.fromkeys(summary.describe_hardware(item.experiment) for item in forecast.forecasts))
     calibrated = "calibrated" if all(row.calibrated for row in forecast.rows) else "uncalibrated"
     speedup = forecast_speedup_plot(forecast.rows, styles, links)
     shares = {f"shares-{at}": chart for at, chart in enumerate(share_plots(forecast.rows))}
@@ -145,7 +158,7 @@ def render_forecast(forecast: Forecast) -> str:
     content = {
         "title": f"Predicted speedup of {sections.page_title(first)}",
         "eyebrow": "forecast",
-        "facts": [plural(len(forecast.rows), "setting"), links, "no training", calibrated],
+        "details": [plural(len(forecast.rows), "setting"), links, "no training", calibrated],
         "truth": clocks.page_statement(forecast.rows),
         "headline": _forecast_headline(forecast),
         "table": settings_table(forecast, styles),
@@ -175,7 +188,7 @@ def _forecast_headline(forecast: Forecast) -> sections.Headline:
     knees = [(name, first) for name, group in scaling_families(rows) if (first := find_knee(group).first)]
     if knees:
         name, last = max(knees, key=lambda one: one[1].workers)
-        where = f"the latest of {len(knees)}, {name}" if len(knees) > 1 else name
+        where = f"the highest of {len(knees)} settings: {name}" if len(knees) > 1 else name
         numbers.append(("workers where the speedup levels off", count(last.workers), where))
     return numbers
 
@@ -203,6 +216,29 @@ def _knee_cells(group: list[Row]) -> list[str]:
     return [highest, plural(knee.first.workers, "worker"), "; ".join(reasons)]
 
 
+def render_scaling(scaling: ScalingStudy) -> str:
+    """Return the page as HTML."""
+    charts = {
+        "strong": scaling_plot(scaling.strong, "speedup T1/Tn", 1.0),
+        "weak": scaling_plot(scaling.weak, "efficiency T1/Tn (%)", 100.0),
+    }
+    content = {
+        "title": f"Scaling of {sections.page_title(scaling.experiment)}",
+        "eyebrow": "scaling",
+        "details": [f"{scaling.samples:,} samples per worker in weak scaling", f"predicted for {scaling.link}"],
+        "truth": clocks.page_statement(scaling.strong),
+        "sentences": scaling.sentences(),
+        "table": scaling.table(),
+        "notes": scaling.notes(),
+        "figures": page_figures([], scaling.strong, charts),
+        "downloads": [
+            download_link("tenfold-scaling.csv", "CSV", scaling.to_csv()),
+            download_link("tenfold-scaling.json", "JSON", scaling.to_json()),
+        ],
+    }
+    return render_template("scaling.html", content)
+
+
 def render_twin(twin: Twin) -> str:
     """Return the page as HTML."""
     real, virtual = both = [twin.real, twin.virtual]
@@ -211,7 +247,7 @@ def render_twin(twin: Twin) -> str:
     content = {
         "title": f"{sections.page_title(real.experiment)}: real and virtual run",
         "eyebrow": f"twin, runs {real.id} and {virtual.id}",
-        "facts": [
+        "details": [
             summary.describe_model(real),
             summary.describe_data(real),
             summary.describe_workers(real),
@@ -248,9 +284,9 @@ def report(runs: Run | Sequence[Run] | Comparison, path: str | Path = "report.ht
         given: list[Any] = runs.runs
     else:
         given = list(runs) if isinstance(runs, list | tuple) else [runs]
-    for one in given:
-        if not isinstance(one, Run):
-            what = f"a {type(one).__name__}"
+    for item in given:
+        if not isinstance(item, Run):
+            what = f"a {type(item).__name__}"
             raise ExperimentError(f"report takes runs, not {what}; tenfold.open_run(number) returns one")
     check_output(Path(path), "a report", ".html", ".htm")
     return write_report(runs if isinstance(runs, Comparison) else given, path)
@@ -283,7 +319,7 @@ def common_content(comparison: Comparison) -> dict[str, Any]:
         "failures": comparison.failures() + ([] if many else failed_folds(runs[0])),
         "warnings": sections.warning_list(runs),
         "fields": sections.common_fields(runs),
-        "machines": sections.machine_facts(runs),
+        "machines": sections.machine_details(runs),
     }
 
 

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from tenfold.common.metric_table import describe_direction, loss_last
+from tenfold.common.metric_traits import describe_direction, loss_last, main_metric
+from tenfold.errors import StoreError
 from tenfold.experiment import FIELDS, SECTIONS, Experiment
 from tenfold.reports import clocks, summary
 from tenfold.reports.differences import HasExperiment, changed_fields, differing_fields
@@ -25,6 +27,7 @@ from tenfold.reports.pages.page import mean_curves, run_figure
 from tenfold.reports.plots.charts import SERIES, Chart, series
 from tenfold.reports.plots.run_plots import fold_runs, fold_scores_plot, fold_timeline
 from tenfold.reports.related_runs import Baseline
+from tenfold.reports.results.sweep import Sweep
 from tenfold.reports.summary import pinned_cpus
 from tenfold.reports.tables.run_tables import (
     RecordedFold,
@@ -50,7 +53,7 @@ from tenfold.runs import (
     WorkerJoined,
 )
 from tenfold.runs.run import fold_name
-from tenfold.runs.store import CROSSVAL
+from tenfold.runs.store import CROSSVAL, SCRIPT, SWEEP
 
 Headline = list[tuple[str, str, str]]
 """The most important numbers of a page: the name of each, the number as text, and a note."""
@@ -62,8 +65,8 @@ def run_headline(run: Run, baseline: Baseline | None) -> Headline:
         return []
     result = run.result
     numbers = [
-        (f"{summary.evaluated_part(run)} {one_line(name)}", metric_value(name, one), _metric_note(run, name))
-        for name, one in loss_last(run.metrics).items()
+        (f"{summary.evaluated_part(run)} {one_line(name)}", metric_value(name, item), _metric_note(run, name))
+        for name, item in loss_last(run.metrics).items()
     ]
     if run.seconds is not None:
         numbers.append(("training time", duration(run.seconds), clocks.describe_clock(run)))
@@ -72,6 +75,8 @@ def run_headline(run: Run, baseline: Baseline | None) -> Headline:
         note = f"{slower} one worker, run {baseline.run.id}"
         note += ", per sample" if baseline.per_sample else ""
         note += "; doubtful" if baseline.doubts else ""
+        if (name := main_metric(run.metrics)) is not None and name in baseline.run.metrics:
+            note += f"; its {one_line(name)} {metric_value(name, baseline.run.metrics[name])}"
         numbers.append((f"speedup, {run.clock}", ratio(baseline.speedup), note))
     elif "baseline_seconds" in result and "speedup" in result:
         alone = duration(result["baseline_seconds"])
@@ -91,8 +96,8 @@ def run_headline(run: Run, baseline: Baseline | None) -> Headline:
 def _metric_note(run: Run, name: str) -> str:
     """Return the number of folds and the interval of a mean; the direction of a metric that is not well known."""
     training = run.experiment.training
-    known = "" if name in ("accuracy", "loss") else describe_direction(training.prefers_lower(name))
-    return joined(known, fold_mean_note(run, name))
+    direction = "" if name in ("accuracy", "loss") else describe_direction(training.prefers_lower(name))
+    return joined(direction, fold_mean_note(run, name))
 
 
 def page_title(experiment: Experiment) -> str:
@@ -133,14 +138,18 @@ def describe_run(run: Run, label: str = "", part: str | None = None) -> dict[str
         ],
         "epochs": epochs_table(run),
         "happenings": event_list(run),
-        "command": run.facts.get("command", ""),
-        "code": run.facts.get("code", ""),
+        "command": run.metadata.get("command", ""),
+        "code": run.metadata.get("code", ""),
     }
 
 
 def common_fields(runs: Sequence[HasExperiment]) -> list[dict[str, Any]]:
-    """Return the fields that are the same in all runs, by section, and whether they differ from the default."""
+    """Return the fields that are the same in all runs, by section, and whether they differ from the default.
+
+    Of scripts, which have their model and training inside, only those that differ from the default.
+    """
     flat, changed, apart = runs[0].experiment.flat(), changed_fields(runs[0].experiment), differing_fields(runs)
+    of_script = getattr(runs[0], "kind", "") == SCRIPT
     return [
         {
             "name": section,
@@ -152,7 +161,7 @@ def common_fields(runs: Sequence[HasExperiment]) -> list[dict[str, Any]]:
                     "about": cls.model_fields[field].description or "",
                 }
                 for key, (home, field) in FIELDS.items()
-                if home == section and key not in apart
+                if home == section and key not in apart and (key in changed or not of_script)
             ],
         }
         for section, cls in SECTIONS.items()
@@ -164,47 +173,47 @@ def changed_settings(run: Run) -> list[tuple[str, str]]:
     return [(key, field_value(value)) for key, value in changed_fields(run.experiment).items()]
 
 
-def machine_facts(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return facts about each machine that was used, with the numbers of its runs."""
-    found: dict[str, dict[str, Any]] = {}
+def machine_details(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return details about each machine that was used, with the numbers of its runs."""
+    machines: dict[str, dict[str, Any]] = {}
     shown = ("machine", "packages", "data") if len(runs) == 1 else ("machine", "packages")
     for run in runs:
-        facts: dict[str, Any] = {key: run.facts[key] for key in shown if run.facts.get(key)}
-        if memory := facts.get("machine", {}).get("memory"):  # free memory is different for each run
+        details: dict[str, Any] = {key: run.metadata[key] for key in shown if run.metadata.get(key)}
+        if memory := details.get("machine", {}).get("memory"):  # free memory is different for each run
             kept = {key: size for key, size in memory.items() if key != "available"}
-            facts["machine"] = {**facts["machine"], "memory": kept}
-        if cpu := facts.get("machine", {}).get("cpu"):  # the layout of the cores has a section of its own
-            facts["machine"] = {**facts["machine"], "cpu": {key: cpu[key] for key in cpu if key != "layout"}}
-        new = {"runs": [], "facts": list(flatten_facts(facts)), "brief": _machine_in_brief(facts)}
-        one = found.setdefault(json.dumps(facts, sort_keys=True, default=str), new)
-        one["runs"].append(run.id)
-    return [one for one in found.values() if one["facts"]]
+            details["machine"] = {**details["machine"], "memory": kept}
+        if cpu := details.get("machine", {}).get("cpu"):  # the layout of the cores has a section of its own
+            details["machine"] = {**details["machine"], "cpu": {key: cpu[key] for key in cpu if key != "layout"}}
+        new = {"runs": [], "details": list(flatten_details(details)), "brief": _machine_in_brief(details)}
+        machine = machines.setdefault(json.dumps(details, sort_keys=True, default=str), new)
+        machine["runs"].append(run.id)
+    return [item for item in machines.values() if item["details"]]
 
 
-def _machine_in_brief(facts: dict[str, Any]) -> str:
-    machine = facts.get("machine") or {}
+def _machine_in_brief(details: dict[str, Any]) -> str:
+    machine = details.get("machine") or {}
     cpu, memory = machine.get("cpu") or {}, machine.get("memory") or {}
     parts = [cpu.get("model"), plural(cpu["logical"], "logical core") if cpu.get("logical") else None]
     parts += [byte_size(memory["total"]) if memory.get("total") else None, machine.get("platform")]
     parts += [gpu.get("name") for gpu in machine.get("gpus") or []]
-    versions = {"Python": machine.get("python"), "torch": (facts.get("packages") or {}).get("torch")}
+    versions = {"Python": machine.get("python"), "torch": (details.get("packages") or {}).get("torch")}
     parts += [f"{name} {version}" for name, version in versions.items() if version]
     return ", ".join(one_line(str(part)) for part in parts if part)
 
 
-def flatten_facts(facts: Any, *path: str) -> Iterable[tuple[str, str]]:
-    """Yield nested facts as pairs of name and text; sizes of memory with a unit."""
-    if isinstance(facts, dict):
-        for key, value in facts.items():
-            yield from flatten_facts(value, *path, str(key))
-    elif isinstance(facts, list) and any(isinstance(fact, dict | list) for fact in facts):
-        for at, value in enumerate(facts):
-            yield from flatten_facts(value, *path, str(at))
-    elif facts is not None and facts != []:
-        is_size = type(facts) is int and any("memory" in key or "bytes" in key for key in path)
+def flatten_details(details: Any, *path: str) -> Iterable[tuple[str, str]]:
+    """Yield nested details as pairs of name and text; sizes of memory with a unit."""
+    if isinstance(details, dict):
+        for key, value in details.items():
+            yield from flatten_details(value, *path, str(key))
+    elif isinstance(details, list) and any(isinstance(fact, dict | list) for fact in details):
+        for at, value in enumerate(details):
+            yield from flatten_details(value, *path, str(at))
+    elif details is not None and details != []:
+        is_size = type(details) is int and any("memory" in key or "bytes" in key for key in path)
         name = " ".join(path[1:] if path[0] == "machine" else path).replace("_", " ")
-        listed = " ".join(map(str, facts)) if isinstance(facts, list) else str(facts)
-        yield name, byte_size(facts) if is_size else one_line(listed)
+        listed = " ".join(map(str, details)) if isinstance(details, list) else str(details)
+        yield name, byte_size(details) if is_size else one_line(listed)
 
 
 def event_list(run: Run) -> list[dict[str, str]]:
@@ -227,13 +236,13 @@ def event_list(run: Run) -> list[dict[str, str]]:
 
 def warning_list(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return each warning once, with the numbers of its runs."""
-    texts = ((run, dict.fromkeys(one.text for one in run.lifecycle() if isinstance(one, Warned))) for run in runs)
-    found = grouped((text, run.id) for run, listed in texts for text in listed)
-    return [{"text": text, "runs": numbers} for text, numbers in found.items()]
+    texts = ((run, dict.fromkeys(item.text for item in run.lifecycle() if isinstance(item, Warned))) for run in runs)
+    runs_by_text = grouped((text, run.id) for run, listed in texts for text in listed)
+    return [{"text": text, "runs": numbers} for text, numbers in runs_by_text.items()]
 
 
 def _detail(event: Lifecycle) -> str:
-    """Return the facts of a stage as text; the numbers of folds are left to their own table."""
+    """Return the details of a stage as text; the numbers of folds are left to their own table."""
     match event:
         case Recorded():
             return f"run {event.run}"
@@ -256,7 +265,8 @@ def _detail(event: Lifecycle) -> str:
 
 def state_note(run: Run) -> str:
     """Return why a run is not finished, and whether nothing was measured; empty for a finished run."""
-    nothing = "" if run.history or run.metrics or run.status == "running" else "nothing was measured in this run"
+    expects_nothing = run.kind == SCRIPT or run.status == "running"
+    nothing = "" if run.history or run.metrics or expects_nothing else "nothing was measured in this run"
     return "\n".join(line for line in (summary.describe_end(run), nothing) if line)
 
 
@@ -305,22 +315,24 @@ def folds_so_far(run: Run) -> TextTable | None:
         ]
         for _, event in sorted(changed.items())
     ]
-    return TextTable(["fold", "state", "run", f"training, {run.clock}", *names], rows) if rows else None
+    return TextTable(["fold", "state", "run", "training, measured", *names], rows) if rows else None
 
 
 def fold_figures(run: Run) -> list[dict[str, Any]]:
     """Return a figure for each fold with what was measured on its validation part, and one for their mean."""
-    found: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     for fold in _recorded_folds(run):
-        place = fold.facts["crossval"]
+        place = fold.metadata["crossval"]
         figure = run_figure(fold, fold_name(place["fold"], place["repeat"], place["node"]))
         evaluated = [curve for curve in figure["curves"] if curve["part"] != "train"]
-        color = series(len(found))[0]
-        found.append({**figure, "curves": evaluated, "lanes": None, "color": color, "dash": [2, 2]})
-    if len(found) > 1:
-        mean = mean_curves([figure["curves"] for figure in found])
-        found.append({**found[0], "id": 0, "label": "mean over the folds", "curves": mean, "color": None, "dash": []})
-    return found
+        color = series(len(figures))[0]
+        figures.append({**figure, "curves": evaluated, "lanes": None, "color": color, "dash": [2, 2]})
+    if len(figures) > 1:
+        mean = mean_curves([figure["curves"] for figure in figures])
+        figures.append(
+            {**figures[0], "id": 0, "label": "mean over the folds", "curves": mean, "color": None, "dash": []}
+        )
+    return figures
 
 
 def _recorded_folds(run: Run) -> list[Run]:
@@ -328,6 +340,27 @@ def _recorded_folds(run: Run) -> list[Run]:
     if run.result.get("folds"):
         return fold_runs(run)
     return [run.other(record["id"]) for record in run.store.folds(run.id)]
+
+
+def sweep_section(run: Run) -> dict[str, Any] | None:
+    """Return the trials of a sweep; None for any other run."""
+    if run.kind != SWEEP:
+        return None
+    about = "Below, a line for each trial across its values: the darker, the better; dashed lines were stopped."
+    sweep = Sweep(run)
+    return {"table": sweep.table(), "lines": sweep.lines(), "about": about}
+
+
+def sweep_headline(run: Run) -> Headline:
+    """Return the most important numbers of a sweep."""
+    sweep = Sweep(run)
+    ended = [trial for trial in sweep.trials if trial.status != "running"]
+    numbers = [("trials", count(len(ended)), f"sampler {run.metadata['sweep']['sampler']}")]
+    numbers.append(("training time of all", duration(sum(trial.seconds or 0.0 for trial in ended)), run.clock))
+    with suppress(StoreError):
+        best = sweep.best
+        numbers.insert(0, (f"best {sweep.heading}", sweep.written(best.value), f"trial {best.number}: {best.label}"))
+    return numbers
 
 
 MOST_ALONE = 4
@@ -351,11 +384,11 @@ def machine_section(run: Run) -> dict[str, Any] | None:
 
 def _layout(run: Run) -> list[list[list[dict[str, Any]]]]:
     """Return the cpus of each core of each NUMA node: number, worker that was pinned to it, color."""
-    cpu = (run.facts.get("machine") or {}).get("cpu") or {}
+    cpu = (run.metadata.get("machine") or {}).get("cpu") or {}
     nodes = cpu.get("layout")
     if not isinstance(nodes, list) or run.clock == clocks.PREDICTED:
         return []
-    owners = {one: worker for worker, cpus in enumerate(pinned_cpus(run)) for one in cpus}
+    owners = {cpu: worker for worker, cpus in enumerate(pinned_cpus(run)) for cpu in cpus}
     return [[[_cell(number, owners.get(number)) for number in core] for core in node] for node in nodes]
 
 
@@ -367,7 +400,7 @@ def _cell(cpu: int, worker: int | None) -> dict[str, Any]:
 def _pinning(run: Run) -> str:
     """Return a sentence about which workers ran on which cores."""
     pinned = sum(bool(cpus) for cpus in pinned_cpus(run))
-    cores = run.facts.get("cores")
+    cores = run.metadata.get("cores")
     note = str(cores.get("note") or "") if isinstance(cores, dict) else ""
     if not pinned:
         return f"No worker was pinned: the system chose the cores. {note}".strip()
@@ -388,6 +421,6 @@ def _peak_lines(run: Run) -> list[tuple[str, str]]:
 
 
 def _machine_lines(run: Run) -> list[tuple[str, str]]:
-    memory = (run.facts.get("machine") or {}).get("memory") or {}
+    memory = (run.metadata.get("machine") or {}).get("memory") or {}
     named = {"total": "the machine has", "limit": "the container may use", "available": "free before the run"}
     return [(name, byte_size(memory[key])) for key, name in named.items() if memory.get(key)]

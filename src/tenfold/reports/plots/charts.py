@@ -1,4 +1,4 @@
-"""Colors that are legible on white and near-black, and distinguishable with any color vision.
+"""Charts as values that pages draw, with their colors and styles, and saved as pictures.
 
 Each has a contrast of at least 3:1 on both backgrounds of the report, and any two are at least 20 apart in CIELAB, also
 as seen without red, green or blue cones (Machado, Oliveira & Fernandes 2009). Runs also get a marker each.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from tenfold.common.files import check_output
 from tenfold.common.imports import optional_module
 from tenfold.errors import StoreError
+from tenfold.reports.clocks import PREDICTED
 from tenfold.reports.differences import MIXING_FIELDS, describe_settings
 from tenfold.reports.formatting import joined, plural
 from tenfold.reports.rows import Row
@@ -66,7 +67,7 @@ class ChartLine:
     markers: Sequence[str] = ()
     """The marker of each point, such as "o" or "s"; none for discs."""
     fill: str = "full"
-    """How much of a marker is filled: full, none, left or bottom."""
+    """How much of a marker is filled: full, left, bottom, or none where a time was predicted; the legend says so."""
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     """Both ends of each point's deviation or interval."""
@@ -102,6 +103,8 @@ class LineChart:
     """Where a dotted line goes across."""
     keys: Sequence[tuple[str, str]] = ()
     """Markers that the legend explains, each with its meaning."""
+    from_zero: bool = False
+    """Whether the horizontal axis begins at zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,19 +219,52 @@ class ShareChart:
     bars: Sequence[tuple[str, Mapping[str, float]]]
 
 
-Chart = LineChart | BarChart | BarTable | StripChart | LaneChart | ShareChart
+@dataclass(frozen=True, kw_only=True)
+class ParallelAxis:
+    """An axis of parallel coordinates, from 0 to 1."""
+
+    name: str
+    ticks: Sequence[tuple[float, str]]
+    """Places on it, and what is written there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelLine:
+    """A line across all axes."""
+
+    places: Sequence[float]
+    """Where it crosses each axis."""
+    rank: float
+    """From 0 for the worst to 1 for the best, which is the darkest."""
+    note: str
+    """What is shown under the pointer."""
+    faint: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelChart:
+    """Parallel coordinates: the values that belong together are joined by a line."""
+
+    kind: ClassVar[str] = "parallel"
+    title: str
+    axes: Sequence[ParallelAxis]
+    lines: Sequence[ParallelLine]
+
+
+Chart = LineChart | BarChart | BarTable | StripChart | LaneChart | ShareChart | ParallelChart
 
 
 def chart_data(charts: Mapping[str, Chart | None]) -> dict[str, dict[str, Any]]:
     """Return charts by name as a page carries them; those that are None are left out."""
-    return {name: {"kind": one.kind, **asdict(one)} for name, one in charts.items() if one is not None}
+    return {name: {"kind": item.kind, **asdict(item)} for name, item in charts.items() if item is not None}
 
 
 Fill = Literal["full", "none", "left", "bottom"]
 DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1, 1.2), (5, 1.2, 1, 1.2), (8, 2), (3, 1, 1, 1, 1, 1))
 """Lengths of dashes and gaps as multiples of a line's width; none for a solid line."""
 LINE_WIDTH = 1.6
-FILLS: tuple[Fill, ...] = ("full", "none", "left", "bottom")
+FILLS: tuple[Fill, ...] = ("full", "left", "bottom")
+"""Of settings whose times were measured; the markers of predicted ones are hollow."""
 
 
 @dataclass(frozen=True)
@@ -251,9 +287,9 @@ class Style:
 class PlotStyles:
     """What colors, lines and markers mean on a page.
 
-    The color stands for the strategy (or whatever else differs first), the fill of a marker for the other fields and
-    the clock, the marker for the number of workers. A single worker does not average, so it has the page's text color
-    instead of a strategy's. Settings of one color have different lines.
+    The color stands for the strategy (or whatever else differs first), the marker for the number of workers, its fill
+    for the other fields; it is hollow where times were predicted. A single worker does not average, so it has the
+    page's text color instead of a strategy's. Settings of one color have different lines.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -263,7 +299,8 @@ class PlotStyles:
         self._clocks = len({row.clock for row in rows}) > 1
         mixing = [row for row in rows if not self._is_neutral(row)]
         self.colors = _places(self._describe(row, [self._first]) for row in mixing)
-        self.others = _places(self._other_fields(row) for row in mixing)
+        self._free = [name for name in self._rest if self._is_free(name, mixing)]
+        self.others = _places(self._fill_fields(row) for row in mixing)
         self.workers = _places(plural(row.workers, "worker") for row in rows)
         self._lines: dict[str, dict[str, int]] = {}
         for row in rows:
@@ -272,12 +309,12 @@ class PlotStyles:
 
     def style(self, row: Row) -> Style:
         """Return the style of a setting."""
-        other = self.others.get(self._other_fields(row), 0)
+        other = self.others.get(self._fill_fields(row), 0)
         worker = self.workers[plural(row.workers, "worker")]
         marker = MARKERS[(worker if len(self.workers) > 1 else other) % len(MARKERS)]
         color = self._color(row)
         line = self._lines[color][row.label]
-        fill = FILLS[(other if color else line) % len(FILLS)]
+        fill = "none" if row.clock == PREDICTED else FILLS[(other if color else line) % len(FILLS)]
         return Style(color, DASHES[line % len(DASHES)], fill, marker)
 
     def legend_name(self, row: Row) -> str:
@@ -310,6 +347,14 @@ class PlotStyles:
     def _other_fields(self, row: Row) -> str:
         """Return what the color does not stand for: the other fields, and the clock where there are two."""
         return joined(self._describe(row, self._rest), row.clock if self._clocks else "")
+
+    def _fill_fields(self, row: Row) -> str:
+        """Return what the fill of a marker stands for: of the other fields, those that do not follow from the color."""
+        return self._describe(row, self._free)
+
+    def _is_free(self, name: str, rows: Sequence[Row]) -> bool:
+        values = {(self._describe(row, [self._first]), str(row.settings.get(name))) for row in rows}
+        return len(values) > len(self.colors)
 
     def _describe(self, row: Row, names: Sequence[str]) -> str:
         return describe_settings({name: row.settings[name] for name in names if name in row.settings})

@@ -1,4 +1,4 @@
-"""Plots of the same settings on several devices: training time, and how good the model is."""
+"""Plots of single runs and of the same settings on several devices."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,15 +34,15 @@ Groups = Mapping[str, Sequence[Row]]
 
 def device_groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the settings that were timed on several devices, by their common fields; the CPU comes first."""
-    found: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     mixed = len({row.clock for row in rows}) > 1
     for row in rows:
         if "device" in row.settings and row.seconds.mean:
             name = joined(row.describe_without("device"), row.clock if mixed else "")
-            found.setdefault(name or one_line(row.experiment.title), []).append(row)
+            groups.setdefault(name or one_line(row.experiment.title), []).append(row)
     return {
         name: sorted(group, key=lambda row: _device(row) != CPU)
-        for name, group in found.items()
+        for name, group in groups.items()
         if len({_device(row) for row in group}) > 1
     }
 
@@ -117,15 +117,15 @@ def fold_scores_plot(run: Run, metric: str) -> StripChart | None:
 
 def fold_runs(run: Run) -> list[Run]:
     """Return the recorded runs of a cross-validation's folds."""
-    found = []
+    runs = []
     for fold in run.result.get("folds") or []:
         try:
             other = run.other(fold["run"]) if fold["run"] is not None else None
         except StoreError:
             other = None
-        if other is not None and other.facts.get("crossval", {}).get("parent") == run.id:
-            found.append(other)
-    return found
+        if other is not None and other.metadata.get("crossval", {}).get("parent") == run.id:
+            runs.append(other)
+    return runs
 
 
 def fold_timeline(run: Run) -> LaneChart | None:
@@ -250,12 +250,12 @@ def first_steps(spans: Iterable[Span]) -> list[Span]:
 def _columns(spans: Sequence[Span]) -> Spans:
     """Return spans as columns, with times from the beginning of the first one."""
     begin = min((span.at for span in spans), default=0.0)
-    known = [span for span in spans if span.kind in summary.KINDS]
+    shown = [span for span in spans if span.kind in summary.KINDS]
     return {
-        "worker": [span.worker for span in known],
-        "kind": [summary.KINDS.index(span.kind) for span in known],
-        "at": [round((span.at - begin) * MICRO) for span in known],
-        "length": [round(span.seconds * MICRO) for span in known],
+        "worker": [span.worker for span in shown],
+        "kind": [summary.KINDS.index(span.kind) for span in shown],
+        "at": [round((span.at - begin) * MICRO) for span in shown],
+        "length": [round(span.seconds * MICRO) for span in shown],
     }
 
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenfold.common.metric_table import main_metric
+from tenfold.common.metric_traits import main_metric
 from tenfold.prediction.planning.evidence import Assessment, describe_candidate
 from tenfold.reports import clocks
 from tenfold.reports.curves import find_knee, scaling_families
@@ -25,6 +25,7 @@ from tenfold.reports.formatting import (
 from tenfold.reports.plots.charts import (
     INK,
     LINE_WIDTH,
+    SERIES,
     WIDTH,
     ChartLine,
     LineChart,
@@ -35,6 +36,7 @@ from tenfold.reports.plots.charts import (
     save_figure,
     series,
 )
+from tenfold.reports.results.scaling import ScalingPoint
 from tenfold.reports.rows import Row, choose_rows, direction, mean_seconds, pareto_front, rows_metric
 from tenfold.reports.tables.columns import common_part, reached_by, time_unit
 from tenfold.runs import Run
@@ -210,7 +212,7 @@ def _over_workers(
         title=title,
         x_label="workers",
         unit=unit,
-        lines=[*ideal(widest), *(line(*one) for one in found)],
+        lines=[*ideal(widest), *(line(*item) for item in found)],
         x_ticks=sorted({1, *(row.workers for _, _, group in found for row in group)}),
         y_range=(0, top(max(highest, alone), widest)),
     )
@@ -280,6 +282,8 @@ def save_target_plot(rows: Sequence[Row], path: Path) -> bool:
             strokes["linestyle"] = (0, [length / LINE_WIDTH for length in line.dash]) if line.dash else "-"
             (drawn,) = axes.plot(line.x, line.y, **strokes)
             entries.setdefault(line.label, drawn)
+        if any(line.fill == "none" for line in chart.lines):
+            (entries["hollow: predicted"],) = axes.plot([], [], "o", color=INK, markersize=4, fillstyle="none")
         for target in (100 * target if chart.unit else target for target in _targets(rows)):
             rule = axes.axhline(target, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
             entries[f"target {target:g}{chart.unit}"] = rule
@@ -316,7 +320,7 @@ def _bottom(found: Sequence[tuple[Row, list[Points]]]) -> float | None:
 def _metric(run: Run) -> str:
     """Return the metric that the target is about: the experiment's first, or the accuracy of classes, or the loss."""
     evaluated = {measurement.name for measurement in run.measurements() if measurement.part != "train"}
-    named = [getattr(one, "name", one) for one in run.experiment.training.metrics[:1]]
+    named = [getattr(metric, "name", metric) for metric in run.experiment.training.metrics[:1]]
     return next((str(name) for name in named if name in evaluated), None) or main_metric(evaluated) or "loss"
 
 
@@ -376,6 +380,43 @@ def forecast_speedup_plot(rows: Sequence[Row], styles: PlotStyles, hardware: str
     )
 
 
+def scaling_plot(points: Sequence[ScalingPoint], title: str, scale: float) -> LineChart:
+    """Return T1/Tn over the workers on a logarithmic axis: measured points full, predicted ones hollow.
+
+    `scale` is the value of one worker; where that is 1, the ideal is the number of workers, else it stays.
+    """
+    widest = max(point.workers for point in points)
+    is_speedup = scale == 1.0
+    lines = [reference_line("ideal", [1, widest], [scale, widest if is_speedup else scale])]
+    for color, fill, clock in ((SERIES[0], "full", clocks.MEASURED), (SERIES[1], "none", clocks.PREDICTED)):
+        own = [point for point in points if point.clock == clock]
+        if own:
+            workers, values = [point.workers for point in own], [scale * point.ratio for point in own]
+            ahead = workers[0] > 1  # predictions are compared with one worker, which is predicted, too
+            notes = [f"{plural(point.workers, 'worker')}: {duration(point.seconds)} {clock}" for point in own]
+            lines.append(
+                ChartLine(
+                    label=clock,
+                    x=[1, *workers] if ahead else workers,
+                    y=[scale, *values] if ahead else values,
+                    notes=["1 worker: the baseline", *notes] if ahead else notes,
+                    color=color,
+                    dash=(5, 4) if clock == clocks.PREDICTED else (),
+                    fill=fill,
+                )
+            )
+    return LineChart(
+        title=title,
+        x_label="workers",
+        unit="" if is_speedup else "%",
+        lines=lines,
+        x_log=2,
+        y_log=2 if is_speedup else 0,
+        x_ticks=sorted({1, *(point.workers for point in points)}),
+        y_range=(None, None) if is_speedup else (0, None),
+    )
+
+
 def has_bands(rows: Sequence[Row]) -> bool:
     """Return whether the intervals of all curves are drawn as bands."""
     return len(scaling_families(rows)) <= MOST_BANDS
@@ -426,11 +467,14 @@ def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) ->
         return None
     scale, unit = metric_scale(metric)
 
+    staying = {assessment.candidate.curve_key for assessment in assessments if not assessment.dropped}
+
     def line(at: int, one: Assessment) -> ChartLine:
         color, marker = series(at)
+        left = one.candidate.curve_key not in staying
         name = describe_candidate(one.candidate)
         return ChartLine(
-            label=f"{name}, left the search" if one.dropped else name,
+            label=f"{name}, left the search" if left else name,
             x=[probe.samples for probe in one.probes],
             y=[probe.value * scale for probe in one.probes],
             notes=[
@@ -438,7 +482,7 @@ def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) ->
                 for probe in one.probes
             ],
             color=color,
-            dash=(2, 3) if one.dropped else (),
+            dash=(2, 3) if left else (),
             markers=[marker] * len(one.probes),
         )
 

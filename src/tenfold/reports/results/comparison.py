@@ -1,4 +1,4 @@
-"""A table of settings in every form: terminal, notebook, page, CSV, JSON and Markdown."""
+"""`Comparison`: a table of settings in every form: terminal, notebook, page, CSV, JSON and Markdown."""
 
 import html
 import shutil
@@ -106,7 +106,7 @@ class ResultTable(ABC):
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return the headings and the rows of the table as text."""
         shown = self.columns()
-        return [one.name for one in shown], [list(row) for row in zip(*(one.cells for one in shown), strict=True)]
+        return [item.name for item in shown], [list(row) for row in zip(*(item.cells for item in shown), strict=True)]
 
     def time_notes(self) -> list[str]:
         """Return what the times are: measured or predicted, what they include, and which are unreliable."""
@@ -126,8 +126,8 @@ class ResultTable(ABC):
             notes.append(f"predicted {clocks.INTERVAL}")
         if any(not row.calibrated for row in self.rows):
             notes.append(clocks.UNCALIBRATED)
-        found = {doubt for row in self.rows for doubt in row.doubts}
-        return notes + [f"{columns.DOUBT} {text}" for doubt, text in DOUBTS.items() if doubt in found]
+        doubts = {doubt for row in self.rows for doubt in row.doubts}
+        return notes + [f"{columns.DOUBT} {text}" for doubt, text in DOUBTS.items() if doubt in doubts]
 
     def device_notes(self) -> list[str]:
         """Return what the factor against the CPU is, or why there is none; empty where the device does not vary."""
@@ -157,14 +157,14 @@ class ResultTable(ABC):
         fitting = [layout for layout in LAYOUTS if columns.table_width(shown, *layout) <= width]
         gap, broken = (fitting or LAYOUTS[-1:])[0]
         for name in columns.OPTIONAL:
-            if columns.table_width(shown, gap, broken) > width and any(one.name == name for one in shown):
-                shown = [one for one in shown if one.name != name]
+            if columns.table_width(shown, gap, broken) > width and any(item.name == name for item in shown):
+                shown = [item for item in shown if item.name != name]
                 omitted.append(name)
         yield _table(shown, gap, broken)
         yield Text()
-        for one in self.crosstables():
-            yield Text(one.title, style="bold")
-            yield _table(_columns(one), 2, False)
+        for crosstable in self.crosstables():
+            yield Text(crosstable.title, style="bold")
+            yield _table(_columns(crosstable), 2, False)
             yield Text()
         lines = self.lines(omitted)
         if omitted:
@@ -190,16 +190,16 @@ def _table(shown: Sequence[Column], gap: int, broken: bool) -> "Table":
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
-    for one in shown:
-        table.add_column(Text(one.heading(broken)), justify="left" if one.words else "right", vertical="bottom")
-    for row in zip(*(one.cells for one in shown), strict=True):
+    for item in shown:
+        table.add_column(Text(item.heading(broken)), justify="left" if item.words else "right", vertical="bottom")
+    for row in zip(*(item.cells for item in shown), strict=True):
         table.add_row(*map(Text, row))
     return table
 
 
 def _columns(crossed: TextTable) -> list[Column]:
     cells = zip(*crossed.rows, strict=True)
-    return [Column(name, name, one, words=not name) for name, one in zip(crossed.columns, cells, strict=True)]
+    return [Column(name, name, item, words=not name) for name, item in zip(crossed.columns, cells, strict=True)]
 
 
 def _record(row: Row, shown: Sequence[str]) -> dict[str, Any]:
@@ -213,8 +213,8 @@ def _record(row: Row, shown: Sequence[str]) -> dict[str, Any]:
     numbers |= {name: row_value(row, name) for name in shown if name not in numbers and name not in RATIOS}
     record: dict[str, Any] = {}
     for name, value in row.settings.items():
-        taken = name in numbers and name not in ("workers", "threads")
-        record[f"{name}_setting" if taken else name] = None if is_meaningless(row, name) else value
+        is_number = name in numbers and name not in ("workers", "threads")
+        record[f"{name}_setting" if is_number else name] = None if is_meaningless(row, name) else value
     for name, value in numbers.items():
         if isinstance(value, Spread):
             record |= {name: value.mean, f"{name}_deviation": value.deviation}
@@ -337,6 +337,18 @@ class Comparison(ResultTable):
         """Return the settings that could not be run, one line for each reason."""
         reasons = grouped((reason, label) for label, reason in self.failed.items())
         return [f"{' | '.join(labels)}: {reason}" for reason, labels in reasons.items()]
+
+    def failure_counts(self) -> str:
+        """Return how many settings and folds failed, and why the first of them did."""
+        counts = []
+        if self.failed:
+            reason = next(iter(self.failed.values())).partition("\n")[0]
+            counts.append(f"{len(self.failed)} of {len(self.failed) + len(self.rows)} settings failed: {reason}")
+        partial = [run.result for run in self.runs if run.result.get("failed")]
+        if partial:
+            failed, folds = (sum(len(result[kind]) for result in partial) for kind in ("failed", "folds"))
+            counts.append(f"{failed} of {folds} folds failed: {partial[0]['failed'][0].splitlines()[0]}")
+        return "; ".join(counts)
 
     def report(self, path: str | Path) -> Path:
         """Write an HTML report with the table and plots, and return its path."""

@@ -12,7 +12,7 @@ from tenfold.experiment import Experiment
 from tenfold.reports import clocks, summary
 from tenfold.reports.curves import explain_knees, scaling_families
 from tenfold.reports.differences import describe_settings, varied_fields
-from tenfold.reports.formatting import NOTHING, duration, interval, plural
+from tenfold.reports.formatting import NOTHING, duration, interval, one_line, plural
 from tenfold.reports.results.comparison import ResultTable
 from tenfold.reports.rows import Row, Spread, load_doubts, with_ratios
 from tenfold.reports.summary import KIND_NAMES
@@ -52,8 +52,8 @@ class Forecast(ResultTable):
     def records(self) -> list[dict[str, Any]]:
         """Return the rows as flat dictionaries of numbers and text, without metrics, as nothing was trained."""
         records = super().records()
-        known = {name for record in records for name, value in record.items() if value is not None}
-        return [{name: value for name, value in record.items() if name in known} for record in records]
+        filled = {name for record in records for name, value in record.items() if value is not None}
+        return [{name: value for name, value in record.items() if name in filled} for record in records]
 
     def extra_json(self) -> dict[str, Any]:
         """Return what explains the numbers."""
@@ -66,8 +66,20 @@ class Forecast(ResultTable):
             notes.append("speedup = T1/Tn; efficiency = speedup per worker")
         elif any(row.workers > 1 for row in self.rows):
             notes.append("no speedup, as there is no prediction for one worker: add 1 to the workers")
+        notes += self._pace_note()
         speeds = clocks.speed_notes(forecast.prediction.machine_speed for forecast in self.forecasts)
         return notes + speeds + self.device_notes()
+
+    def _pace_note(self) -> list[str]:
+        """Return a sentence where strategies differ in sync_every, too, though only the strategy was varied."""
+        paces: dict[Any, set[Any]] = {}
+        for row in self.rows:
+            if row.workers > 1:
+                paces.setdefault(row.settings["strategy"], set()).add(row.settings["sync_every"])
+        if any(len(pace_values) > 1 for pace_values in paces.values()) or len(set().union(*paces.values())) < 2:
+            return []
+        each = ", ".join(f"{one_line(str(name))} every {pace_values.pop()}" for name, pace_values in paces.items())
+        return [f"by default strategies average after different numbers of steps ({each}); sync_every makes them equal"]
 
     def findings(self) -> list[str]:
         """Return where the speedups level off, and which settings make no difference."""
@@ -80,7 +92,7 @@ class Forecast(ResultTable):
     def reasons(self) -> list[str]:
         """Return why settings make no difference, each sentence once, with the settings it holds for."""
         both = zip(self.rows, self.forecasts, strict=True)
-        return summary.merge_reasons([(row.label, one.prediction.reasons) for row, one in both])
+        return summary.merge_reasons([(row.label, item.prediction.reasons) for row, item in both])
 
     def report(self, path: str | Path) -> Path:
         """Write an HTML report with the table and plots, and return its path."""
@@ -153,15 +165,15 @@ class Twin:
     @property
     def parts(self) -> list[TimePart]:
         """The mean time over the workers by kind, then the training time of the slowest worker."""
-        both, found = (self.real, self.virtual), []
+        both, sections = (self.real, self.virtual), []
         for name, kinds in SPANS.items():
             spans = [[run.times[kind] for kind in kinds if kind in run.times] for run in both]
             if any(spans):
-                found.append(TimePart(name, *(sum(seconds) if seconds else None for seconds in spans)))
+                sections.append(TimePart(name, *(sum(seconds) if seconds else None for seconds in spans)))
         reached = [run.seconds_to_target for run in both]
         if any(seconds is not None for seconds in reached):
-            found.append(TimePart(TO_TARGET, *reached))
-        return [*found, TimePart(TOTAL, self.real.seconds, self.virtual.seconds)]
+            sections.append(TimePart(TO_TARGET, *reached))
+        return [*sections, TimePart(TOTAL, self.real.seconds, self.virtual.seconds)]
 
     @property
     def error(self) -> float | None:

@@ -1,6 +1,7 @@
 """The plan of an experiment: the settings it was chosen from, and when each should reach the target."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from tenfold.prediction.planning.evidence import UNTRIED, Assessment, Search, de
 from tenfold.reports import clocks
 from tenfold.reports.formatting import NOTHING, duration, interval, metric_value, plural
 from tenfold.reports.results.comparison import ResultTable
-from tenfold.reports.rows import Row, Spread
+from tenfold.reports.rows import DOUBTS, Row, Spread, load_doubts
 from tenfold.reports.tables.columns import Column
 
 
@@ -27,14 +28,23 @@ class Repayment:
 class Plan(ResultTable):
     """The setting that should reach a target soonest, and the table it was chosen from; all times are predicted."""
 
-    def __init__(self, found: Search, chosen: Assessment, given: Assessment | None, target: float) -> None:
+    def __init__(
+        self,
+        found: Search,
+        chosen: Assessment,
+        given: Assessment | None,
+        target: float,
+        remarks: Sequence[str] = (),
+    ) -> None:
         self.search = found
         self.chosen = chosen
         self.given = given
         """The setting of the experiment as it was given; None if it was not among the candidates."""
         self.target = target
+        self.remarks = remarks
+        """Sentences on what else was considered, such as a divided model or another precision; "" says nothing."""
         self._tried = [assessment for assessment in found.assessments if assessment.probes]
-        self.rows = [_row(one) for one in self._tried]
+        self.rows = [_row(item) for item in self._tried]
 
     @property
     def best(self) -> Experiment:
@@ -50,17 +60,17 @@ class Plan(ResultTable):
     @property
     def predicted_seconds(self) -> float:
         """Predicted training time to the target, without startup, evaluation and saving."""
-        return self.chosen.price.training if self.chosen.price else math.nan
+        return self.chosen.cost.training if self.chosen.cost else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The range in which the training time to the target should lie in nine of ten runs."""
+        """The range in which the training time to the target should lie in eight of ten runs."""
         return self.chosen.interval or (math.nan, math.nan)
 
     @property
     def total_seconds(self) -> float:
         """Predicted time of the whole run, with startup, evaluation and saving."""
-        return self.chosen.price.total if self.chosen.price else math.nan
+        return self.chosen.cost.total if self.chosen.cost else math.nan
 
     @property
     def cost_seconds(self) -> float:
@@ -70,26 +80,32 @@ class Plan(ResultTable):
     @property
     def repayment(self) -> Repayment | None:
         """After how many runs planning has paid off; None if the time of the given setting is not known."""
-        if self.given is None or self.given.price is None:
+        if self.given is None or self.given.cost is None:
             return None
-        saved = self.given.price.total - self.total_seconds
+        saved = self.given.cost.total - self.total_seconds
         return Repayment(saved, math.ceil(self.cost_seconds / saved) if saved > 0 else None)
 
     def columns(self) -> list[Column]:
         """Return the columns of the table."""
         shown = self._tried
-        ends = ["chosen" if one is self.chosen else one.dropped or "to the end" for one in shown]
+        varied = len({item.candidate.precision for item in shown}) > 1
+        ends = ["chosen" if item is self.chosen else item.dropped or "to the end" for item in shown]
         return [
-            Column("", "", ["→" if one is self.chosen else "" for one in shown], words=True),
-            Column("workers × threads", "workers", [_hosts(one) for one in shown]),
-            Column("batch size", "batch", [f"{one.experiment.training.samples_per_step}" for one in shown]),
-            Column("averaging", "averaging", [_mixing(one) for one in shown], words=True),
-            Column("epoch, predicted", "epoch", [duration(one.epoch_seconds) for one in shown]),
-            Column("epochs to target", "epochs", [f"{one.epochs}" if one.epochs else NOTHING for one in shown]),
-            Column("training to target, predicted", "to target", [_seconds(one) for one in shown]),
-            Column("in all, predicted", "in all", [duration(one.price.total if one.price else None) for one in shown]),
-            Column("runs that reach it", "reach it", [_reaching(one) for one in shown]),
-            Column(f"{self.search.metric} of the longest probe", "probe", [_probed(one) for one in shown]),
+            Column("", "", ["→" if item is self.chosen else "" for item in shown], words=True),
+            Column("workers × threads", "workers", [_hosts(item) for item in shown]),
+            Column("batch size", "batch", [f"{item.experiment.training.samples_per_step}" for item in shown]),
+            *(
+                [Column("precision", "precision", [item.candidate.precision for item in shown], words=True)]
+                if varied
+                else []
+            ),
+            Column("averaging", "averaging", [_mixing(item) for item in shown], words=True),
+            Column("epoch, predicted", "epoch", [duration(item.epoch_seconds) for item in shown]),
+            Column("epochs to target", "epochs", [f"{item.epochs}" if item.epochs else NOTHING for item in shown]),
+            Column("training to target, predicted", "to target", [_seconds(item) for item in shown]),
+            Column("in all, predicted", "in all", [duration(item.cost.total if item.cost else None) for item in shown]),
+            Column("runs that reach it", "reach it", [_reaching(item) for item in shown]),
+            Column(f"{self.search.metric} of the longest probe", "probe", [_probed(item) for item in shown]),
             Column("in the search", "search", ends, words=True),
         ]
 
@@ -129,26 +145,33 @@ class Plan(ResultTable):
             "runs",
             "probe: the longest run in the search of it or of another that learns the same, on the validation part",
             *clocks.speed_notes(self.search.machine_speeds),
+            *(DOUBTS[doubt] for doubt in load_doubts(self.search.calibration_load)),
             *(f"not tried: {plural(count, 'setting')} ({why})" for why, count in untried.items() if count),
         ]
+
+    def choice(self) -> list[str]:
+        """Return the chosen setting, and what the target is measured on."""
+        epochs = plural(self.chosen.epochs or 0, "epoch") + _evidence(self.chosen)
+        best = f"best: {describe_candidate(self.chosen.candidate)}{_threads(self.chosen)}, {epochs}"
+        return [best, self._about_target()]
 
     def findings(self) -> list[str]:
         """Return the choice, what it should take, and what planning cost."""
         around = interval(*self.interval, self.predicted_seconds)
-        epochs = plural(self.chosen.epochs or 0, "epoch") + _evidence(self.chosen)
+        best, about_target = self.choice()
         lines = [
-            f"best: {describe_candidate(self.chosen.candidate)}{_threads(self.chosen)}, {epochs}",
+            best,
             f"predicted: {metric_value(self.search.metric, self.target)} {self.search.metric} after "
             f"{duration(self.predicted_seconds)} {around} of training, {duration(self.total_seconds)} in all"
             + ("" if self.is_for_cluster else "; `tenfold twin` compares it with a real run"),
-            self._about_target(),
+            about_target,
         ]
-        return [*lines, self._cost()]
+        return [*lines, *filter(None, self.remarks), self._cost()]
 
     @property
     def is_for_cluster(self) -> bool:
         """Whether the times are those of a cluster, not of this machine."""
-        return self.chosen.candidate.experiment.machine.engine == "virtual"
+        return self.chosen.candidate.experiment.machine.is_virtual
 
     def _about_target(self) -> str:
         share = self.best.data.validation_fraction
@@ -187,7 +210,7 @@ def _row(one: Assessment) -> Row:
         workers=one.candidate.workers,
         threads=one.candidate.threads,
         cores=one.candidate.workers * (one.candidate.threads or 1),
-        seconds=Spread((one.price.training,)) if one.price else Spread(),
+        seconds=Spread((one.cost.training,)) if one.cost else Spread(),
         clock=clocks.PREDICTED,
         interval=one.interval,
         bytes_per_worker=0.0,
@@ -229,9 +252,9 @@ def _reaching(one: Assessment) -> str:
 
 
 def _seconds(one: Assessment) -> str:
-    if one.price is None or one.interval is None:
+    if one.cost is None or one.interval is None:
         return NOTHING
-    return f"{duration(one.price.training)} {interval(*one.interval, one.price.training)}"
+    return f"{duration(one.cost.training)} {interval(*one.interval, one.cost.training)}"
 
 
 def _probed(one: Assessment) -> str:
@@ -239,13 +262,14 @@ def _probed(one: Assessment) -> str:
 
 
 def _record(one: Assessment, chosen: bool) -> dict[str, Any]:
-    experiment, price = one.candidate.experiment, one.price
+    experiment, cost = one.candidate.experiment, one.cost
     low, high = one.interval or (None, None)
     return {
         "chosen": chosen,
         "workers": one.candidate.workers,
         "threads": one.candidate.threads,
         "device": one.candidate.device,
+        "precision": one.candidate.precision,
         "batch_size": experiment.training.samples_per_step,
         "strategy": experiment.parallel.strategy,
         "average": experiment.parallel.average,
@@ -253,10 +277,10 @@ def _record(one: Assessment, chosen: bool) -> dict[str, Any]:
         "epochs": one.epochs,
         "epochs_to_target": one.stops_after,
         "epoch_seconds": one.epoch_seconds,
-        "seconds_to_target": price.training if price else None,
+        "seconds_to_target": cost.training if cost else None,
         "seconds_low": low,
         "seconds_high": high,
-        "total_seconds": price.total if price else None,
+        "total_seconds": cost.total if cost else None,
         "probed_samples": one.probes[-1].samples if one.probes else 0,
         "probed_value": one.probes[-1].value if one.probes else None,
         "probability": one.probability,

@@ -88,22 +88,22 @@ def table_width(columns: Sequence[Column], gap: int, broken: bool) -> int:
 def comparison_columns(rows: Sequence[Row]) -> list[Column]:
     """Return the columns that apply to these rows."""
     alone = all(row.workers == 1 for row in rows)
-    found = [*setting_columns(rows), time_column(rows)]
-    found += _to_target(rows)
-    found += clock_columns(rows)
-    found += recorded_columns(rows)
+    columns = [*setting_columns(rows), time_column(rows)]
+    columns += _to_target(rows)
+    columns += clock_columns(rows)
+    columns += recorded_columns(rows)
     if not alone:
-        found += [ratio_column(rows, name) for name in ("speedup", "efficiency", "PI")]
-    found.append(ratio_column(rows, "gain"))
+        columns += [ratio_column(rows, name) for name in ("speedup", "efficiency", "PI")]
+    columns.append(ratio_column(rows, "gain"))
     if any(row.factor_against_cpu is not None for row in rows):
-        found.append(_column("factor against cpu", "× cpu", rows, lambda row: _number(row.factor_against_cpu, ".2f")))
-    found += metric_columns(rows)
+        columns.append(_column("factor against cpu", "× cpu", rows, lambda row: _number(row.factor_against_cpu, ".2f")))
+    columns += metric_columns(rows)
     if not alone:
-        found.append(
+        columns.append(
             _column(SENT, SENT, rows, lambda row: byte_size(row.bytes_per_worker) if row.bytes_per_worker else NOTHING)
         )
-        found.append(_column(SHARES, "c/w/c %", rows, _shares))
-    return found
+        columns.append(_column(SHARES, "c/w/c %", rows, _shares))
+    return columns
 
 
 def setting_columns(rows: Sequence[Row]) -> list[Column]:
@@ -187,12 +187,12 @@ def _to_target(rows: Sequence[Row]) -> list[Column]:
     if all(row.experiment.training.target is None for row in rows):
         return []
     times = seconds_column("time to target", "target", [row.seconds_to_target for row in rows])
-    found = [replace(times, cells=[reached_by(row, text) for row, text in zip(rows, times.cells, strict=True)])]
+    columns = [replace(times, cells=[reached_by(row, text) for row, text in zip(rows, times.cells, strict=True)])]
     if any(row.workers > 1 for row in rows):
-        found.append(
+        columns.append(
             _column("speedup to target", "target speedup", rows, lambda row: _number(row.target_speedup, ".2f"))
         )
-    return found
+    return columns
 
 
 def reached_by(row: Row, seconds: str) -> str:
@@ -210,12 +210,12 @@ def metric_columns(rows: Sequence[Row]) -> list[Column]:
     part = common_part(rows)
     if not any(row.selected for row in rows):
         return [metric_column(name, part, [row.metrics.get(name, Spread()) for row in rows]) for name in names]
-    found = []
+    columns = []
     for name in names:
         of_part = [row.metrics.get(name, Spread()) for row in rows]
         of_test = [row.test_metrics.get(name, Spread()) for row in rows]
-        found += [metric_column(name, part, of_part, named=True), metric_column(name, "test", of_test, named=True)]
-    return found
+        columns += [metric_column(name, part, of_part, named=True), metric_column(name, "test", of_test, named=True)]
+    return columns
 
 
 def common_part(rows: Sequence[Row]) -> str:
@@ -304,7 +304,7 @@ def chosen_columns(rows: Sequence[Row], names: Sequence[str]) -> list[Column]:
 
 def explain_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     """Return lines that say what columns are, or why they are empty."""
-    found = [f"{SECONDS[name]}: {EXPLAINED[name]}" for name in names if name in EXPLAINED]
+    explanations = [f"{SECONDS[name]}: {EXPLAINED[name]}" for name in names if name in EXPLAINED]
     for name in names:
         part, _, metric = name.partition("_")
         words = f"{part} {metric.replace('_', ' ')}"
@@ -312,10 +312,10 @@ def explain_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
             continue
         if not any(row_value(row, name).values for row in rows):
             why = "it is not counted in these runs" if part == "train" else f"the runs have no {part} part"
-            found.append(f"no {words}: {why}")
+            explanations.append(f"no {words}: {why}")
         elif part == "train" and not any("spread" in run.result for row in rows for run in row.runs):
-            found.append(f"{words}: on the batches of the last epoch, as they were trained on")
-    return found
+            explanations.append(f"{words}: on the batches of the last epoch, as they were trained on")
+    return explanations
 
 
 def row_value(row: Row, name: str) -> Spread:

@@ -1,4 +1,4 @@
-"""A table of text, in the forms that pages, terminals and Markdown need."""
+"""Tables of runs, shards and folds, in the forms that pages, terminals and Markdown need."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenfold.common.files import short_path
-from tenfold.common.metric_table import main_metric
+from tenfold.common.metric_traits import main_metric
 from tenfold.common.part_names import PARTS
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.reports import clocks, summary
@@ -26,6 +26,7 @@ from tenfold.reports.formatting import (
     CROSSVAL_TIME,
     NOTHING,
     ago,
+    byte_size,
     count,
     date_time,
     duration,
@@ -40,10 +41,12 @@ from tenfold.reports.rows import Row
 from tenfold.reports.tables import columns
 from tenfold.runs import Run
 from tenfold.runs.run import fold_name
-from tenfold.runs.store import CROSSVAL
+from tenfold.runs.store import CROSSVAL, MEMBERS, SCRIPT
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from tenfold.executors.under_way import JobUnderWay
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,16 @@ class TextTable:
     title: str = ""
     totals: int = 0
     """How many rows at the end are totals of those above; a terminal shows them apart, in bold."""
+
+    def shades(self) -> list[list[float]]:
+        """Return where the number that each cell begins with lies between the lowest (0) and the highest (1)."""
+        numbers = [[_leading_number(cell) for cell in row[1:]] for row in self.rows]
+        shown = [number for row in numbers for number in row if number is not None]
+        low, high = min(shown, default=0.0), max(shown, default=0.0)
+        return [
+            [(number - low) / (high - low) if number is not None and high > low else 0.0 for number in row]
+            for row in numbers
+        ]
 
     def to_markdown(self) -> str:
         """Return the table as Markdown, without its title."""
@@ -80,33 +93,55 @@ class TextTable:
         return table
 
 
+def _leading_number(cell: str) -> float | None:
+    try:
+        return float(cell.replace(",", "").split()[0])
+    except (ValueError, IndexError):
+        return None
+
+
 CROSSED = ("folds", "workers")
 
 
-def make_crosstables(rows: Sequence[Row]) -> list[TextTable]:
-    """Return tables of the times and of each metric, for every combination of the other settings."""
-    if not rows or not set(CROSSED) <= set(rows[0].settings):
+def heat_maps(rows: Sequence[Row]) -> list[TextTable]:
+    """Return the tables of two varied settings, a row for each value of one and a column for each of the other."""
+    varied = list(rows[0].settings) if rows else []
+    if len(varied) != 2 or set(varied) == set(CROSSED):
+        return []
+    return make_crosstables(rows, (varied[1], varied[0]))
+
+
+def make_crosstables(rows: Sequence[Row], axes: tuple[str, str] = CROSSED) -> list[TextTable]:
+    """Return tables of the times and of each metric over two settings, for every combination of the others."""
+    if not rows or not set(axes) <= set(rows[0].settings):
         return []
     cells = [columns.time_column(rows), *columns.metric_columns(rows)]
     families: list[tuple[str, dict[str, Any]]] = []
     for row in rows:
-        family = row.clock, {name: value for name, value in row.settings.items() if name not in CROSSED}
+        family = row.clock, {name: value for name, value in row.settings.items() if name not in axes}
         if family not in families and (row.workers > 1 or not any(name in MIXING_FIELDS for name in family[1])):
             families.append(family)
-    found = []
+    tables = []
     for clock, other in families:
-        places = {
-            (row.settings["folds"], row.settings["workers"]): at
-            for at, row in enumerate(rows)
-            if row.clock == clock and _belongs(row, other)
-        }
-        if min(len({fold for fold, _ in places}), len({count for _, count in places})) < 2:
+        belonging = [(at, row) for at, row in enumerate(rows) if row.clock == clock and _belongs(row, other)]
+        labels = [tuple(_label(name, row.settings[name]) for name in axes) for _, row in belonging]
+        places = {(down, across): at for (down, across), (at, _) in zip(labels, belonging, strict=True)}
+        order = [sorted(belonging, key=lambda one: _order(one[1].settings[name])) for name in axes]
+        down, across = (
+            list(dict.fromkeys(_label(name, row.settings[name]) for _, row in listed))
+            for name, listed in zip(axes, order, strict=True)
+        )
+        if min(len(down), len(across)) < 2:
             continue
         for column in cells:
             title = f"{column.name}, {clock}" if column is cells[0] else column.name
             title = f"{title}, {clocks.INTERVAL}" if column is cells[0] and clock == clocks.PREDICTED else title
-            found.append(_crossed(joined(describe_settings(other), title), column, places))
-    return found
+            lines = [
+                (item, *(column.cells[places[item, other]] if (item, other) in places else NOTHING for other in across))
+                for item in down
+            ]
+            tables.append(TextTable(["", *across], lines, joined(describe_settings(other), title)))
+    return tables
 
 
 def _belongs(row: Row, other: dict[str, Any]) -> bool:
@@ -116,17 +151,14 @@ def _belongs(row: Row, other: dict[str, Any]) -> bool:
     )
 
 
-def _crossed(title: str, column: columns.Column, places: dict[tuple[int | None, int], int]) -> TextTable:
-    folds = sorted({fold for fold, _ in places}, key=lambda fold: fold or 0)
-    workers = sorted({count for _, count in places})
-    rows = [
-        (
-            plural(fold, "fold") if fold else "no folds",
-            *(column.cells[places[fold, count]] if (fold, count) in places else NOTHING for count in workers),
-        )
-        for fold in folds
-    ]
-    return TextTable(["", *(plural(count, "worker") for count in workers)], rows, title)
+def _label(name: str, value: Any) -> str:
+    return describe_settings({name: value}) or ("no folds" if name == "folds" else f"{name} {field_value(value)}")
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    """Return a key by which numbers are sorted by size, and text by its letters; what is missing comes first."""
+    number = isinstance(value, int | float)
+    return (not number and value is not None, float(value) if number else 0.0, str(value))
 
 
 MOST_METRICS = 2
@@ -192,8 +224,8 @@ class RunsTable:
     def _columns(self) -> "list[_Column]":
         runs = self._runs
         measured = {run.id: _final_metrics(run) for run in runs}
-        found = dict.fromkeys(name for measurement in measured.values() if (name := main_metric(measurement)))
-        scores = list(found)[:MOST_METRICS] or ["accuracy"]
+        names = dict.fromkeys(name for measurement in measured.values() if (name := main_metric(measurement)))
+        scores = list(names)[:MOST_METRICS] or ["accuracy"]
         differing = differing_fields([run for run in runs if run.readable])
         return [
             _Column("run", [Text(str(run.id)) for run in runs]),
@@ -238,10 +270,19 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> RunsTable:
     return RunsTable(runs, now)
 
 
+def jobs_table(jobs: "Sequence[JobUnderWay]") -> Table:
+    """Return one line for each job of an executor that is under way."""
+    rows = [
+        (one_line(job.label), str(job.run or ""), job.executor, job.state, one_line(job.node), f"{job.done:.0%}")
+        for job in jobs
+    ]
+    return TextTable(("job", "run", "on", "state", "node", "done"), rows, title="jobs under way").to_rich(words=5)
+
+
 def _final_metrics(run: Run) -> dict[str, float]:
     """Return the final metrics of a run; for a fold, those of its validation part."""
-    found: dict[str, float] = run.result.get("crossval", {}).get("metrics", {}).get("validation") or run.metrics
-    return found
+    metrics: dict[str, float] = run.result.get("crossval", {}).get("metrics", {}).get("validation") or run.metrics
+    return metrics
 
 
 def show_tables(run: Run) -> Group:
@@ -249,26 +290,31 @@ def show_tables(run: Run) -> Group:
     tables = [run_summary_table(run), experiment_table(run) if run.readable else recorded_table(run)]
     if run.history:
         tables.append(epochs_table(run).to_rich(words=0))
+    if run.kind == SCRIPT:
+        tables += script_tables(run)
     if (times := times_table(run)).rows:
         tables.append(times.to_rich())
     return Group(*(Padding(table, (0, 0, 1, 0)) for table in (*tables, origin_table(run))))
 
 
 def experiment_table(run: Run) -> Table:
-    """Return every field: first those that differ from the defaults, then the rest by section."""
+    """Return the fields that differ from the defaults, then the others by section, without those that are unset."""
     table = _grid(title="experiment")
     changed = changed_fields(run.experiment)
     for key, value in changed.items():
         table.add_row(key, Text(field_value(value), style="bold", overflow="fold"))
+    if run.kind == SCRIPT:  # all other fields are the script's own
+        return table
     table.add_row("defaults", Text("all other fields" if changed else "all fields"))
     flat = run.experiment.flat()
     for section in SECTIONS:
-        rest = (
+        rest = [
             f"{key}={field_value(flat[key])}"
             for key, (home, _) in FIELDS.items()
-            if home == section and key not in changed
-        )
-        table.add_row(f"  {section}", Text("  ".join(rest), style="dim"))
+            if home == section and key not in changed and flat[key] not in (None, {}, [])
+        ]
+        if rest:
+            table.add_row(f"  {section}", Text("  ".join(rest), style="dim"))
     return table
 
 
@@ -293,15 +339,54 @@ def epochs_table(run: Run) -> TextTable:
     return TextTable(["epoch", "step", f"training, {run.clock}", *headings], rows, title="epochs")
 
 
+MOST_WORKERS = 8
+"""Workers whose times have a column each; of more, the mean and the longest."""
+
+
 def times_table(run: Run) -> TextTable:
-    """Return a table of the time by kind."""
+    """Return a table of the time by kind: the mean over the workers, and each of them."""
     times = summary.times_by_kind(run)
     total = sum(times.values())
+    each = summary.times_by_worker(run) if times and run.result.get("workers", 1) > 1 else []
+    few = len(each) <= MOST_WORKERS
+    names = [f"worker {worker}" for worker in range(len(each))] if few else ["longest"]
+    rows = []
+    for kind, seconds in times.items():
+        own = [worker.get(kind, 0.0) for worker in each]
+        shown = own if few else [max(own)]
+        cells = [duration(seconds), f"{seconds / total:.1%}", *map(duration, shown)]
+        rows.append([summary.KIND_NAMES.get(kind, kind), *cells])
+    return TextTable(["spent on", "mean" if each else "time", "share", *names], rows, title=f"time, {run.clock}")
+
+
+def operations_table(run: Run) -> TextTable | None:
+    """Return what each kind of collective operation of a simulated script took, as means over its ranks."""
     rows = [
-        [summary.KIND_NAMES.get(kind, kind), duration(seconds), f"{seconds / total:.1%}"]
-        for kind, seconds in times.items()
+        [
+            *(name, count(round(times["count"])), byte_size(round(times["nbytes"] / max(1, times["count"])))),
+            *(duration(times[key]) for key in ("seconds", "exposed")),
+            f"{times['exposed'] / run.seconds:.1%}" if run.seconds else "",
+        ]
+        for name, times in (run.result.get("operations") or {}).items()
     ]
-    return TextTable(["spent on", "time", "share"], rows, title=f"time, {run.clock}")
+    columns = ["operation", "times", "bytes each", "on the links", "not overlapped", "share of the time"]
+    return TextTable(columns, rows, title=f"collective operations, {run.clock}, mean of the ranks") if rows else None
+
+
+def ranks_table(run: Run) -> TextTable | None:
+    """Return what each rank of a simulated script spent its time on."""
+    rows = [
+        [str(rank), *(duration(times[kind]) for kind in ("compute", "wait", "communicate"))]
+        for rank, times in enumerate(run.result.get("ranks") or [])
+    ]
+    return (
+        TextTable(["rank", "compute", "waiting", "communication"], rows, title=f"ranks, {run.clock}") if rows else None
+    )
+
+
+def script_tables(run: Run) -> list[Table]:
+    """Return both tables of a simulated script."""
+    return [table.to_rich() for table in (operations_table(run), ranks_table(run)) if table is not None]
 
 
 def origin_table(run: Run) -> Table:
@@ -310,8 +395,8 @@ def origin_table(run: Run) -> Table:
     ended = f", ended {date_time(run.ended)}" if run.ended is not None else ""
     table.add_row("began", f"{date_time(run.created)}{ended}")
     for key in ("command", "code"):
-        if run.facts.get(key):
-            table.add_row(key, Text(one_line(str(run.facts[key])), overflow="fold"))
+        if run.metadata.get(key):
+            table.add_row(key, Text(one_line(str(run.metadata[key])), overflow="fold"))
     files = sorted(path.name for path in run.path.iterdir()) if run.path.is_dir() else []
     table.add_row("files", Text(", ".join(files) or "none", overflow="fold"))
     return table
@@ -319,7 +404,7 @@ def origin_table(run: Run) -> Table:
 
 def shards_table(run: Run) -> Table:
     """Return how the training samples were divided among the replicas, with classes where there are few."""
-    shards = run.facts.get("shards", {})
+    shards = run.metadata.get("shards", {})
     samples, classes = shards.get("samples", []), shards.get("classes")
     labels = [f"class {label}" for label in range(len(classes[0]))] if classes else []
     rows = [
@@ -345,7 +430,7 @@ def _grid(title: str | None = None) -> Table:
 
 def _titled(run: Run, differing: Collection[str]) -> Text:
     difference = describe_difference(run, differing) if run.readable else "cannot be read by this version"
-    parts = ("└ " if run.kind == "fold" else "", short_title(run.title), "  ", (difference, "dim"))
+    parts = ("└ " if run.kind in MEMBERS else "", short_title(run.title), "  ", (difference, "dim"))
     tags = "".join(f"  #{tag}" for tag in run.tags)
     return Text.assemble(*parts, (tags if difference else tags[2:], "magenta"), overflow="fold")
 
@@ -366,7 +451,7 @@ def _styled(run: Run, text: str) -> Text:
 
 def _epochs(run: Run) -> str:
     done = run.result.get("epochs")
-    if not run.readable:
+    if not run.readable or run.kind == SCRIPT:
         return NOTHING if done is None else str(done)
     wanted = run.experiment.training.epochs
     return str(wanted) if done == wanted else f"{NOTHING if done is None else done}/{wanted}"
@@ -391,7 +476,7 @@ def fold_tables(run: Run) -> Group:
     models = models_table(run)
     if models.rows:
         shown.append(models.to_rich())
-    return Group(*(Padding(one, (0, 0, 1, 0)) for one in shown))
+    return Group(*(Padding(item, (0, 0, 1, 0)) for item in shown))
 
 
 def folds_table(run: Run) -> TextTable:
@@ -405,18 +490,18 @@ def folds_table(run: Run) -> TextTable:
             cells = [text(name, spread.get(part, {}).get(name, {})) for part, name in scored]
             rows.append([word, "", *cells, "", "", ""])
     names = [f"{PART_NAMES.get(part, part)} {one_line(name)}" for part, name in scored]
-    columns = ["fold", "run", *names, "samples", f"training, {run.clock}", "threads"]
+    columns = ["fold", "run", *names, "samples", "training, measured", "threads"]
     return TextTable(columns, rows, totals=len(rows) - len(folds))
 
 
 def models_table(run: Run) -> TextTable:
     """Return how the models of the folds do on the test part, used in three ways."""
-    folds, found = run.result.get("folds") or [], run.result.get("models") or {}
-    scored = {key: found[key]["metrics"] for key in MODEL_USES if found.get(key, {}).get("metrics")}
+    folds, models = run.result.get("folds") or [], run.result.get("models") or {}
+    scored = {key: models[key]["metrics"] for key in MODEL_USES if models.get(key, {}).get("metrics")}
     names = [name for name in shown_metrics(run) if any(name in metrics for metrics in scored.values())]
     rows = []
     for key, metrics in scored.items():
-        which = f", {name_of(folds[found[key]['fold'] - 1])}" if key == "best" else ""
+        which = f", {name_of(folds[models[key]['fold'] - 1])}" if key == "best" else ""
         rows.append([f"{MODEL_USES[key]}{which}", *(metric_value(name, metrics.get(name)) for name in names)])
     return TextTable(["on the test part", *map(one_line, names)], rows)
 

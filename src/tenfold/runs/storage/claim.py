@@ -1,4 +1,4 @@
-"""The record of a worker that was lost while the others continued."""
+"""Which process works on a run: the claim on its folder, and the workers that were lost."""
 
 import errno
 import fcntl
@@ -52,7 +52,7 @@ class LostWorker:
 
 def lost_in(manifest: Mapping[str, Any]) -> list[LostWorker]:
     """Return the lost workers that a checkpoint's manifest lists."""
-    return [LostWorker(**one) for one in manifest.get("lost", [])]
+    return [LostWorker(**item) for item in manifest.get("lost", [])]
 
 
 # Proof that a process works on a run: a lock that dies with the process, and a lease where locks prove nothing.
@@ -65,13 +65,13 @@ def lost_in(manifest: Mapping[str, Any]) -> list[LostWorker]:
 LOCK = "lock"
 REGULAR = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags to open it with, whatever somebody else has put in its place: a pipe to wait for, a link to another file."""
-BEAT_SECONDS = 2.0
+TOUCH_SECONDS = 2.0
 """How often the holder touches the file."""
 WATCH_SECONDS = 7.0
 """How long a file must stay untouched until its holder on another machine is believed to be gone."""
 FRESH_SECONDS = 30.0
 """A file touched within this time is shown as held; only a list of runs relies on it, which cannot wait and watch."""
-PATIENCE_SECONDS = 0.5
+RETRY_SECONDS = 0.5
 """How long to try again: whoever only asks whether a run is held has the lock for an instant, too."""
 _HELD: "weakref.WeakSet[Claim]" = weakref.WeakSet()
 
@@ -92,7 +92,7 @@ class Claim:
         path = folder / LOCK
         if force:
             path.unlink(missing_ok=True)
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + RETRY_SECONDS
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | REGULAR, 0o666)
             try:
@@ -220,7 +220,7 @@ def _is_touched(path: Path, seconds: float) -> bool:
 
 
 def _beat(path: Path, stop: threading.Event) -> None:
-    while not stop.wait(BEAT_SECONDS):
+    while not stop.wait(TOUCH_SECONDS):
         with suppress(OSError):
             os.utime(path)
 

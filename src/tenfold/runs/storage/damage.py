@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tenfold.common.files import write_atomically
+from tenfold.common.trust import Origin
 from tenfold.errors import StoreError, TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint, tensor_file
 from tenfold.runs.events import as_row
 from tenfold.runs.storage.tables import RunRecord, event_of
-from tenfold.runs.store import CROSSVAL, FOLD, Store
+from tenfold.runs.store import CROSSVAL, MEMBERS, SWEEP, Store
 
 MOST_MESSAGES = 3
 
@@ -65,7 +66,7 @@ def _of_record(store: Store, record: RunRecord) -> Iterator[Damage]:
     problems = list(record["problems"])
     if record["experiment"]:
         try:
-            Experiment(**record["experiment"])
+            Experiment.recorded(record["experiment"], Origin(_name(record)))
         except TenfoldError as error:
             problem = str(error).replace("\n", "; ")
             problems.append(f"its experiment cannot be read by this version: {problem}")
@@ -130,13 +131,14 @@ def trash_folder(store: Store) -> Path:
 
 
 def to_remove(store: Store, record: RunRecord) -> list[RunRecord]:
-    """Return a run with the runs that go with it, the folds of a cross-validation; StoreError for a single fold."""
-    if record["kind"] == FOLD and (parent := record["facts"].get("crossval", {}).get("parent")):
+    """Return a run with the runs that belong to it, folds or trials; StoreError for one of these alone."""
+    metadata, kind = record["metadata"], record["kind"]
+    if kind in MEMBERS and (parent := metadata.get("crossval", metadata.get("trial", {})).get("parent")):
         raise StoreError(
-            f"run {record['id']} is a fold of run {parent} and is removed with it: `tenfold remove {parent}`"
+            f"run {record['id']} is a {kind} of run {parent} and is removed with it: `tenfold remove {parent}`"
         )
-    folds = store.folds(record["id"]) if record["kind"] == CROSSVAL else []
-    return [*folds, record]
+    members = {CROSSVAL: store.folds, SWEEP: store.trials}.get(kind)
+    return [*(members(record["id"]) if members else ()), record]
 
 
 def remove_run(store: Store, record: RunRecord) -> Path:

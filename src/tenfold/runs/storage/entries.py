@@ -1,11 +1,11 @@
-"""The types of the entries of recorded results and facts, by which damaged entries are recognized."""
+"""The types of the entries of recorded results and metadata, by which damaged entries are recognized."""
 
 import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from tenfold.runs.storage.claim import LostWorker
 
@@ -32,7 +32,7 @@ class RecordedFold(BaseModel):
 
 
 class FoldPlace(BaseModel):
-    """The facts of a fold."""
+    """The metadata of a fold."""
 
     parent: int
     fold: int
@@ -40,8 +40,44 @@ class FoldPlace(BaseModel):
     node: int
 
 
+class SweepFacts(BaseModel):
+    """What a sweep tries, and what it looks for."""
+
+    space: dict[str, str]
+    sampler: str
+    objective: str
+    lower: bool
+    part: str
+    prune: bool
+    trials: int
+
+
+class SweepResult(BaseModel):
+    """What came of a sweep."""
+
+    best: int | None = None
+    importance: dict[str, float] = Field(default_factory=dict)
+    asked: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    wanted: int = 0
+
+
+class TrialPlace(BaseModel):
+    """The metadata of a trial."""
+
+    parent: int
+    number: int
+    values: dict[str, Any]
+
+
+class TrialResult(BaseModel):
+    """What the sweep looks for, at the end of a trial and after each epoch."""
+
+    value: float | None
+    curve: list[float | None]
+
+
 class DataFacts(BaseModel):
-    """The facts of a data set."""
+    """The metadata of a data set."""
 
     name: str | None = None
     shape: list[int | list[Any]] | dict[str, Any]
@@ -112,6 +148,8 @@ RESULT: dict[str, Any] = {
     "baseline_seconds": float,
     "speedup": float,
     "crossval": FoldResult,
+    "sweep": SweepResult,
+    "trial": TrialResult,
     "mode": str,
     "folds": list[RecordedFold],
     "failed": list[str],
@@ -125,14 +163,19 @@ RESULT: dict[str, Any] = {
     "seconds_to_target": float | None,
     "steps_to_target": int | None,
 }
-FACTS: dict[str, Any] = {
+METADATA: dict[str, Any] = {
     "machine": MachineFacts,
     "packages": dict[str, Any],
     "data": DataFacts,
     "shards": ShardFacts,
     "cores": CoreFacts | int,
+    "lr": dict[str, float],
+    "invocation": str,
     "parameters": int | None,
+    "weight_bytes": int | None,
     "crossval": FoldPlace,
+    "sweep": SweepFacts,
+    "trial": TrialPlace,
     "launch": dict[str, Any],
     "user_files": dict[str, str],
 }

@@ -21,12 +21,14 @@ from tenfold.runs.storage.claim import is_claimed
 from tenfold.runs.storage.connecting import LOCK_SECONDS
 from tenfold.runs.storage.entries import sound_entries
 
-PARENT = "CASE WHEN json_valid(facts) THEN json_extract(facts, '$.crossval.parent') END"
+PARENT = "CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.crossval.parent') END"
 """The cross-validation that a fold belongs to."""
+SWEEP_OF = "CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.trial.parent') END"
+"""The sweep that a trial belongs to."""
 TABLES = f"""
 CREATE TABLE IF NOT EXISTS runs (
     id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, kind TEXT NOT NULL, status TEXT NOT NULL,
-    created REAL NOT NULL, ended REAL, experiment TEXT NOT NULL, facts TEXT NOT NULL, result TEXT NOT NULL,
+    created REAL NOT NULL, ended REAL, experiment TEXT NOT NULL, metadata TEXT NOT NULL, result TEXT NOT NULL,
     error TEXT NOT NULL DEFAULT '', host TEXT NOT NULL, pid INTEGER NOT NULL, pid_started REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS events (
@@ -42,15 +44,17 @@ CREATE TABLE IF NOT EXISTS tags (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS notes (run INTEGER PRIMARY KEY REFERENCES runs(id), text TEXT NOT NULL);
 """
-VERSION = 2
+VERSION = 3
 """The version of these tables, by which a store of a newer one is recognized."""
+BEFORE_METADATA = 2
+"""The version in which the column of metadata was called "facts"."""
 RunRecord = dict[str, Any]
-"""A run: id, title, kind, status, created, ended, tags, note; where it was read whole, experiment, facts, result,
+"""A run: id, title, kind, status, created, ended, tags, note; where it was read whole, experiment, metadata, result,
 error and problems as well."""
 LISTED = "id, title, kind, status, created, ended"
-COLUMNS = f"{LISTED}, error, experiment, facts, result, host, pid"
-DECODED = ("experiment", "facts", "result")
-TYPES = {"facts": entries.FACTS, "result": entries.RESULT}
+COLUMNS = f"{LISTED}, error, experiment, metadata, result, host, pid"
+DECODED = ("experiment", "metadata", "result")
+TYPES = {"metadata": entries.METADATA, "result": entries.RESULT}
 MOST_TAGS = 50
 TAG = re.compile(r"[\w][\w.+:/-]{0,59}")
 
@@ -73,7 +77,9 @@ def prepare_tables(connection: sqlite3.Connection, *, write_ahead: bool = True) 
     if version_of(connection) >= VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")  # one process does it, others wait here
-    if version_of(connection) < VERSION:
+    if (version := version_of(connection)) < VERSION:
+        if version == BEFORE_METADATA:
+            connection.execute("ALTER TABLE runs RENAME COLUMN facts TO metadata")
         _execute(connection, TABLES)
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
@@ -114,7 +120,7 @@ def make_record(folder: Path, row: tuple[Any, ...]) -> RunRecord:
         for name in DECODED:
             record[name], damaged = decoded(record[name])
             if damaged:
-                record["problems"].append(f"its {name} {'are' if name == 'facts' else 'is'} damaged")
+                record["problems"].append(f"its {name} {'are' if name == 'metadata' else 'is'} damaged")
             record[name], wrong = sound_entries(record[name], TYPES.get(name, {}))
             record["problems"] += [f"{entry} in its {name} is damaged" for entry in wrong]
     if record["status"] == "running" and not is_claimed(path_of(folder, record["id"], record["title"])):
@@ -130,10 +136,10 @@ def path_of(folder: Path, run: int, title: str) -> Path:
 def decoded(text: Any) -> tuple[dict[str, Any], bool]:
     """Return what a column holds, and whether it is damaged, in which case that is nothing."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (TypeError, ValueError, RecursionError):
         return {}, True
-    return (found, False) if isinstance(found, dict) else ({}, True)
+    return (value, False) if isinstance(value, dict) else ({}, True)
 
 
 def number(value: Any) -> float | None:
@@ -217,14 +223,14 @@ MOST_NAMED = 8
 
 def find_row(connection: sqlite3.Connection, folder: Path, text: str) -> tuple[Any, ...]:
     """Return the row of the run that `text` refers to; raise StoreError if there is none, or more than one."""
-    found = _matching_ids(connection, folder, text)
-    if len(found) == 1:
+    ids = _matching_ids(connection, folder, text)
+    if len(ids) == 1:
         query = f"SELECT {COLUMNS} FROM runs WHERE id = ?"
-        row: tuple[Any, ...] = connection.execute(query, found).fetchone()
+        row: tuple[Any, ...] = connection.execute(query, ids).fetchone()
         return row
-    if found:
-        numbers = ", ".join(map(str, found[-MOST_NAMED:]))
-        raise StoreError(f"'{text}' names {len(found)} runs; choose one by its number: {numbers}")
+    if ids:
+        numbers = ", ".join(map(str, ids[-MOST_NAMED:]))
+        raise StoreError(f"'{text}' names {len(ids)} runs; choose one by its number: {numbers}")
     raise _no_run(connection, folder, text)
 
 
@@ -244,9 +250,9 @@ def _matching_ids(connection: sqlite3.Connection, folder: Path, text: str) -> li
         return [run for (run,) in connection.execute(f"SELECT id FROM runs WHERE {condition}", values)]
 
     if text == "last":
-        return ids("kind != 'fold' ORDER BY id DESC LIMIT 1") or ids("1 ORDER BY id DESC LIMIT 1")
-    if text.isascii() and text.isdigit() and (found := ids("id = ?", min(int(text), 2**63 - 1))):
-        return found
+        return ids("kind NOT IN ('fold', 'trial') ORDER BY id DESC LIMIT 1") or ids("1 ORDER BY id DESC LIMIT 1")
+    if text.isascii() and text.isdigit() and (matching := ids("id = ?", min(int(text), 2**63 - 1))):
+        return matching
     named = ids("title = ? ORDER BY id", text)
     number = re.match(r"\d{1,18}(?=-)", text, re.ASCII)
     if number is not None:

@@ -12,7 +12,9 @@ export function barTable(place, plot) {
     grid.append(element("span", { class: "bar-name" }, name));
     cells.forEach((parts, at) => grid.append(cellOf(name, parts, plot, at, (event, part) => showTip(frame, tip, event, part))));
   }
-  place.replaceChildren(element("figure", { class: "interactive" }, element("h3", {}, plot.title), frame, legendOf(grid, plot)));
+  const figure = element("figure", { class: "interactive" }, element("h3", {}, plot.title), frame, legendOf(grid, plot));
+  figure.rows = () => [["row", "measure", "series", "value", "note"], ...plot.rows.flatMap(([name, cells]) => cells.flatMap((parts, at) => parts.map((part) => [name, plot.measures[at], plot.series[part.series][0], part.text, part.note])))];
+  place.replaceChildren(figure);
 }
 
 function cellOf(name, parts, plot, at, show) {

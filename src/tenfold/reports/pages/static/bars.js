@@ -37,5 +37,6 @@ export class BarsPanel {
         element("span", { class: "bar-sum" }, this.shares ? `${percent(bar.times.compute || 0)} compute` : duration(sums[at])));
     });
     this.root.replaceChildren(legend, ...rows);
+    this.root.rows = () => [["setting", "kind", this.shares ? "share" : `seconds, ${this.clock}`], ...bars.flatMap((bar) => used.map(({ kind, name }) => [bar.label, name, bar.times[kind] ?? 0]))];
   }
 }

@@ -1,5 +1,6 @@
 import { element, colorOf, whenThemeChanges } from "./dom.js";
-import { drawBand, drawPoints, markerSymbol } from "./marks.js";
+import { drawBand, drawPoints, markerSymbol, pointsAsSvg } from "./marks.js";
+import { escaped } from "./saving.js";
 
 // A line chart on uPlot: drag to zoom, double-click to reset, lines that toggle in the legend, values under the cursor.
 // Keys, while the chart has the focus: left and right move the cursor, + and - zoom, 0 or Escape resets.
@@ -31,6 +32,8 @@ export class Chart {
     this.heading = element("h3", {}, title);
     this.tip = element("div", { class: "tip", hidden: true });
     this.root = element("figure", { class: "interactive" }, this.heading, element("div", { class: "frame" }, this.canvas, this.tip), this.legend);
+    this.root.rows = () => this.rows();
+    this.root.vector = () => this.vector();
     this.canvas.addEventListener("keydown", (event) => this.press(event));
     new ResizeObserver(() => this.resize()).observe(this.canvas);
     whenThemeChanges(() => this.plot?.redraw(false));
@@ -79,7 +82,7 @@ export class Chart {
     this.plot = new uPlot({
       width: Math.max(200, this.canvas.clientWidth), height: heightOf(this.canvas.clientWidth),
       scales: {
-        x: { time: false, distr: this.options.logX ? LOG : 1, log: this.options.logX || 10, range: this.options.roomX ? (_, low, high) => roomy(low, high, this.options.logX) : undefined },
+        x: { time: false, distr: this.options.logX ? LOG : 1, log: this.options.logX || 10, range: this.options.roomX ? (_, low, high) => this.widths(low, high) : undefined },
         y: { distr: this.options.logY ? LOG : 1, log: this.options.logY || 10, range: this.options.bounds ? (_, low, high) => this.heights(low, high) : this.options.logY ? undefined : padded },
       },
       axes: [
@@ -119,6 +122,12 @@ export class Chart {
   nameOf(value) {
     const { ticksX = [], namesX = [] } = this.options;
     return namesX[ticksX.indexOf(value)];
+  }
+
+  // The ends of the horizontal axis, with room for markers beside all that begins elsewhere than at zero.
+  widths(low, high) {
+    const [left, right] = roomy(low, high, this.options.logX);
+    return [this.options.fromZero && !this.range ? 0 : left, right];
   }
 
   // The ends of the vertical axis: those that are given, else with room for all deviations.
@@ -208,7 +217,9 @@ export class Chart {
         onmouseenter: () => this.focus(line.key), onmouseleave: () => this.focus(null),
       }, swatchOf(line), element("span", { class: "name" }, line.label), value));
     });
-    const keys = (this.options.keys || []).map(([marker, meaning]) => element("li", {}, markerSymbol(marker, "full"), meaning));
+    const isHollow = (marker) => this.lines.filter((line) => line.markers?.includes(marker)).every((line) => line.fill === "none");
+    const keys = (this.options.keys || []).map(([marker, meaning]) => element("li", {}, markerSymbol(marker, isHollow(marker) ? "none" : "full"), meaning));
+    if (this.lines.some((line) => line.fill === "none")) keys.push(element("li", {}, markerSymbol("o", "none"), "hollow: predicted"));
     this.legend.replaceChildren(...entries, ...keys);
   }
 
@@ -261,6 +272,43 @@ export class Chart {
     } else if (event.key === "0" || event.key === "Escape") this.zoom(null, null);
     else return;
     event.preventDefault();
+  }
+
+  // The numbers of all lines that are shown.
+  rows() {
+    const shown = this.lines.filter((line) => !this.hidden.has(line.key) && !line.key.endsWith(" raw"));
+    const spread = shown.some((line) => line.low?.length);
+    const head = ["line", this.options.label, this.heading.textContent, ...(spread ? ["low", "high"] : [])];
+    return [head, ...shown.flatMap((line) => [...line.x].map((x, at) => [line.label, x, line.y[at], ...(spread ? [line.low?.[at], line.high?.[at]] : [])]))];
+  }
+
+  // The chart without its legend as the content of an SVG.
+  vector() {
+    const plot = this.plot;
+    const scale = devicePixelRatio || 1;
+    const [left, top, width, height] = ["left", "top", "width", "height"].map((name) => plot.bbox[name] / scale);
+    const place = (value, axis) => plot.valToPos(value, axis, true) / scale;
+    const soft = colorOf("--soft");
+    const texts = [];
+    const rules = [];
+    plot.axes.forEach((axis, at) => (axis._splits || []).forEach((value, tick) => {
+      if (value === null || !axis._values?.[tick]) return;
+      const position = place(value, at ? "y" : "x");
+      rules.push(at ? `M${left} ${position}h${width}` : `M${position} ${top}v${height}`);
+      texts.push(at ? `<text x="${left - 6}" y="${position + 4}" text-anchor="end">${escaped(axis._values[tick])}</text>` : `<text x="${position}" y="${top + height + 16}" text-anchor="middle">${escaped(axis._values[tick])}</text>`);
+    }));
+    texts.push(`<text x="${left + width / 2}" y="${top + height + 34}" text-anchor="middle">${escaped(onScale(this.options.label, this.options.logX))}</text>`);
+    const lines = this.lines.filter((line) => !this.hidden.has(line.key)).map((line) => {
+      const points = [...line.x].map((x, at) => [place(x, "x"), place(line.y[at], "y")]);
+      const color = line.color || colorOf("--ink");
+      const marked = line.notes ? !line.reference : line.scatter || (line.marks && line.x.length <= MARKS) || line.x.length === 1;
+      const path = line.scatter ? "" : `<polyline points="${points.map((point) => point.join(",")).join(" ")}" fill="none" stroke="${color}" stroke-width="${line.width || 1.5}" stroke-opacity="${line.alpha || 1}"${line.dash?.length ? ` stroke-dasharray="${line.dash.join(" ")}"` : ""}/>`;
+      return path + (marked ? pointsAsSvg(line, points, color, colorOf("--page"), (value) => place(value, "y")) : "");
+    });
+    const target = this.options.target ?? null;
+    const across = target === null ? "" : `<path d="M${left} ${place(target, "y")}h${width}" stroke="${soft}" stroke-dasharray="3 4"/>`;
+    return `<defs><clipPath id="plot"><rect x="${left - 6}" y="${top - 6}" width="${width + 12}" height="${height + 12}"/></clipPath></defs>`
+      + `<path d="${rules.join("")}" stroke="${colorOf("--line")}"/>${across}<g clip-path="url(#plot)">${lines.join("")}</g><g font-size="12" fill="${soft}">${texts.join("")}</g>`;
   }
 
   resize() {
@@ -316,7 +364,8 @@ function between({ x, y }, at) {
 
 function swatchOf(line) {
   if (line.scatter && line.notes) return markerSymbol("o", line.fill, line.color);
-  return element("span", { class: "line", style: { borderTopColor: line.color || "currentColor", borderTopStyle: line.dash?.length ? "dashed" : "solid", borderTopWidth: line.marks ? "2.5px" : "1.5px", opacity: line.alpha || 1 } });
+  const stroke = element("span", { class: "line", style: { borderTopColor: line.color || "currentColor", borderTopStyle: line.dash?.length ? "dashed" : "solid", borderTopWidth: line.marks ? "2.5px" : "1.5px", opacity: line.alpha || 1 } });
+  return line.notes && !line.reference ? element("span", { class: "marked" }, stroke, markerSymbol(line.markers?.[0] || "o", line.fill, line.color)) : stroke;
 }
 
 function tick(value) {

@@ -33,6 +33,7 @@ export class LanesPanel {
     this.reset = element("button", { type: "button", class: "toggle", hidden: true, onclick: () => this.zoom(null) }, "Show all");
     this.followButton = live ? toggle(`last ${RECENT} seconds`, true, (on) => { this.follow = on; this.zoom(null); }) : null;
     root.replaceChildren(element("div", { class: "controls" }, this.legend, this.followButton, this.reset), element("div", { class: "lanes" }, this.canvas, this.tip));
+    root.rows = () => [["lane", "kind", "begin, s", `seconds, ${clock}`], ...this.spans.at.map((at, place) => [names?.[this.spans.worker[place]] ?? `worker ${this.spans.worker[place]}`, kinds[this.spans.kind[place]].name, at / MICRO, this.spans.length[place] / MICRO])];
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement);
     whenThemeChanges(() => this.draw());

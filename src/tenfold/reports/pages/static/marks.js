@@ -13,6 +13,7 @@ const SHAPES = {
   D: "M0 -1.25L1.25 0L0 1.25L-1.25 0Z",
   P: "M-.4 -1.1H.4V-.4H1.1V.4H.4V1.1H-.4V.4H-1.1V-.4H-.4Z",
   X: "M-1.05 -.65L-.65 -1.05L0 -.4L.65 -1.05L1.05 -.65L.4 0L1.05 .65L.65 1.05L0 .4L-.65 1.05L-1.05 .65L-.4 0Z",
+  F: "M-.7 1.5V-1.4L1.1 -.75L-.7 -.1",
   p: "M0 -1.15L1.1 -.35L.68 .95H-.68L-1.1 -.35Z",
 };
 const HALVES = { left: "M-2 -2H0V2H-2Z", bottom: "M-2 0H2V2H-2Z" };
@@ -22,6 +23,17 @@ export function markerSymbol(marker, fill, color = "") {
   const half = HALVES[fill] ? [drawing("path", { d: { left: "M0 -1A1 1 0 0 0 0 1Z", bottom: "M-1 0A1 1 0 0 0 1 0Z" }[fill], fill: ink })] : [];
   return drawing("svg", { viewBox: "-1.6 -1.6 3.2 3.2", class: "marker", "aria-hidden": "true" },
     drawing("path", { d: SHAPES[marker] || SHAPES.o, fill: fill === "full" ? ink : "none", stroke: ink, "stroke-width": 0.35 }), half);
+}
+
+// The markers of a line as the content of an SVG; half filled ones are pale there.
+export function pointsAsSvg(line, points, color, page, height) {
+  return points.map(([x, y], at) => {
+    const bar = line.low?.length && line.high[at] > line.low[at] ? `<path d="M${x} ${height(line.low[at])}V${height(line.high[at])}" stroke="${color}"/>` : "";
+    const ringed = line.rings?.includes(at) ? `<circle cx="${x}" cy="${y}" r="${RING}" fill="none" stroke="${color}" stroke-width="1.4"/>` : "";
+    const filled = line.fill === "none" ? page : color;
+    const pale = HALVES[line.fill] ? ' fill-opacity="0.4"' : "";
+    return `${bar}<path d="${SHAPES[line.markers?.[at]] || SHAPES.o}" transform="translate(${x} ${y}) scale(${line.notes ? RADIUS : 3})" fill="${filled}"${pale} stroke="${color}" stroke-width="0.35"/>${ringed}`;
+  }).join("");
 }
 
 export function drawBand(plot, line, color, alpha) {
@@ -40,6 +52,7 @@ export function drawPoints(plot, line, color, page, ink) {
   const scale = devicePixelRatio || 1;
   const pen = plot.ctx;
   pen.save();
+  pen.setLineDash([]);
   pen.strokeStyle = color;
   line.x.forEach((value, at) => {
     const x = plot.valToPos(value, "x", true);

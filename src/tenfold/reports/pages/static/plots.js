@@ -4,11 +4,12 @@ import { BarsPanel } from "./bars.js";
 import { barTable } from "./bar_table.js";
 import { Chart } from "./chart.js";
 import { LanesPanel } from "./lanes.js";
+import { parallelPlot } from "./parallel.js";
 import { stripPlot } from "./strips.js";
 
 // The plots that a page describes as values, put into the places that its template keeps for them: see charts.py.
 
-const KINDS_OF_PLOTS = { lines: linePlot, bars: barPlot, "bar-table": barTable, strips: stripPlot, lanes: lanePlot, shares: sharePlot };
+const KINDS_OF_PLOTS = { lines: linePlot, bars: barPlot, "bar-table": barTable, strips: stripPlot, lanes: lanePlot, shares: sharePlot, parallel: parallelPlot };
 
 export function mountPlots(plots, common) {
   document.querySelectorAll("[data-plot]").forEach((place) => {
@@ -18,20 +19,27 @@ export function mountPlots(plots, common) {
 }
 
 function linePlot(place, plot) {
-  const reset = element("button", { type: "button", class: "toggle reset", hidden: true, onclick: () => chart.zoom(null, null) }, "Reset zoom");
-  const chart = new Chart({ title: plot.title, about: plot.title, written: (value) => `${significant(value, 3)}${plot.unit}`, zoomed: (first) => { reset.hidden = first === null; } });
+  const chart = place.chart || newChart(place, plot);
   const seen = new Set();
   const lines = plot.lines.map((line) => {
     const quiet = seen.has(line.label);
     seen.add(line.label);
     return { ...line, key: line.label, quiet, scatter: !line.joined, marks: !line.reference, width: line.reference ? 1 : 1.6, alpha: line.reference ? 0.55 : 1, x: distinct(line.x) };
   });
-  chart.heading.after(reset);
-  place.replaceChildren(chart.root);
   chart.draw(lines, {
     lastValues: false, label: plot.x_label, logX: plot.x_log, logY: plot.y_log, ticksX: plot.x_ticks, namesX: plot.x_names, bounds: plot.y_range, roomX: true,
-    target: plot.target, keys: plot.keys, ticks: plot.unit ? (value) => `${significant(value, 4)}${plot.unit}` : null,
+    fromZero: plot.from_zero, target: plot.target, keys: plot.keys, ticks: plot.unit ? (value) => `${significant(value, 4)}${plot.unit}` : null,
   });
+}
+
+// A chart stays in its place, and draws what is new there.
+function newChart(place, plot) {
+  const reset = element("button", { type: "button", class: "toggle reset", hidden: true, onclick: () => chart.zoom(null, null) }, "Reset zoom");
+  const chart = new Chart({ title: plot.title, about: plot.title, written: (value) => `${significant(value, 3)}${plot.unit}`, zoomed: (first) => { reset.hidden = first === null; } });
+  chart.heading.after(reset);
+  place.replaceChildren(chart.root);
+  place.chart = chart;
+  return chart;
 }
 
 // A chart has one point of a line at each place; points that stand above each other are moved apart invisibly.
@@ -50,8 +58,10 @@ function barPlot(place, { title, groups, longest }) {
     element("span", {}, element("span", { class: "swatch", style: { background: bar.color || "currentColor" } }), bar.label), element("span", { class: "value" }, bar.text),
     element("div", { class: "bar thin", role: "img", "aria-label": bar.note || `${bar.label}: ${bar.text}` },
       element("span", { class: "part", style: { width: `${(100 * (bar.value || 0)) / most}%`, minWidth: bar.value ? "2px" : "0", background: bar.color || "currentColor" } })));
-  place.replaceChildren(element("figure", { class: "interactive" }, element("h3", {}, title),
-    groups.map(([name, group]) => element("div", { class: "bar-group" }, groups.length > 1 ? element("div", { class: "bar-name" }, name) : "", group.map(row)))));
+  const figure = element("figure", { class: "interactive" }, element("h3", {}, title),
+    groups.map(([name, group]) => element("div", { class: "bar-group" }, groups.length > 1 ? element("div", { class: "bar-name" }, name) : "", group.map(row))));
+  figure.rows = () => [["group", "bar", title, "text"], ...groups.flatMap(([name, group]) => group.map((bar) => [name, bar.label, bar.value, bar.text]))];
+  place.replaceChildren(figure);
 }
 
 function lanePlot(place, plot) {
@@ -64,5 +74,7 @@ function sharePlot(place, { title, clock, bars }, { kinds }) {
   const home = element("div");
   const panel = new BarsPanel(home, { kinds, clock, shares: true });
   panel.set(bars.map(([label, times]) => ({ label, times })));
-  place.replaceChildren(element("figure", { class: "interactive" }, element("h3", {}, title), home));
+  const figure = element("figure", { class: "interactive" }, element("h3", {}, title), home);
+  figure.rows = () => home.rows();
+  place.replaceChildren(figure);
 }

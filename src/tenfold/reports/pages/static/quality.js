@@ -45,11 +45,13 @@ function matrix({ confusion, classes: many }) {
 function byClass({ byClass: rows }) {
   const sorted = [...rows].sort((a, b) => (a.recall ?? 2) - (b.recall ?? 2));
   const shown = sorted.slice(0, 12);
-  return element("figure", { class: "interactive" }, element("h3", {}, rows.length > shown.length ? `Accuracy by class, the lowest ${shown.length} of ${rows.length}` : "Accuracy by class"),
+  const figure = element("figure", { class: "interactive" }, element("h3", {}, rows.length > shown.length ? `Accuracy by class, the lowest ${shown.length} of ${rows.length}` : "Accuracy by class"),
     shown.map((row) => element("div", { class: "bar-row class-row", title: `${count(row.samples)} samples, precision ${row.precision === null ? "unknown" : percent(row.precision)}` },
       element("span", { class: "bar-name" }, `class ${row.class}`),
       element("div", { class: "bar", role: "img", "aria-label": `class ${row.class}: ${row.recall === null ? "no samples" : percent(row.recall)}` }, element("span", { class: "part", style: { width: `${100 * (row.recall || 0)}%`, background: "#2d69d2" } })),
       element("span", { class: "bar-sum" }, row.recall === null ? "no samples" : `${(100 * row.recall).toFixed(1)}%`))));
+  figure.rows = () => [["class", "samples", "accuracy", "precision"], ...rows.map((row) => [row.class, row.samples, row.recall, row.precision])];
+  return figure;
 }
 
 function calibration({ calibration: bins, calibrationError }) {

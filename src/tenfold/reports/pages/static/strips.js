@@ -11,7 +11,9 @@ const SIDE = 12;
 export function stripPlot(place, { title, unit, strips }) {
   const home = element("div", { class: "frame" });
   const tip = element("div", { class: "tip", hidden: true });
-  place.replaceChildren(element("figure", { class: "interactive" }, element("h3", {}, unit ? `${title} (${unit})` : title), home));
+  const figure = element("figure", { class: "interactive" }, element("h3", {}, unit ? `${title} (${unit})` : title), home);
+  figure.rows = () => [["strip", title, "note"], ...strips.flatMap((strip) => strip.values.map((value, at) => [strip.name, value, strip.notes[at]]))];
+  place.replaceChildren(figure);
 
   function show(text, x, y) {
     tip.textContent = text;

@@ -1,9 +1,12 @@
+import { setUpSaving } from "./saving.js";
+
 // What every page does: the button that switches between light and dark, downloads that browsers accept, buttons that copy.
 
 export function setUpPage() {
   setUpTheme();
   setUpDownloads();
   setUpCopying();
+  setUpSaving();
 }
 
 function setUpTheme() {

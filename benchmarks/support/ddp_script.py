@@ -1,0 +1,73 @@
+"""A script as people write them, for benchmarks/script_simulation.py: DDP on some network, and all_reduce alone.
+
+Every rank prints its seconds after a warm-up. In a simulation the clock that it reads is the virtual one.
+"""
+
+import sys
+import time
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import tenfold
+from tenfold.board.demo_tasks import Lstm, tabular
+from tenfold.models.networks import cnn, lenet5
+
+
+def wide() -> nn.Module:
+    """A network of 2.6 million parameters that computes little: DDP has more than one bucket."""
+    sizes = [512, 1024, 1024, 1024]
+    hidden = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(1024, 10))
+
+
+MODELS = {
+    "LeNet-5": (lambda: lenet5((1, 28, 28), 10), (64, 1, 28, 28)),
+    "cnn": (lambda: cnn((1, 28, 28), 10), (32, 1, 28, 28)),
+    "tabular MLP": (tabular, (32, 64)),
+    "LSTM": (Lstm, (32, 20, 32)),
+    "wide MLP": (wide, (64, 512)),
+}
+WARM_UP = 10
+
+
+def train(name: str, steps: int) -> float:
+    make, shape = MODELS[name]
+    torch.manual_seed(0)
+    model = DistributedDataParallel(make())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    inputs, labels = torch.randn(*shape), torch.randint(0, 10, shape[:1])
+    began = 0.0
+    for step in range(WARM_UP + steps):
+        if step == WARM_UP:
+            dist.barrier()
+            began = time.perf_counter()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    dist.barrier()
+    return time.perf_counter() - began
+
+
+def time_sums(numel: int, calls: int) -> float:
+    tensor = torch.zeros(numel)
+    seconds = []
+    for _ in range(calls):
+        dist.barrier()
+        began = time.perf_counter()
+        dist.all_reduce(tensor, async_op=True).get_future().wait()  # as DDP waits
+        seconds.append(time.perf_counter() - began)
+    return sorted(seconds)[calls // 2]
+
+
+assert tenfold.backend
+dist.init_process_group("tenfold")
+if sys.argv[1] == "all_reduce":
+    print(f"SECONDS {time_sums(1, 100)} {time_sums(int(sys.argv[2]), 20)}", flush=True)
+else:
+    print(f"SECONDS {train(sys.argv[1], int(sys.argv[2]))}", flush=True)
+dist.destroy_process_group()

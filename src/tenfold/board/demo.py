@@ -1,0 +1,319 @@
+"""The demo: the loop of PyTorch's tutorials, one worker, and a worker per core train the same network in turns."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tenfold.api.open_run import open_run
+from tenfold.api.simulate import forecast
+from tenfold.api.train import finished_run, train_and_record
+from tenfold.board.demo_tasks import TASKS, RaceTask, image_task
+from tenfold.board.race import PROFILE, Contestant, Race
+from tenfold.catalog import MODELS, suggest
+from tenfold.data import Splits, load
+from tenfold.engines import resolve
+from tenfold.engines.base import Engine
+from tenfold.engines.prepare import prepare
+from tenfold.engines.recording import Outcome
+from tenfold.errors import DataError, ExperimentError
+from tenfold.experiment import Experiment
+from tenfold.machine import cores
+from tenfold.machine.metadata import profile_path, using_profile
+from tenfold.prediction.calibration import measure_until, silent, work_of
+from tenfold.prediction.probes import FEWEST_STEPS, step_burst
+from tenfold.reports.display import Display
+from tenfold.reports.formatting import duration, metric_value, plural
+from tenfold.runs import Emit, EpochEnded, Event, Metric, Recorded, Run, Span, Started, Stopwatch
+from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.store import one_invocation
+from tenfold.workers.fork_server import start_server
+from tenfold.workers.task import Task, make_network
+
+CALIBRATION_SECONDS, TINY_CALIBRATION_SECONDS = 8.0, 2.0
+"""How long steps are measured to predict the race."""
+POINTS = 10
+"""How often a contestant is evaluated in a race, at least."""
+BURSTS, BURST_STEPS = 9, 20
+"""The tutorial's loop is predicted from so many bursts of so many steps: another one is faster than all of nine, or
+slower than all, in two of ten cases, so that their range is an interval of 80% like those of other predictions."""
+LOG_EVERY = 10
+EVALUATED_AT_ONCE = 500
+
+
+class TutorialLoop(Engine):
+    """Trains as the programs do that people copy from PyTorch's tutorials: DataLoader, loss, backward, step."""
+
+    name = "tutorial-loop"
+
+    def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, _resumption: Resumption | None = None) -> Outcome:
+        """Train to the end; only training counts, as in every other run."""
+        epochs, per_epoch, threads = task.experiment.training.epochs, task.steps_per_epoch, cores.budget()
+        count = -(-POINTS // epochs)  # evaluations of an epoch, the last at its end
+        places = {round(per_epoch * place / count) for place in range(1, count + 1)}
+        started = stopwatch.now()
+        with cores.using_threads(threads):
+            network = make_network(task)
+            emit(Span(at=0.0, kind="start", seconds=started))
+            sizes: dict[str, Any] = {
+                "batch_size": task.experiment.training.samples_per_step,
+                "train_samples": len(task.splits.train),
+            }
+            emit(Started(at=stopwatch.now(), steps_per_epoch=per_epoch, workers=1, **sizes))
+            seconds, evaluating = 0.0, 0.0
+            measured: dict[str, float] = {}
+            began = time.perf_counter()
+            for step, loss in enumerate(steps_of(network, task), 1):
+                place = (step - 1) % per_epoch + 1
+                if step % LOG_EVERY and place not in places:
+                    continue
+                seconds = time.perf_counter() - began - evaluating
+                here: dict[str, Any] = {"step": step, "epoch": (step - 1) // per_epoch, "seconds": seconds}
+                emit(Metric(at=stopwatch.now(), name="loss", value=float(loss), part="train", **here))
+                if place in places:
+                    measured = evaluate(network, task.splits)
+                    for name, value in measured.items():
+                        emit(Metric(at=stopwatch.now(), name=name, value=value, part="test", **here))
+                    evaluating = time.perf_counter() - began - seconds
+                if place == per_epoch:
+                    tested = {f"test_{name}": value for name, value in measured.items()}
+                    emit(EpochEnded(at=stopwatch.now(), epoch=here["epoch"], metrics=tested))
+        emit(Span(at=started, kind="compute", seconds=seconds, count=epochs * per_epoch))
+        samples = epochs * len(task.splits.train)
+        result = {
+            "part": "test",
+            "metrics": measured,
+            "seconds": seconds,
+            "times": {"compute": seconds, "evaluate": evaluating, "start": started},
+            "epochs": epochs,
+            "steps": epochs * per_epoch,
+            "samples": samples,
+            "samples_per_second": samples / seconds if seconds else None,
+            "workers": 1,
+            "threads": threads,
+        }
+        return Outcome(result, network.state_dict())
+
+
+def steps_of(network: nn.Module, task: Task) -> Iterator[Tensor]:
+    """Yield the loss of each step of the loop."""
+    training, part = task.experiment.training, task.splits.train
+    optimizer = torch.optim.SGD(network.parameters(), lr=training.lr or 0.0, momentum=training.momentum or 0.0)
+    loader = DataLoader(TensorDataset(part.x, part.y), batch_size=training.samples_per_step, shuffle=True)  # type: ignore[attr-defined]
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, training.epochs * len(loader))
+    for _ in range(training.epochs):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(network(inputs), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+            yield loss.detach()
+
+
+def evaluate(network: nn.Module, splits: Splits) -> dict[str, float]:
+    """Return accuracy and loss on the test part."""
+    part: Any = splits.test
+    network.eval()
+    correct, loss = 0, 0.0
+    with torch.no_grad():
+        for x, y in zip(part.x.split(EVALUATED_AT_ONCE), part.y.split(EVALUATED_AT_ONCE), strict=True):
+            outputs = network(x)
+            correct += int((outputs.argmax(1) == y).sum())
+            loss += float(nn.functional.cross_entropy(outputs, y, reduction="sum"))
+    network.train()
+    return {"accuracy": correct / len(part.y), "loss": loss / len(part.y)}
+
+
+def predict_tutorial(experiment: Experiment) -> tuple[float, tuple[float, float]]:
+    """Return the seconds that the loop should take, from bursts of its steps, and an interval of 80%: their range."""
+    task = prepare(resolve(experiment))
+    whole = task.steps_per_epoch * experiment.training.epochs
+    count = max(1, min(BURST_STEPS, whole // (4 * (BURSTS + 1))))  # no more than a quarter of the race
+    seconds = []
+    with cores.using_threads(cores.budget()):
+        steps = steps_of(make_network(task), task)
+        for _ in range(BURSTS + 1):
+            began = time.perf_counter()
+            deque(islice(steps, count), maxlen=0)
+            seconds.append((time.perf_counter() - began) / count * whole)
+    return median(seconds[1:]), (min(seconds[1:]), max(seconds[1:]))  # the first prepares torch's kernels
+
+
+class Side(NamedTuple):
+    """A contestant before the race: its name, what it is in words, and what it trains."""
+
+    name: str
+    about: str
+    experiment: Experiment
+
+
+def make_sides(task: RaceTask) -> list[Side]:
+    """Return the contestants, each with as many epochs as it needs for the target."""
+    budget = cores.budget()
+    count, threads = max(2, budget), 1 if task.is_tiny else budget
+    loop_epochs, single, few, many = task.epochs
+    base = Experiment(model=task.model, data=task.data, evaluate_every=1.0 if task.is_tiny else 1 / POINTS)
+    base = base.replace(oversubscribe=count > budget, engine="processes")
+    tutorial: dict[str, Any] = {"optimizer": "sgd", "lr": task.lr, "momentum": 0.9, "batch_size": 64}
+    tutorial |= {"schedule": "cosine", "warmup": 0, "engine": TutorialLoop, "epochs": loop_epochs}
+    sides = {
+        "the tutorial's loop": (
+            f"plain PyTorch: DataLoader, SGD, {plural(budget, 'thread')}",
+            base.replace(**tutorial),
+        ),
+        "one worker": (f"Tenfold, Muon, {plural(threads, 'thread')}", base.replace(epochs=single, threads=threads)),
+        f"{count} workers": (
+            "Tenfold, Muon, 1 thread each",
+            base.replace(epochs=few if count <= 4 else many, workers=count, threads=1),
+        ),
+    }
+    return [
+        Side(name, f"{about}, {plural(experiment.training.epochs, 'epoch')}", experiment.replace(name=name))
+        for name, (about, experiment) in sides.items()
+    ]
+
+
+def choose_task(model: str, report: Callable[[str], None]) -> RaceTask:
+    """Return the task of a name; others than those of `TASKS` train on MNIST, or on digits where it is out of reach."""
+    if model in TASKS:
+        return TASKS[model]
+    if ":" not in model and model not in MODELS:
+        raise ExperimentError(f"unknown model '{model}'; {suggest(model, [*MODELS, *TASKS])}, or package:Class")
+    return image_task(model, data_source(report))
+
+
+def data_source(report: Callable[[str], None]) -> str:
+    """Return "mnist", or "digits" where MNIST is neither on this machine nor within reach."""
+    try:
+        load("mnist")
+    except DataError:
+        report("MNIST is not within reach: the digits that come with scikit-learn take its place")
+        return "digits"
+    return "mnist"
+
+
+def measure_steps(alone: Experiment, many: Experiment, seconds: float) -> None:
+    """Make a new profile with the steps of one worker and of all, measured in turns for this long."""
+    profile_path().unlink(missing_ok=True)
+    task = prepare(resolve(many))
+    settings = [(prepare(resolve(item)).threads, item.parallel.workers) for item in (alone, many)]
+    step_burst(task.experiment, task.splits, (work_of(task)[1], *settings[-1]), FEWEST_STEPS)  # the first is slow
+    profile, _ = measure_until(time.perf_counter() + seconds, task, settings, silent)
+    profile.save()
+
+
+def prepare_race(model: str, runs: Path, report: Callable[[str], None]) -> tuple[Race, list[Side]]:
+    """Return a race with a predicted finish for each contestant; nothing is trained yet.
+
+    What is measured for the predictions stays in the folder of its runs.
+    """
+    task = choose_task(model, report)
+    sides = make_sides(task)
+    tutorial, alone, many = (side.experiment for side in sides)
+    report(f"measuring steps on this machine, to predict when each of {len(sides)} finishes")
+    start_server()
+    predicted = []
+    with using_profile(runs / PROFILE):
+        measure_steps(alone, many, TINY_CALIBRATION_SECONDS if task.is_tiny else CALIBRATION_SECONDS)
+        for experiment in (alone, many):
+            found = forecast(experiment, cluster="here", progress=False).forecasts[0].prediction
+            predicted.append((found.seconds, found.interval))
+    predicted.insert(0, predict_tutorial(tutorial))
+    goal = f" to {task.target:.0%}" if task.target else ""
+    race = Race(
+        title=f"Race{goal}: {task.title}",
+        task="one after another, each alone on the machine",
+        machine=f"{plural(cores.budget(), 'core')} of this machine",
+        target=task.target,
+        contestants=[
+            Contestant(name=side.name, about=side.about, seconds=seconds, interval=around)
+            for side, (seconds, around) in zip(sides, predicted, strict=True)
+        ],
+        experiment=alone.replace(engine="auto", batch_size=64).model_dump(mode="json", exclude_none=True),
+    )
+    return race, sides
+
+
+class RaceDisplay(Display):
+    """Shows a race on a terminal: a bar for each contestant on one axis of training time, with flags; else lines."""
+
+    WIDTH = 44
+
+    def __init__(self, race: Race, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self.race = race
+        self._longest = 1.15 * max(contestant.seconds for contestant in race.contestants)
+        self._seconds = [0.0] * len(race.contestants)
+        self._accuracies: list[float | None] = [None] * len(race.contestants)
+        self._turn = -1
+
+    def begin(self, turn: int) -> None:
+        """Let the next contestant start."""
+        self._turn, one = turn, self.race.contestants[turn]
+        self._say(f"{one.name} ({one.about}): predicted to finish after {duration(one.seconds)}", style="dim")
+
+    def listen(self, event: Event) -> None:
+        """Move the bar of the contestant that runs."""
+        if isinstance(event, Metric) and not event.worker:
+            self._seconds[self._turn] = event.seconds
+            if event.part == "test" and event.name == "accuracy":
+                self._accuracies[self._turn] = event.value
+
+    def finish(self, run: Run) -> None:
+        """Write how long a contestant took."""
+        one = self.race.contestants[self._turn]
+        self._seconds[self._turn] = run.seconds or 0.0
+        short = "" if self.race.has_finished(run) else ", below the target"
+        self._say(
+            f"{one.name}: {duration(run.seconds)} measured, {duration(one.seconds)} predicted, "
+            f"{metric_value('accuracy', run.accuracy)} test accuracy{short}"
+        )
+
+    def drawing(self) -> Table:
+        """Draw the bars; a flag stands where a contestant was predicted to finish."""
+        self._longest = max(self._longest, *self._seconds)
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for at, item in enumerate(self.race.contestants):
+            reached, flag = (round(value / self._longest * self.WIDTH) for value in (self._seconds[at], item.seconds))
+            cells = ["━" if place < reached else "·" for place in range(self.WIDTH + 1)]
+            cells[min(flag, self.WIDTH)] = "⚑"
+            accuracy = self._accuracies[at]
+            style = "bold" if at == self._turn else "dim"
+            shown = [duration(self._seconds[at])] if self._seconds[at] else ["waiting"]
+            shown += [metric_value("accuracy", accuracy)] if accuracy is not None else []
+            table.add_row(Text(item.name, style=style), Text("".join(cells), style=style), Text("  ".join(shown)))
+        goal = f"; the race goes to {self.race.target:.0%}" if self.race.target else ""
+        table.add_row("", Text(f"⚑ predicted finish{goal}", style="dim"), "")
+        for column in table.columns:
+            column.no_wrap = True
+        return table
+
+
+@one_invocation()
+def run_race(race: Race, sides: Sequence[Side], runs: Path, display: RaceDisplay) -> dict[int, Run]:
+    """Let the contestants train one after another, and return their runs by number."""
+    found: dict[int, Run] = {}
+    for turn, (contestant, side) in enumerate(zip(race.contestants, sides, strict=True)):
+        display.begin(turn)
+
+        def listen(event: Event, contestant: Contestant = contestant) -> None:
+            if isinstance(event, Recorded):
+                contestant.run = event.run
+                race.save(runs)
+            display.listen(event)
+
+        run = finished_run(train_and_record(side.experiment, runs=runs, kind="demo", listen=listen))
+        display.finish(run)
+        found[run.id] = open_run(run.id, runs=runs)
+    race.save(runs)
+    return found

@@ -1,0 +1,315 @@
+"""Slurm: jobs as tasks of an array that `sbatch` submits, in a folder that home and nodes share.
+
+A job's folder holds what it has to do, the store that it trains in with its checkpoints, and at last its end. So a job
+that Slurm runs again, or that is submitted again, continues from its checkpoint; and the command that submitted it may
+end and be started again meanwhile. Run as a program, this module is what a task of an array executes.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from shlex import quote
+from types import FrameType
+from typing import Any
+
+from tenfold.common.files import make_private, open_regular, read_regular, write_atomically
+from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError
+from tenfold.executors.jobs import STORE, Job, JobEnd, run_job
+from tenfold.runs import Store
+from tenfold.runs.callbacks import StopBehind
+from tenfold.runs.checkpoint import find_undamaged
+
+COLLECT_SECONDS = 0.1
+"""How long jobs are collected that one `sbatch` then submits."""
+POLL_SECONDS = 1.0
+"""How often Slurm is asked about jobs."""
+LATE_SECONDS = 30.0
+"""How late a file may appear on a network file system."""
+AGAIN_SECONDS = 3
+"""Seconds after which a job that was interrupted and still runs is interrupted again."""
+WARNED_SECONDS = 30
+"""How long before the time limit a job is told, to be queued again from its checkpoint."""
+COMMAND_SECONDS = 60.0
+LARGEST_ARRAY = 1000
+"""The tasks of an array; by default Slurm accepts 1000."""
+JOB, OBJECTS, ID, BUNDLE, END, OUTPUT = (
+    "job.json",
+    "objects.pickle",
+    "slurm.json",
+    "bundle.zip",
+    "end.json",
+    "output.txt",
+)
+ACTIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "STAGE_OUT")
+NODE_STATES = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL")
+ADVICE = {
+    "CANCELLED": "; the same command runs it again",
+    "OUT_OF_MEMORY": "; ask for more memory: --mem",
+    "TIMEOUT": "; the same command continues from its checkpoint, --time allows more at once",
+}
+
+
+class JobGone(MachineError):  # noqa: N818 - it says what happened
+    """A job has left Slurm without its end."""
+
+
+class NodeLost(MachineError):  # noqa: N818 - it says what happened
+    """The node of a job failed, or Slurm gave it to somebody else."""
+
+
+class Slurm(Executor):
+    """Runs each job as a task of a job array; its options are those of sbatch."""
+
+    name = "slurm"
+    survives = True
+    """Jobs continue when the command that submitted them ends."""
+    machine_losses = (NodeLost,)
+
+    def __init__(
+        self,
+        _job_cores: int = 1,
+        *,
+        partition: str = "",
+        time: str = "",
+        account: str = "",
+        qos: str = "",
+        mem: str = "",
+    ) -> None:
+        options = {"partition": partition, "time": time, "account": account, "qos": qos, "mem": mem}
+        self._options = [f"--{name}={value}" for name, value in options.items() if value]
+        self._new: list[tuple[Job, Future[Any]]] = []
+        self._under_way: dict[Path, tuple[str, Future[Any]]] = {}
+        """By the folder of the job, Slurm's number of it and its future."""
+        self._gone_since: dict[Path, float] = {}
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
+        states_of_jobs()  # says now if Slurm does not answer
+
+    def submit(self, _function: Callable[..., Any], /, job: Job, *_rest: Any) -> "Future[Any]":  # type: ignore[override]
+        """Submit a job with others that come within a moment, or attach to it if it is under way."""
+        if not job.kept_in:
+            raise ExperimentError("jobs for Slurm need a run store in a folder that all nodes see")
+        future: Future[Any] = Future()
+        with self._lock:
+            self._new.append((job, future))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, daemon=True, name="tenfold-slurm")
+            self._thread.start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+        """Stop watching; with `cancel_futures` also cancel what is queued or running."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if cancel_futures:
+            self.cancel_all()
+
+    def cancel_all(self) -> None:
+        """Cancel all jobs that have not ended."""
+        if numbers := [number for number, _ in self._under_way.values() if number]:
+            with suppress(MachineError):  # some have just ended
+                command("scancel", *numbers)
+
+    @property
+    def numbers(self) -> str:
+        """Slurm's numbers of the jobs that have not ended, for a sentence."""
+        arrays = (number.partition("_")[0] for number, _ in self._under_way.values())
+        return ", ".join(dict.fromkeys(filter(None, arrays)))
+
+    @property
+    def how_to_stop(self) -> str:
+        """The command that stops all jobs."""
+        return f"scancel {self.numbers.replace(',', '')}"
+
+    def _watch(self) -> None:
+        asked = 0.0
+        while not self._over.wait(COLLECT_SECONDS):
+            with self._lock:
+                new, self._new = self._new, []
+            try:
+                self._start(new)
+            except (TenfoldError, OSError) as error:
+                submitted = {id(future) for _, future in self._under_way.values()}
+                for _, future in new:
+                    if id(future) not in submitted and not future.done():
+                        future.set_exception(error)
+            if self._under_way and time.monotonic() - asked > POLL_SECONDS:
+                self._look()
+                asked = time.monotonic()
+
+    def _start(self, new: Sequence[tuple[Job, "Future[Any]"]]) -> None:
+        """Attach to jobs that are under way already, and submit the others, those that need the same as one array."""
+        arrays: dict[tuple[int, int], list[tuple[Path, Future[Any]]]] = {}
+        states = states_of_jobs() if new else {}
+        for job, future in new:
+            folder = Path(job.kept_in)
+            number = str(read_file(folder / ID).get("id", ""))
+            if states.get(number, "") in ACTIVE or (folder / END).exists():
+                self._under_way[folder] = (number, future)  # whose number is not known if that file was lost
+                continue
+            make_private(folder)
+            for name in (OUTPUT, BUNDLE):  # a shell appends to the one; neither may be a link
+                (folder / name).unlink(missing_ok=True)
+            write_atomically(folder / OBJECTS, job.objects)
+            write_atomically(folder / JOB, json.dumps(asdict(replace(job, objects=b"")) | {"objects": ""}).encode())
+            arrays.setdefault((job.cores, job.gpus), []).append((folder, future))
+        for (cores, gpus), members in arrays.items():
+            for first in range(0, len(members), LARGEST_ARRAY):
+                self._submit(members[first : first + LARGEST_ARRAY], cores, gpus)
+
+    def _submit(self, members: Sequence[tuple[Path, "Future[Any]"]], cores: int, gpus: int) -> None:
+        """Submit an array whose tasks each execute the job of one folder."""
+        folders = " ".join(quote(str(folder)) for folder, _ in members)
+        program = "from tenfold.executors.slurm import main; main()"
+        run = f'exec {quote(sys.executable)} -c {quote(program)} "$1" >>"$1/{OUTPUT}" 2>&1'
+        options = [f"--array=0-{len(members) - 1}", "--ntasks=1", f"--cpus-per-task={cores}"]
+        options += [f"--gpus={gpus}"] * (gpus > 0)
+        options += ["--requeue", f"--signal=B:USR1@{WARNED_SECONDS}", "--job-name=tenfold", "--output=/dev/null"]
+        script = f"#!/bin/sh\nset -- {folders}\nshift $SLURM_ARRAY_TASK_ID\n{run}\n"
+        number = command("sbatch", "--parsable", *options, *self._options, script=script).partition(";")[0].strip()
+        for place, (folder, future) in enumerate(members):
+            write_atomically(folder / ID, json.dumps({"id": f"{number}_{place}"}).encode())
+            self._under_way[folder] = (f"{number}_{place}", future)
+
+    def _look(self) -> None:
+        """Let futures have the ends of jobs, or why there will be none."""
+        try:
+            states = states_of_jobs()
+        except MachineError:  # the controller is busy or restarted, which does not concern jobs
+            return
+        for folder, (number, future) in list(self._under_way.items()):
+            end = self._end_of(number, states.get(number, ""), folder)
+            if future.cancelled():
+                if number:
+                    with suppress(MachineError):  # it has just ended
+                        command("scancel", number)
+            elif end is None or not future.set_running_or_notify_cancel():
+                continue
+            elif isinstance(end, MachineError):
+                future.set_exception(end)
+            else:
+                future.set_result(end)
+            del self._under_way[folder]
+
+    def _end_of(self, number: str, state: str, folder: Path) -> JobEnd | MachineError | None:
+        """Return the end of a job, why there will be none, or None while it may still come."""
+        try:
+            if (folder / END).exists():
+                end = read_file(folder / END)
+                bundle = _content(folder / BUNDLE) if end.get("bundle") else b""
+                return bundle, str(end.get("error", ""))
+        except OSError as error:
+            return None if self._may_be_late(folder) else JobGone(f"Slurm job {number}: {error}")
+        if state in ACTIVE or (state in ("COMPLETED", "") and self._may_be_late(folder)):
+            return None
+        if state in NODE_STATES:
+            return NodeLost(f"Slurm job {number}: {state}")
+        return JobGone(_describe(number, state, folder))
+
+    def _may_be_late(self, folder: Path) -> bool:
+        """Return whether the end of a job that Slurm has no more may still appear."""
+        since = self._gone_since.setdefault(folder, time.monotonic())
+        with suppress(OSError):
+            list(folder.iterdir())  # lets a network file system look again
+        return time.monotonic() - since < LATE_SECONDS
+
+
+def states_of_jobs() -> dict[str, str]:
+    """Return the states of all jobs that Slurm has of this user, by their numbers."""
+    lines = command("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T").splitlines()
+    return {number: state for number, _, state in (line.strip().partition("|") for line in lines)}
+
+
+def command(program: str, *arguments: str, script: str = "") -> str:
+    """Return what one of Slurm's commands prints; raise MachineError with its own words if it fails."""
+    line = [program, *arguments]
+    try:
+        done = subprocess.run(line, input=script, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
+    except FileNotFoundError:
+        raise MachineError(
+            f'on = "slurm" needs the commands of Slurm, but there is no {program}; use it on a login node'
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise MachineError(
+            f"{program} did not answer within {COMMAND_SECONDS:g} s; is Slurm's controller up?"
+        ) from None
+    if done.returncode:
+        said = [text.removeprefix(f"{program}: ").removeprefix("error: ") for text in done.stderr.splitlines()]
+        raise MachineError(f"{program} failed: {'; '.join(said) or f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def _describe(number: str, state: str, folder: Path) -> str:
+    """Return why there is no end of a job, with the last line that it printed if it failed by itself."""
+    last = ""
+    if state in ("FAILED", "COMPLETED", ""):
+        with suppress(OSError, IndexError):
+            last = f": {read_regular(folder / OUTPUT).decode(errors='replace').strip().splitlines()[-1]}"
+    ended = f"ended as {state}" if state else "is gone"
+    return f"Slurm job {number} {ended}{ADVICE.get(state, '')}{last}"
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return what a JSON file of a job holds; nothing if it cannot be read."""
+    try:
+        return dict(json.loads(read_regular(path)))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _content(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read()
+
+
+def read_job(folder: Path) -> Job:
+    """Return the job of a folder."""
+    fields = read_file(folder / JOB)
+    stop = fields.pop("stop_behind", None)
+    if stop is not None:
+        stop = StopBehind(stop["metric"], stop["lower"], {int(epoch): value for epoch, value in stop["needed"].items()})
+    fields |= {"objects": _content(folder / OBJECTS), "path": tuple(fields["path"]), "stop_behind": stop}
+    return Job(**fields)
+
+
+def main() -> None:
+    """Run the job of the folder that the program names; shortly before its time limit, let Slurm queue it again."""
+    for number in (signal.SIGUSR1, signal.SIGALRM):
+        signal.signal(number, _interrupt)
+    folder = Path(sys.argv[1])
+    job, before = read_job(folder), _completed_epochs(folder)
+    try:
+        bundle, error = run_job(job)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        if _completed_epochs(folder) > before:
+            command("scontrol", "requeue", f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}")
+            return
+        bundle, error = b"", "the time limit was reached before an epoch was completed; allow more: --time"
+    write_atomically(folder / BUNDLE, bundle)
+    write_atomically(folder / END, json.dumps({"error": error, "bundle": bool(bundle)}).encode())
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.alarm(AGAIN_SECONDS)  # an exception that reaches a callback of C is lost
+    raise KeyboardInterrupt
+
+
+def _completed_epochs(folder: Path) -> int:
+    """Return after how many epochs the last checkpoint of a job was written."""
+    with suppress(StoreError):
+        store = Store(folder / STORE, create=False)
+        manifest, _ = find_undamaged(store.folder_of(store.runs()[0]["id"]) / "checkpoint")
+        return int(manifest["epoch"]) if manifest else 0
+    return 0

@@ -1,0 +1,250 @@
+"""What is recorded about the machine with every run, so that its numbers can be understood later."""
+
+import ctypes
+import os
+import platform
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from tenfold.machine import devices, limits
+from tenfold.machine.cores import ROOT, Topology, budget, write_cpus
+
+JSON = dict[str, "JSON"] | list["JSON"] | str | int | float | bool | None
+"""A value that JSON can hold."""
+
+_PACKAGES = ("tenfold", "torch", "numpy", "scikit-learn", "pydantic", "cloudpickle", "psutil", "mpi4py")
+_CONTAINER = re.compile("docker|containerd|kubepods|libpod|lxc")
+# Each name with what Linux (x86, then ARM) and torch call it.
+_INSTRUCTIONS = {
+    "avx2": {"avx2"},
+    "avx512f": {"avx512f", "avx512_f"},
+    "avx512_bf16": {"avx512_bf16"},
+    "amx": {"amx_tile"},
+    "amx_bf16": {"amx_bf16"},
+    "neon": {"asimd", "neon"},
+    "sve": {"sve"},
+    "arm_bf16": {"bf16", "arm_bf16"},
+}
+POWERCAP = Path("/sys/class/powercap")
+RAPL_PACKAGES = "intel-rapl:?"
+"""The domains of whole processors; AMD's have the same name. Their parts are in domains of their own."""
+_BF16 = {"avx512_bf16", "amx_bf16", "arm_bf16"}
+
+
+def collect_metadata(root: Path = ROOT) -> dict[str, JSON]:
+    """Everything about this machine that can change a run's speed or result. Memory is in bytes."""
+    memory = psutil.virtual_memory()
+    return {
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "container": in_container(root),
+        "python": platform.python_version(),
+        "cpu": _cpu(root),
+        "memory": {"total": memory.total, "available": memory.available, "limit": limits.memory_limit(root)},
+        "torch": torch_build(),
+        "gpus": [asdict(gpu) for gpu in devices.gpus()],
+        "packages": {**_versions()},
+    }
+
+
+def in_container(root: Path = ROOT) -> bool:
+    """Whether this process runs in a container, as far as one can tell from inside."""
+    if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists():
+        return True
+    if "KUBERNETES_SERVICE_HOST" in os.environ or "container" in os.environ:
+        return True
+    try:
+        return bool(_CONTAINER.search((root / "proc/1/cgroup").read_text()))
+    except OSError:
+        return False
+
+
+def torch_build() -> dict[str, JSON]:
+    """Which torch this is, what it was built with and how many threads it computes with."""
+    import torch
+
+    return {
+        "version": torch.__version__,
+        "build": torch.version.git_version,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "mkldnn": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
+        "openmp": torch.backends.openmp.is_available(),  # type: ignore[no-untyped-call]
+        "threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _cpu(root: Path) -> dict[str, JSON]:
+    topology = Topology.read(root)
+    return {
+        "model": processor_name(root),
+        "architecture": platform.machine(),
+        "instructions": list(instruction_sets(root)),
+        "logical": psutil.cpu_count(),
+        "physical": psutil.cpu_count(logical=False),
+        "usable": write_cpus(topology.numbers),
+        "usable_physical": topology.physical,
+        "numa_nodes": topology.nodes,
+        "packages": topology.packages,
+        "layout": topology.layout(),
+        "quota": limits.cpu_quota(root),
+        "budget": budget(root),
+    }
+
+
+@cache
+def _versions() -> dict[str, JSON]:
+    """Return the versions of the packages that matter here, read once: parsing what describes them takes long."""
+    versions: dict[str, JSON] = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def processor_name(root: Path = ROOT) -> str:
+    """The processor's name, as far as the system tells."""
+    named = _cpuinfo(root).get("model name") or _capabilities().get("cpu_name")
+    return str(named or platform.processor() or platform.machine() or "unknown")
+
+
+def instruction_sets(root: Path = ROOT) -> list[str]:
+    """The processor's instruction sets, of those that matter here."""
+    cpuinfo = _cpuinfo(root)
+    flags = set((cpuinfo.get("flags") or cpuinfo.get("Features") or "").split())
+    flags = flags or {name for name, has in _capabilities().items() if has is True}
+    return [name for name, spellings in _INSTRUCTIONS.items() if flags & spellings]
+
+
+def has_bf16(sets: list[str]) -> bool:
+    """Whether the processor itself multiplies bfloat16; without that, bf16 on the CPU is slower than float32."""
+    return not _BF16.isdisjoint(sets)
+
+
+@cache
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """What Linux says about the first cpu; on hybrid processors they agree in what is asked here.
+
+    Read once: with many cpus, the file is long and Linux asks each of them for its clock rate.
+    """
+    try:
+        text = (root / "proc/cpuinfo").read_text()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.strip().split("\n\n")[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _capabilities() -> dict[str, object]:
+    """What torch says about the cpu, for systems without /proc (younger versions of torch only)."""
+    import torch
+
+    return dict(getattr(torch.cpu, "get_capabilities", dict)())
+
+
+def machine_load() -> float | None:
+    """Return the number of busy or waiting processes over the last minute; None where the system does not tell it."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+
+
+MOST_LOAD_PER_CORE = 1.25
+"""A load average per core above this means that other programs are running; a run or a measurement makes about 1."""
+
+
+def load_per_core() -> float:
+    """Return the load over the last minute per core; 0 where the system does not tell it."""
+    return (machine_load() or 0.0) / (os.cpu_count() or 1)
+
+
+def clock_mhz(root: Path = ROOT) -> float | None:
+    """Return the present clock frequency of the first cpu; None where the system does not tell it."""
+    with suppress(OSError, ValueError), (root / "proc/cpuinfo").open() as lines:  # read no further: the rest takes long
+        return next((float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")), None)
+    return None
+
+
+class EnergyMeter:
+    """Measures the energy that the whole machine uses, other programs included: CPUs by RAPL, NVIDIA GPUs by NVML."""
+
+    def __init__(self) -> None:
+        self._before = _counters()
+
+    def joules(self) -> float | None:
+        """Return the energy used so far; None where the machine does not count it."""
+        used = 0.0
+        for name, (now, limit) in _counters().items():
+            before, _ = self._before.get(name, (now, limit))
+            used += (now - before) % limit if limit else now - before
+        return used if self._before else None
+
+
+def _counters() -> dict[str, tuple[float, float]]:
+    """Return each counter in joules, with the value at which it begins again (0: it does not)."""
+    return _processors() | _gpus()
+
+
+def _processors() -> dict[str, tuple[float, float]]:
+    found = {}
+    for domain in POWERCAP.glob(RAPL_PACKAGES):
+        with suppress(OSError, ValueError):  # only root may read it on most systems
+            used, limit = (int((domain / name).read_text()) / 1e6 for name in ("energy_uj", "max_energy_range_uj"))
+            found[domain.name] = used, limit
+    return found
+
+
+def _gpus() -> dict[str, tuple[float, float]]:
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return {}
+    found: dict[str, tuple[float, float]] = {}
+    if library.nvmlInit_v2() != 0:
+        return found
+    try:
+        count = ctypes.c_uint()
+        library.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        for index in range(count.value):
+            device, used = ctypes.c_void_p(), ctypes.c_ulonglong()
+            if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) == 0 and (
+                library.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(used)) == 0
+            ):
+                found[f"gpu {index}"] = used.value / 1e3, 0.0
+    finally:
+        library.nvmlShutdown()
+    return found
+
+
+_profile: ContextVar[Path | None] = ContextVar("profile", default=None)
+
+
+@contextmanager
+def using_profile(path: Path) -> Iterator[None]:
+    """Let predictions of this block, in this thread, use another profile of this machine."""
+    token = _profile.set(path)
+    try:
+        yield
+    finally:
+        _profile.reset(token)
+
+
+def profile_path() -> Path:
+    """Return where this machine's profile is kept: $TENFOLD_PROFILE, else the user's data folder."""
+    from platformdirs import user_data_path
+
+    if (chosen := _profile.get()) is not None:
+        return chosen
+    return Path(os.environ.get("TENFOLD_PROFILE") or user_data_path("tenfold") / "profile.toml")

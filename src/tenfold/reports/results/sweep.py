@@ -1,0 +1,287 @@
+"""A sweep and its trials, read from the run store: which values were tried, how good they were, which are best."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenfold.common.files import json_text
+from tenfold.errors import StoreError
+from tenfold.experiment import FIELDS, Experiment
+from tenfold.reports.differences import describe_settings
+from tenfold.reports.exports import write_csv
+from tenfold.reports.formatting import NOTHING, duration, field_value, metric_value, one_line, plural
+from tenfold.reports.tables.run_tables import TextTable
+from tenfold.runs import Run
+from tenfold.runs.callbacks import BEHIND
+from tenfold.runs.storage.tables import RunRecord
+from tenfold.runs.store import SWEEP
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+TIMES = ("seconds", "seconds_to_target")
+"""What a sweep can look for instead of a metric."""
+SHOWN_TRIALS = 15
+"""A terminal shows the best trials, up to this many."""
+FEWEST_FOR_IMPORTANCE = 6
+"""With fewer trials, their differences say little about which field matters."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial of a sweep."""
+
+    number: int
+    run: int
+    status: str
+    """finished, pruned, failed, interrupted or running."""
+    values: dict[str, Any]
+    """The fields that the sweep varies, with names in the place of Python objects."""
+    value: float | None
+    """What the sweep looks for; None if the trial has not got that far."""
+    curve: list[float]
+    """The metric after each epoch; empty if the sweep looks for a time."""
+    epochs: int | None
+    seconds: float | None
+    error: str
+    diverged: bool
+
+    @classmethod
+    def of(cls, record: RunRecord) -> "Trial":
+        """Return the trial that a record of the store describes."""
+        place, result = record["metadata"]["trial"], record["result"]
+        scored = result.get("trial", {"value": None, "curve": []})
+        pruned = record["status"] == "finished" and result.get("stopped_by") == BEHIND
+        return cls(
+            place["number"],
+            record["id"],
+            "pruned" if pruned else record["status"],
+            place["values"],
+            scored["value"],
+            scored["curve"],
+            result.get("epochs"),
+            result.get("seconds"),
+            record["error"].partition("\n")[0],
+            bool(result.get("diverged")),
+        )
+
+    @property
+    def label(self) -> str:
+        """Its values in words."""
+        return describe_settings(self.values)
+
+
+def _is_whole(record: RunRecord) -> bool:
+    """Return whether the record of a trial says which it is, and how good."""
+    place, scored = record["metadata"].get("trial"), record["result"].get("trial", {"value": None, "curve": []})
+    return (
+        isinstance(place, dict)
+        and isinstance(place.get("number"), int)
+        and isinstance(place.get("values"), dict)
+        and isinstance(scored, dict)
+        and isinstance(scored.get("value"), float | int | None)
+        and isinstance(scored.get("curve"), list)
+    )
+
+
+def _described(run: Run) -> dict[str, Any]:
+    """Return what a run says of its sweep; StoreError where that is damaged."""
+    details: dict[str, Any] = run.metadata["sweep"]
+    kinds = {"objective": str, "lower": bool, "part": str, "space": dict}
+    whole = isinstance(details, dict) and all(isinstance(details.get(name), kind) for name, kind in kinds.items())
+    if not whole or not all(name in FIELDS and isinstance(text, str) for name, text in details["space"].items()):
+        raise StoreError(f"what run {run.id} says of its sweep is damaged, or was recorded by another version")
+    return details
+
+
+class Sweep:
+    """A recorded sweep: its trials, the best of them, and the experiment that trains with the best values."""
+
+    def __init__(self, run: Run) -> None:
+        """Wrap the run of a sweep, as `tenfold.open_run` returns it."""
+        if run.kind != SWEEP or "sweep" not in run.metadata:
+            raise StoreError(f"run {run.id} is not a sweep; `tenfold sweep` records one")
+        self.run = run
+        details = _described(run)
+        self.objective: str = details["objective"]
+        """A metric, "seconds" or "seconds_to_target"."""
+        self.lower_is_better: bool = details["lower"]
+        self.part: str = details["part"]
+        """The part that the metric is measured on: validation, or test where there is no such part."""
+        self.space: dict[str, str] = details["space"]
+        """The fields that vary, with their ranges or values as text."""
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """All trials so far, in the order in which they began."""
+        records = self.run.store.trials(self.run.id)
+        return sorted((Trial.of(record) for record in records if _is_whole(record)), key=lambda trial: trial.number)
+
+    @property
+    def ranked(self) -> list[Trial]:
+        """The trials, the best first; those that were stopped or failed come last."""
+        sign = 1 if self.lower_is_better else -1
+
+        def key(trial: Trial) -> tuple[bool, float, int]:
+            worst = trial.value is None or math.isnan(trial.value)
+            return trial.status != "finished", math.inf if worst else sign * (trial.value or 0.0), trial.number
+
+        return sorted(self.trials, key=key)
+
+    @property
+    def best(self) -> Trial:
+        """The best of the finished trials; StoreError where there is none."""
+        first = next(iter(self.ranked), None)
+        if first is None or first.status != "finished" or first.value is None:
+            raise StoreError(f"sweep {self.run.id} has no finished trial with a value of {self.objective} yet")
+        return first
+
+    @property
+    def best_run(self) -> Run:
+        """The run of the best trial, with its model."""
+        return self.run.other(self.best.run)
+
+    @property
+    def best_experiment(self) -> Experiment:
+        """The experiment of the best trial, to train with its values; what was a Python object is that of the run."""
+        flat = self.best_run.experiment.flat()
+        return self.run.experiment.replace(**{name: flat[name] for name in self.space})
+
+    @property
+    def importance(self) -> dict[str, float]:
+        """How much of the differences between trials each field explains, as shares of one; empty for few trials."""
+        return dict(self.run.result.get("sweep", {}).get("importance", {}))
+
+    @property
+    def heading(self) -> str:
+        """What the sweep looks for, in words."""
+        if self.objective in TIMES:
+            return self.objective.replace("_", " ")
+        return f"{self.part} {one_line(self.objective)}"
+
+    def written(self, value: float | None) -> str:
+        """Return a value of the objective as text."""
+        return duration(value) if self.objective in TIMES else metric_value(self.objective, value)
+
+    def table(self, most: int | None = None) -> TextTable:
+        """Return the trials as a table, the best first."""
+        rows = [
+            [
+                str(trial.number),
+                str(trial.run),
+                *(field_value(trial.values.get(name)) for name in self.space),
+                self.written(trial.value),
+                NOTHING if trial.epochs is None else str(trial.epochs),
+                duration(trial.seconds),
+                trial.status,
+            ]
+            for trial in self.ranked[:most]
+        ]
+        return TextTable(["trial", "run", *self.space, self.heading, "epochs", "training", "state"], rows)
+
+    def lines(self) -> list[str]:
+        """Return what the table says, in sentences."""
+        counts = {
+            state: sum(trial.status == state for trial in self.trials)
+            for state in ("finished", "pruned", "failed", "interrupted", "running")
+        }
+        found = [", ".join(f"{number} {state}" for state, number in counts.items() if number)]
+        if self.part == "test" and self.objective not in TIMES:
+            found.append(
+                "chosen on the test part, so that its value there is too optimistic; set validation_fraction = 0.1"
+            )
+        if self.importance:
+            shares = sorted(self.importance.items(), key=lambda pair: -pair[1])
+            found.append("importance: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
+        failed = [f"trial {trial.number} failed: {one_line(trial.error)}" for trial in self.trials if trial.error]
+        found += failed[:3] + ([f"{len(failed) - 3} more failed"] if len(failed) > 3 else [])
+        try:
+            best = self.best
+        except StoreError as error:
+            return [*found, str(error)]
+        found.append(
+            f"best: trial {best.number} (run {best.run}), {best.label}: {self.heading} {self.written(best.value)}"
+        )
+        return [*found, f"`tenfold train --from-sweep {self.run.id}` trains with these values"]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the trials as flat dictionaries, in the order in which they began."""
+        shown = [asdict(trial) for trial in self.trials]
+        return [
+            trial.pop("values") | trial | {"curve": " ".join(f"{item:g}" for item in trial["curve"])} for trial in shown
+        ]
+
+    def to_csv(self) -> str:
+        """Return the trials as CSV."""
+        return write_csv(self.records())
+
+    def to_markdown(self) -> str:
+        """Return the trials as a Markdown table."""
+        return self.table().to_markdown()
+
+    def to_json(self) -> str:
+        """Return the sweep as JSON: its trials, the best one, and what explains them."""
+        try:
+            best: int | None = self.best.number
+        except StoreError:
+            best = None
+        about = {"run": self.run.id, "status": self.run.status, "importance": self.importance, "best": best}
+        return (
+            json_text(
+                {**self.run.metadata["sweep"], **about, "trials": [asdict(trial) for trial in self.trials]}, indent=2
+            )
+            + "\n"
+        )
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write an HTML report with the table and plots, and return its path."""
+        return self.run.report(path)
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.text import Text
+
+        yield self.table(SHOWN_TRIALS).to_rich(words=0)
+        if (more := len(self.trials) - SHOWN_TRIALS) > 0:
+            yield Text(f"{plural(more, 'trial')} more; --format csv has all", style="dim")
+        yield Text()
+        for line in self.lines():
+            yield Text(line, style="dim")
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the sweep."""
+        from tenfold.common.html_views import details_table, values_table
+
+        table = self.table(SHOWN_TRIALS)
+        about = details_table(f"sweep {self.run.id}", [("", line) for line in self.lines()])
+        return values_table(list(table.columns), [list(row) for row in table.rows]) + about
+
+    def __repr__(self) -> str:
+        return f"<Sweep {self.run.id}: {plural(len(self.trials), 'trial')}>"
+
+
+def measure_importance(trials: Sequence[Trial], fields: Sequence[str]) -> dict[str, float]:
+    """Return the share of the differences between finished trials that each field explains; empty for few trials.
+
+    A forest of regression trees predicts the objective from the fields; the importance of a field is the share of the
+    variance that its splits remove (Breiman 2001).
+    """
+    scored = [trial for trial in trials if trial.status == "finished" and trial.value is not None]
+    if len(scored) < FEWEST_FOR_IMPORTANCE or len(fields) < 2:
+        return {}
+    from sklearn.ensemble import RandomForestRegressor
+
+    columns = [_as_numbers([trial.values.get(name) for trial in scored]) for name in fields]
+    forest = RandomForestRegressor(n_estimators=100, random_state=0, n_jobs=1)
+    forest.fit(list(zip(*columns, strict=True)), [trial.value for trial in scored])
+    return dict(zip(fields, map(float, forest.feature_importances_), strict=True))
+
+
+def _as_numbers(values: Sequence[Any]) -> list[float]:
+    """Return values as numbers: as they are, or else by their order of appearance."""
+    if all(isinstance(value, int | float) for value in values):
+        return [float(value) for value in values]
+    places: Mapping[str, int] = {text: at for at, text in enumerate(dict.fromkeys(map(str, values)))}
+    return [float(places[str(value)]) for value in values]

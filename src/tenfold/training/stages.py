@@ -1,0 +1,419 @@
+"""A network cut into stages, one for each worker of a pipeline.
+
+The network is traced (`torch.fx`): what it computes becomes a list of operations, which may be cut before any call of a
+module. A stage holds the modules of its operations under their own names, so the states of all stages together are
+that of the undivided network. What later stages need of earlier ones (with skip connections more than one tensor)
+passes through the stages between.
+
+A network whose `forward` cannot be traced is exported instead (`exported_graph.py`). A submodule that cannot be traced
+is one operation, and so is one whose `forward` draws random numbers or changes attributes, as a trace would repeat what
+happened once. `forward` may ask `self.training`: it is traced in both modes.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, fx, nn
+
+from tenfold.data.part import tree_leaves
+from tenfold.errors import ExperimentError, ModelError
+from tenfold.training.exported_graph import export_graph
+from tenfold.training.network_call import arguments_of
+from tenfold.training.randomness import keep_rng_state, read_generators
+
+SLICE = re.compile(r"(-?\d*):(-?\d*)")
+REPEATS = 3
+"""How often operations are timed; the shortest time counts."""
+BYTES_PER_SECOND = 4e9
+"""Of activations that are copied from one worker to another, for the balance of stages.
+
+About what copies into and out of shared memory take. It need not be exact: `cnn` with micro-batches of 8 samples and
+`lenet5` are cut at the same modules with 1 GB/s, and without any costs of copying.
+"""
+
+
+class Neighbors(Protocol):
+    """The stages of a pipeline, as `transport.model_group.ModelGroup` connects them."""
+
+    @property
+    def rank(self) -> int:
+        """This stage's place among them."""
+        ...
+
+    def send(self, values: Sequence[Any], receiver: int) -> None:
+        """Send values to another stage."""
+        ...
+
+    def receive(self, sender: int) -> list[Any]:
+        """Return the next values of another stage."""
+        ...
+
+
+NO_OUTPUTS = torch.empty(1, 0)
+"""What a stage before the last returns in an evaluation."""
+
+
+class Stage(nn.Module):
+    """One stage: its modules under the names that they have in the whole network, and the operations between them.
+
+    While training it is called with what the stage before it returns, the first one with the inputs of the network. It
+    returns a tuple of values, the last one the outputs of the network. In an evaluation all stages are called with the
+    inputs; each but the first takes what it needs from its neighbor instead.
+    """
+
+    is_first: bool
+    is_last: bool
+    takes_whole_batches = True
+    """Whether batches must not be cut further, as the stages would do so differently."""
+    neighbors: Neighbors | None = None
+    whole_network: nn.Module | None = None
+    """The undivided network without its weights, for an optimizer that treats matrices by their place in it."""
+
+    def __init__(self, network: nn.Module, graphs: dict[bool, fx.Graph], place: tuple[int, int]) -> None:
+        """Take the modules of these graphs (in training and in evaluation) from a network."""
+        super().__init__()
+        self.is_first, self.is_last = place[0] == 0, place[0] == place[1] - 1
+        for target in dict.fromkeys(target for graph in graphs.values() for target in _targets(graph)):
+            _put(self, target, network)
+        # not registered: their modules are those of this one
+        modules = {mode: fx.GraphModule(self, graph) for mode, graph in graphs.items()}
+        object.__setattr__(self, "_modes", modules)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the values that the next stage needs, or the outputs of the network."""
+        modes: dict[bool, fx.GraphModule] = self._modes  # type: ignore[assignment]
+        if self.training or self.neighbors is None:
+            return modes[self.training].forward(*args, **kwargs)
+        if not self.is_first:
+            args, kwargs = tuple(self.neighbors.receive(self.neighbors.rank - 1)), {}
+        outputs = modes[False].forward(*args, **kwargs)
+        if self.is_last:
+            return outputs
+        self.neighbors.send(outputs, self.neighbors.rank + 1)
+        return NO_OUTPUTS
+
+
+@dataclass(frozen=True)
+class LayerSegment:
+    """Operations that stay together, from a call of a module to the one before the next."""
+
+    name: str
+    """The module that it begins with."""
+    seconds: float = 0.0
+    """Forward and backward of one micro-batch, and a share of the optimizer's step."""
+    nbytes: int = 0
+    """Bytes of one micro-batch that reach it from earlier segments, if there is a cut before it."""
+    has_parameters: bool = True
+
+
+class TracedNetwork:
+    """A network as a list of operations that can be cut into stages."""
+
+    def __init__(self, network: nn.Module, samples: Callable[[], Any] | None = None) -> None:
+        """Trace a network; `samples` returns the inputs of some samples, with which it is exported otherwise."""
+        self.network = network
+        try:
+            self.graphs = self._of_both_modes(_Tracer().trace)
+        except Exception as error:  # the user's forward may raise anything when it is given no real tensors
+            self.graphs = self._exported(error, samples)
+        self.names = list(dict.fromkeys(_called(self.graphs[True])))
+        """The modules before whose first call a stage may begin, in the order of these calls."""
+        if not self.names:
+            raise ModelError(f"{type(network).__name__} cannot be cut into stages: its forward calls no submodule")
+
+    def _of_both_modes(self, trace: Callable[[nn.Module], fx.Graph]) -> dict[bool, fx.Graph]:
+        """Return the graphs of the network in training and in evaluation."""
+        modes = [(module, module.training) for module in self.network.modules()]
+        graphs = {}
+        try:
+            for mode in (True, False):
+                self.network.train(mode)
+                with _repeatable(self.network):
+                    graphs[mode] = trace(self.network)
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        return graphs
+
+    def _exported(self, traced: Exception, samples: Callable[[], Any] | None) -> dict[bool, fx.Graph]:
+        """Return the graphs of a network that could not be traced for this reason."""
+        problem = traced
+        if samples is not None and not isinstance(traced, ModelError):
+            try:
+                inputs = samples()
+                with ExitStack() as stack:
+                    for module in self.network.modules():
+                        stack.enter_context(_repeatable(module))
+                    return self._of_both_modes(lambda network: export_graph(network, inputs))
+            except Exception as error:  # as above
+                problem = error
+        raise ModelError(
+            f"{type(self.network).__name__} cannot be cut into stages: its forward can be neither traced nor exported "
+            f"({type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else 'no message'}); let it "
+            "call submodules without looking at the values of tensors, or use an nn.Sequential"
+        ) from problem
+
+    def begins(self, stages: Sequence[str]) -> tuple[str, ...]:
+        """Return the module that each stage begins with, given slices ("0:4", "4:") or names of modules."""
+        if any(SLICE.fullmatch(stage) for stage in stages):
+            return self._begins_of_slices(stages)
+        begins = []
+        for stage in stages:
+            first = next((name for name in self.names if name == stage or name.startswith(f"{stage}.")), None)
+            if first is None:
+                raise ExperimentError(
+                    f"parallel.stages: the network calls no module '{stage}'; it calls {', '.join(self.names)}"
+                )
+            begins.append(first)
+        places = [self.names.index(name) for name in begins]
+        if places[0] != 0 or places != sorted(set(places)):
+            raise ExperimentError(
+                f"parallel.stages = {list(stages)}: stages begin with the first module, {self.names[0]}, and follow "
+                "the order in which the network calls its modules, each with another one"
+            )
+        return tuple(begins)
+
+    def _begins_of_slices(self, stages: Sequence[str]) -> tuple[str, ...]:
+        children = [name for name, _ in self.network.named_children()]
+        if not isinstance(self.network, nn.Sequential):
+            raise ExperimentError(
+                f"parallel.stages = {list(stages)}: slices are for an nn.Sequential, not for a "
+                f"{type(self.network).__name__}; name the module that each stage begins with, such as {self.names[0]}"
+            )
+        matches = [SLICE.fullmatch(stage) for stage in stages]
+        ranges = [
+            range(len(children))[slice(*(int(end) if end else None for end in match.groups()))] if match else range(0)
+            for match in matches
+        ]
+        if [place for part in ranges for place in part] != list(range(len(children))) or not all(ranges):
+            raise ExperimentError(
+                f"parallel.stages = {list(stages)}: the slices have to follow one another from 0 to {len(children)}, "
+                "the number of the network's layers, each with at least one"
+            )
+        return self.begins([children[part[0]] for part in ranges])
+
+    def cut(self, begins: Sequence[str]) -> list[Stage]:
+        """Return the stages that begin with these modules; they take the modules of the network."""
+        cuts = {
+            mode: [_cut(graph, self._places(mode, begins), stage) for stage in range(len(begins))]
+            for mode, graph in self.graphs.items()
+        }
+        stages = [
+            Stage(self.network, {mode: cuts[mode][place] for mode in cuts}, (place, len(begins)))
+            for place in range(len(begins))
+        ]
+        owners: dict[Tensor, str] = {}
+        for begin, stage in zip(begins, stages, strict=True):
+            for name, parameter in stage.named_parameters():
+                if owners.setdefault(parameter, begin) != begin:
+                    raise ModelError(
+                        f"the parameter {name} is used by the stages that begin with {owners[parameter]} and {begin}; "
+                        "a parameter belongs to one stage: set parallel.stages so that both uses are in the same one"
+                    )
+        return stages
+
+    def _places(self, mode: bool, begins: Sequence[str]) -> list[int]:
+        """Return the position of each stage's first operation."""
+        called = [node.target if node.op == "call_module" else None for node in self.graphs[mode].nodes]
+        for begin in begins:
+            if begin not in called:
+                raise ModelError(f"the network calls {begin} only while training, so that no stage can begin with it")
+        return [0, *(called.index(begin) for begin in begins[1:])]
+
+    def measure(self, inputs: Any, update: Callable[[nn.Module], float] = lambda _: 0.0) -> list[LayerSegment]:
+        """Time the segments with the inputs of one micro-batch.
+
+        `update` returns the seconds of an optimizer's step on some layers, for each micro-batch.
+        """
+        graph = self.graphs[True]
+        nodes = list(graph.nodes)
+        begins = self._places(True, self.names)
+        timer = _Timer(fx.GraphModule(self.network, graph))
+        args, kwargs = arguments_of(self.network, inputs)
+        before = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
+        for _ in range(REPEATS):
+            timer.run(*args, **kwargs)
+        segments = []
+        for place, (name, begin) in enumerate(zip(self.names, begins, strict=True)):
+            own = nodes[begin : begins[place + 1] if place + 1 < len(begins) else len(nodes)]
+            seconds = sum(timer.seconds.get(node, 0.0) for node in own)
+            layers = nn.ModuleList(
+                self.network.get_submodule(str(node.target)) for node in own if node.op == "call_module"
+            )
+            has_parameters = any(parameter.requires_grad for parameter in layers.parameters())
+            seconds += update(layers) if has_parameters else 0.0
+            live = _live(graph, begin) if begin else []
+            nbytes = sum(timer.nbytes.get(node, 0) for node in live)
+            segments.append(LayerSegment(name, seconds, nbytes, has_parameters=has_parameters))
+        self.network.load_state_dict(before)
+        self.network.zero_grad()
+        return segments
+
+
+def balanced(segments: Sequence[LayerSegment], stages: int) -> tuple[str, ...]:
+    """Return the modules that stages begin with, such that the slowest stage is as fast as possible.
+
+    What a stage receives and sends counts as copying, once each way. Stages begin with a module that has parameters, if
+    there are enough of these.
+    """
+    if stages <= sum(segment.has_parameters for segment in segments):
+        segments = _joined(segments)
+    count = len(segments)
+    if stages > count:
+        raise ExperimentError(
+            f"parallel.stages = {stages}: the network can be cut into at most {count} stages, one for each of the "
+            "modules that it calls"
+        )
+    costs = [0.0]
+    for segment in segments:
+        costs.append(costs[-1] + segment.seconds)
+    copies = [2 * segment.nbytes / BYTES_PER_SECOND for segment in segments] + [0.0]
+    # best[k][end]: the slowest of k stages over the first `end` segments, and where the last of them begins
+    best = [{0: (0.0, 0)}]
+    for k in range(1, stages + 1):
+        best.append({})
+        for end in range(k, count - (stages - k) + 1):
+            best[k][end] = min(
+                (max(best[k - 1][begin][0], costs[end] - costs[begin] + copies[begin] + copies[end]), begin)
+                for begin in best[k - 1]
+                if begin < end
+            )
+    begins, end = [], count
+    for k in range(stages, 0, -1):
+        end = best[k][end][1]
+        begins.append(segments[end].name)
+    return tuple(reversed(begins))
+
+
+def _joined(segments: Sequence[LayerSegment]) -> list[LayerSegment]:
+    """Return the segments with those that have no parameters joined to the ones before them, at the start after."""
+    joined: list[LayerSegment] = []
+    for segment in segments:
+        if joined and not (segment.has_parameters and joined[-1].has_parameters):
+            last = joined.pop()
+            has_parameters = last.has_parameters or segment.has_parameters
+            segment = replace(last, seconds=last.seconds + segment.seconds, has_parameters=has_parameters)
+        joined.append(segment)
+    return joined
+
+
+class _Tracer(fx.Tracer):
+    """Traces into modules of the user's own, and takes those that cannot be traced as one operation."""
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        before = set(self.graph.nodes)
+        try:
+            with _repeatable(m):
+                return super().call_module(m, forward, args, kwargs)
+        except Exception:  # whatever a forward raises that is given no real tensors
+            for node in reversed([node for node in self.graph.nodes if node not in before]):
+                self.graph.erase_node(node)
+            return self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
+
+
+@contextmanager
+def _repeatable(module: nn.Module) -> Iterator[None]:
+    """Raise ModelError if the module's `forward`, called in this block, would not do the same when called again.
+
+    What it has changed is restored: random generators, attributes and buffers.
+    """
+    before, buffers = dict(vars(module)), [buffer for buffer in module._buffers.values() if buffer is not None]
+    copies = [(buffer, buffer._version, buffer.detach().clone()) for buffer in buffers]
+    changed: set[str] = set()
+    with keep_rng_state():
+        random_before = read_generators()
+        try:
+            yield
+        finally:
+            now = vars(module)
+            names = {name for name in {*before, *now} if not name.startswith("_tensor_constant")}
+            changed |= {name for name in names if now.get(name, names) is not before.get(name, names)}
+            now.update({name: before[name] for name in changed & before.keys()})
+            for name in changed - before.keys():
+                del now[name]
+            with torch.no_grad():
+                written = [buffer.copy_(copy) for buffer, version, copy in copies if buffer._version != version]
+        draws = read_generators() != random_before
+    if draws or changed or written:
+        what = "draws random numbers" if draws else f"changes {', '.join(sorted(changed)) or 'a buffer'}"
+        raise ModelError(f"it {what}, which a trace would not repeat; do that in a submodule")
+
+
+class _Timer(fx.Interpreter):
+    """Runs operations one by one, each forward and backward by itself, and notes their seconds and bytes."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.seconds: dict[fx.Node, float] = {}
+        self.nbytes: dict[fx.Node, int] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        args, kwargs = fx.node.map_aggregate(self.fetch_args_kwargs_from_env(n), _as_leaf)
+        started = perf_counter()
+        result = getattr(self, n.op)(n.target, args, kwargs)
+        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.requires_grad]
+        if outputs and n.op in ("call_module", "call_function", "call_method"):
+            torch.autograd.backward([output.sum() for output in outputs])
+        seconds = perf_counter() - started
+        self.seconds[n] = min(seconds, self.seconds.get(n, seconds))
+        self.nbytes[n] = sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        return fx.node.map_aggregate(result, lambda value: value.detach() if isinstance(value, Tensor) else value)
+
+
+def _as_leaf(value: Any) -> Any:
+    """Return a tensor that gradients can reach without going on to the operation that made it."""
+    if not isinstance(value, Tensor):
+        return value
+    leaf = value.detach()
+    return leaf.requires_grad_() if leaf.is_floating_point() else leaf
+
+
+def _called(graph: fx.Graph) -> Iterator[str]:
+    return (str(node.target) for node in graph.nodes if node.op == "call_module")
+
+
+def _targets(graph: fx.Graph) -> Iterator[str]:
+    return (str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr"))
+
+
+def _put(stage: nn.Module, target: str, network: nn.Module) -> None:
+    """Give a stage a module, parameter or buffer of the network under the same name."""
+    *path, last = target.split(".")
+    owner, source = stage, network
+    for part in path:
+        if part not in owner._modules:
+            owner.add_module(part, nn.Module())
+        owner, source = owner.get_submodule(part), source.get_submodule(part)
+    if last in source._buffers:
+        owner.register_buffer(last, source._buffers[last], persistent=last not in source._non_persistent_buffers_set)
+    else:
+        setattr(owner, last, getattr(source, last))
+
+
+def _live(graph: fx.Graph, place: int) -> list[fx.Node]:
+    """Return the operations before a place whose results are used from there on."""
+    nodes = list(graph.nodes)
+    later = set(nodes[place:])
+    return [node for node in nodes[:place] if any(user in later for user in node.users)]
+
+
+def _cut(graph: fx.Graph, places: Sequence[int], stage: int) -> fx.Graph:
+    """Return the operations of one stage, between placeholders for what it receives and an output of what it sends."""
+    nodes = list(graph.nodes)
+    first, last = places[stage], places[stage + 1] if stage + 1 < len(places) else len(nodes)
+    part, copies = fx.Graph(), {}
+    for node in _live(graph, first) if stage else ():
+        copies[node] = part.placeholder(node.name)
+    for node in nodes[first:last]:
+        if node.op != "output":
+            copies[node] = part.node_copy(node, lambda other: copies[other])
+    if last < len(nodes):
+        part.output(tuple(copies[node] for node in _live(graph, last)))
+    else:
+        part.node_copy(nodes[-1], lambda other: copies[other])
+    return part

@@ -1,0 +1,305 @@
+"""Sandblaster (Dean et al. 2012): L-BFGS whose vectors and batches are divided among the workers.
+
+Worker 0 is the coordinator, too: it writes commands (`training/lbfgs.py`) on a board that all workers see. To
+`evaluate` the loss, the batch is cut into portions, many for each worker, which go to whoever is free; a portion that
+takes long is computed by a second worker, too. To `combine` vectors, each worker has blocks of them, which the
+coordinator takes over from one that is late. Gradients are added in the order of the portions and dot products in that
+of the blocks, so that the result does not depend on who has computed what: a slow or lost worker costs time only, and
+any number of workers compute the same bits with the same number of portions.
+
+Nothing is written twice with different values: what a worker computes counts only as long as its command is the
+current one, which it checks with the lock that the next writer needs, too.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tenfold.data import Part, batches
+from tenfold.data.streams import StreamPart
+from tenfold.errors import ExperimentError
+from tenfold.training import Replica
+from tenfold.training.lbfgs import (
+    DIRECTION,
+    Combined,
+    LbfgsCoordinator,
+    LbfgsState,
+    SandblasterLBFGS,
+    Vectors,
+    row_count,
+)
+from tenfold.training.randomness import seed_everything
+from tenfold.workers.channels import LOSSES, MOST_BLOCKS, RESULTS, Channels, Command
+from tenfold.workers.task import Task
+from tenfold.workers.trainers import Trainer
+
+BLOCK_NUMEL = 1 << 13
+"""Shorter vectors are not worth dividing."""
+PORTIONS_PER_WORKER, PORTION_SAMPLES, MOST_SMALL_PORTIONS = 4, 1024, 256
+"""By default a portion has at most this many samples, as long as that makes no more portions than this."""
+LATE_FACTOR, LATE_BLOCK_S = 2.0, 0.005
+"""A portion is late after this multiple of what another one took, a block after this time."""
+EVALUATE, COMBINE, OVER = range(3)
+
+
+def count_rows(task: Task) -> tuple[int, int] | None:
+    """Return how many rows of vectors a run needs, and how many portions, which have rows of their own.
+
+    None for optimizers of a single worker.
+    """
+    if not task.experiment.training.optimizer_traits.steps_with_all_workers:
+        return None
+    options, samples = task.experiment.training.optimizer_options, sum(task.batch_sizes[0])
+    usual = max(PORTIONS_PER_WORKER * task.workers, min(MOST_SMALL_PORTIONS, samples // PORTION_SAMPLES))
+    return row_count(options.get("history_size", 10)), min(samples, options.get("portions") or usual)
+
+
+class SandblasterTrainer(Trainer):
+    """One worker's part in the iterations; on the first worker, the coordinator, too."""
+
+    replica: Replica
+    bytes_moved: float = 0.0
+
+    def __init__(self, task: Task, replica: Replica, channels: Channels, mark: Callable[[], None], seeds: bool) -> None:
+        """Take part; `mark` is called after every portion, `seeds` says whether computing one draws random numbers."""
+        if replica.flat.batch_norm.reference_means or isinstance(task.splits.train, StreamPart):
+            raise ExperimentError(
+                f'training.optimizer = "{task.experiment.training.optimizer}" needs samples that any worker can read '
+                "again, so no streams, and no batch normalization, whose statistics would depend on who reads them"
+            )
+        rows = count_rows(task)
+        assert channels.vector_memory is not None
+        assert rows is not None
+        assert isinstance(replica.optimizer, SandblasterLBFGS)
+        self.task, self.replica, self.channels = task, replica, channels
+        self.memory, self.transport = channels.vector_memory, channels.transport
+        self.options = replica.optimizer.options
+        self.rows, self.portions = rows
+        self.parameters = replica.flat.parameters
+        self.blocks = max(1, min(MOST_BLOCKS, self.parameters // BLOCK_NUMEL))
+        self.cuts = [self.parameters * block // self.blocks for block in range(self.blocks + 1)]
+        self._mark, self._seeds = mark, seeds
+        self._batch = torch.empty(0, dtype=torch.int64)
+        self._computed: list[tuple[Any, Any]] = []
+        self._portion_seconds = 0.0
+
+    def batches(self, task: Task, _replicas: Sequence[int], epoch: int, done: int) -> Iterator[tuple[Any, Any]]:
+        """Yield the sample numbers of each step: those of all workers."""
+        size = task.experiment.training.samples_per_step
+        visits = [batches(task.visits(worker, epoch)[1], size) for worker in range(task.workers)]
+        for step in range(done, task.steps_per_epoch):
+            numbers = torch.cat([each[step] for each in visits if step < len(each)])
+            yield numbers if task.steps_per_epoch > 1 or self.options["growth"] else numbers.sort()[0], None
+
+    def train_step(self, x: Any, _y: Any, _sizes: Sequence[int]) -> Tensor | None:
+        """Carry out one iteration on the samples x together with all workers, and return its loss before."""
+        self.replica.begin_step()
+        self._batch, step = x, self.replica.steps
+        self.channels.repeat(partial(self._iterate, step))
+        self.use_mean_of_replicas()
+        return torch.tensor(self.memory.board.buffers[LOSSES, step % self.memory.board.numel])
+
+    def _iterate(self, step: int) -> None:
+        """Coordinate the iteration, or serve the coordinator until it is over."""
+        if self.transport.rank:
+            self._serve(step)
+            return
+        state = self.memory.state()
+        if state is None:
+            self._row(0).copy_(self.replica.flat.vector[: self.parameters])
+            self.memory.commit(state := LbfgsCoordinator(_Shards(self, step), self.options).state)
+        if state.iterations < step:
+            coordinator = LbfgsCoordinator(_Shards(self, step), self.options | {"lr": self.replica.lr}, state)
+            loss = coordinator.iterate(same_batch=self.task.steps_per_epoch == 1, all_samples=len(self._batch))
+            self.memory.commit(state, loss)
+        self.memory.issue(step, OVER)
+
+    def _serve(self, step: int) -> None:
+        """Carry out commands until the step is over."""
+        while True:
+            command = self.memory.read()
+            if command is not None and command.step == step and command.kind != OVER:
+                self.work(command)
+            elif command is not None and command.step >= step:
+                return
+            number = command.number if command is not None else 0
+            self._wait(lambda number=number: self.memory.number not in (number, -number - 1))  # type: ignore[misc]
+
+    def work(self, command: Command) -> None:
+        """Do this worker's part of a command."""
+        if command.kind == EVALUATE:
+            self._evaluate(command)
+            return
+        for block in range(self.blocks):
+            if block * self.transport.size // self.blocks == self.transport.rank:
+                self.combine_block(command, block)
+
+    def _evaluate(self, command: Command) -> None:
+        """Compute portions until none is left, then those that are late a second time."""
+        x, t, samples = int(command.numbers[0]), command.numbers[1], int(command.numbers[2])
+        here = self.replica.flat.vector[: self.parameters]
+        torch.add(self._row(x), self._row(DIRECTION), alpha=t, out=here) if t else here.copy_(self._row(x))
+        batch = self._batch[torch.linspace(0, len(self._batch) - 1, samples).long()] if samples else self._batch
+        portions = batch.tensor_split(self.portions)
+        if self.transport.size > 1:  # a gradient to the blocks, and its blocks of the weights to the other workers
+            self.bytes_moved += here.nbytes * (2 - 1 / self.transport.size)
+        while (portion := self._claim(command)) is not None:
+            self._compute(command, portion, portions[portion])
+        late = perf_counter() + LATE_FACTOR * self._portion_seconds
+        self._wait(lambda: self._left(command) is None or perf_counter() > late)
+        while (portion := self._left(command)) is not None:
+            self._compute(command, portion, portions[portion])
+
+    def _claim(self, command: Command) -> int | None:
+        """Return a portion that no other worker has taken."""
+        vectors = self.memory.vectors
+        with self.memory.lock(vectors, 0):
+            for portion in range(self.portions):
+                at = vectors.pid_at(self.rows + portion)
+                if vectors.words[at] != command.number and self.memory.number == command.number:
+                    vectors.words[at] = command.number
+                    return portion
+        return None
+
+    def _left(self, command: Command) -> int | None:
+        """Return a portion that has no result yet; None where all have, or the command is not the current one."""
+        words, at = self.memory.vectors.words, self.memory.vectors.counter_at
+        if self.memory.number != command.number:
+            return None
+        left = (portion for portion in range(self.portions) if words[at(self.rows + portion)] != command.number)
+        return next(left, None)
+
+    def _compute(self, command: Command, portion: int, samples: Tensor) -> None:
+        """Compute loss and gradient of a portion, and publish them unless another worker has."""
+        began, replica, row = perf_counter(), self.replica, self.rows + portion
+        loss, size = 0.0, 0.0
+        replica.optimizer.zero_grad(set_to_none=True)
+        if len(samples):
+            if self._seeds:
+                seed_everything(self.task.experiment.training.seed, command.step, portion)
+            part: Part = self.task.splits.train
+            [(x, y)] = self._computed = list(part.batches([samples]))
+            divisor = getattr(replica.loss, "divisor", None)
+            size = float(divisor(y)) if divisor is not None else float(len(samples))
+            if size:
+                loss = float(replica.backward(x, y))
+        memory = self.memory
+        with memory.lock(memory.vectors, 1 + portion):
+            at = memory.vectors.counter_at(row)
+            if memory.number == command.number and memory.vectors.words[at] != command.number:
+                if size:
+                    replica.flat.add_gradients(self._row(row).zero_())
+                memory.vectors.mailboxes[row, :2] = loss, size
+                memory.vectors.words[at] = command.number
+        self._portion_seconds = perf_counter() - began
+        self._mark()
+
+    def failed_batch(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Return the portion that was computed last."""
+        return self._computed[0] if self._computed else (x, y)
+
+    def combine_block(self, command: Command, block: int) -> None:
+        """Combine one block of rows, unless another worker has."""
+        memory, board = self.memory, self.memory.board
+        out, count = int(command.numbers[0]), int(command.numbers[1])
+        terms, rest = command.numbers[2 : 2 + 2 * count], command.numbers[2 + 2 * count :]
+        dots = [int(row) for row in rest[1 : 1 + int(rest[0])]]
+        part, at = slice(self.cuts[block], self.cuts[block + 1]), board.counter_at(RESULTS + block)
+        rows = memory.vectors.buffers
+        with memory.lock(board, block), np.errstate(all="ignore"):
+            if memory.number != command.number or board.words[at] == command.number:
+                return
+            total = np.zeros(part.stop - part.start, rows.dtype)
+            for row, scale in zip(terms[::2], terms[1::2], strict=True):
+                total += rows[int(row), part] * rows.dtype.type(scale)
+            rows[out, part] = total
+            results, sizes = board.buffers[RESULTS + block], np.abs(total)
+            if dots:  # one product with the rows between the first and the last is faster than a copy of those in need
+                first = min(dots)
+                products = torch.from_numpy(rows[first : max(dots) + 1, part]).mv(torch.from_numpy(total))
+                results[: len(dots)] = products.numpy()[[row - first for row in dots]]
+            results[len(dots) : len(dots) + 2] = sizes.max(initial=0.0), sizes.sum(dtype=np.float64)
+            board.words[at] = command.number
+
+    def wait_for_blocks(self, command: Command) -> None:
+        """Wait until all blocks are combined, and do those that are late."""
+        words, at = self.memory.board.words, self.memory.board.counter_at
+
+        def left() -> list[int]:
+            return [block for block in range(self.blocks) if words[at(RESULTS + block)] != command.number]
+
+        late = perf_counter() + LATE_BLOCK_S
+        self._wait(lambda: not left() or perf_counter() > late)
+        for block in left():
+            self.combine_block(command, block)
+
+    def _row(self, row: int) -> Tensor:
+        return torch.from_numpy(self.memory.vectors.buffers[row, : self.parameters])
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        began = perf_counter()
+        self.transport.wait_until(ready)
+        self.transport.wait_seconds += perf_counter() - began
+
+    def average_weights_if_due(self, step: int) -> None:
+        """Do nothing: all workers have the same weights."""
+
+    def use_mean_of_replicas(self) -> None:
+        """Give the replica the weights that the iterations have reached."""
+        state = self.memory.state()
+        if state is not None:
+            self.replica.flat.vector[: self.parameters].copy_(self._row(state.x))
+
+    def state(self) -> dict[str, Any]:
+        """Return the vectors and the coordinator's state, which the first worker saves for all."""
+        state = self.memory.state()
+        if self.transport.rank or state is None:
+            return {"numbers": None, "rows": None, "bytes_moved": self.bytes_moved}
+        rows = torch.from_numpy(self.memory.vectors.buffers[: self.rows, : self.parameters]).clone()
+        return {"numbers": torch.from_numpy(state.numbers()), "rows": rows, "bytes_moved": self.bytes_moved}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a saved state; a worker that joins others finds theirs."""
+        self.bytes_moved = state["bytes_moved"]
+        if state["rows"] is not None and self.memory.state() is None:
+            self.memory.vectors.buffers[: self.rows, : self.parameters] = state["rows"].numpy()
+            self.memory.commit(LbfgsState.of(state["numbers"].numpy()))
+
+
+class _Shards(Vectors):
+    """The vectors of all workers, as the coordinator of one step sees them."""
+
+    def __init__(self, trainer: SandblasterTrainer, step: int) -> None:
+        self.trainer, self.step = trainer, step
+
+    def _command(self, kind: int, *numbers: float) -> Command:
+        """Let all workers carry out a command, this one included."""
+        memory = self.trainer.memory
+        memory.issue(self.step, kind, *numbers)
+        command = memory.read()
+        assert command is not None
+        self.trainer.work(command)
+        return command
+
+    def evaluate(self, x: int, step: float, samples: int | None) -> tuple[float, dict[int, float]]:
+        """Evaluate the portions of the batch; losses are weighted as their samples are in the batch."""
+        trainer = self.trainer
+        self._command(EVALUATE, x, step, samples or 0)
+        rows = range(trainer.rows, trainer.rows + trainer.portions)
+        values = [trainer.memory.vectors.mailboxes[row, :2].tolist() for row in rows]
+        whole = 1.0 if getattr(trainer.replica.loss, "is_sum", False) else sum(size for _, size in values)
+        weights = {row: size / whole for row, (_, size) in zip(rows, values, strict=True) if size}
+        return sum(loss * size for loss, size in values) / whole, weights
+
+    def combine(self, out: int, terms: Mapping[int, float], dots: Sequence[int] = ()) -> Combined:
+        """Combine rows block by block; the products of blocks are added in their order."""
+        flat = [number for term in terms.items() for number in term]
+        command = self._command(COMBINE, out, len(terms), *flat, len(dots), *dots)
+        self.trainer.wait_for_blocks(command)
+        results = self.trainer.memory.board.buffers[RESULTS : RESULTS + self.trainer.blocks, : len(dots) + 2].copy()
+        return Combined(results[:, :-2].sum(axis=0).tolist(), float(results[:, -2].max()), float(results[:, -1].sum()))

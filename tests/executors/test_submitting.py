@@ -1,0 +1,197 @@
+"""Jobs are submitted, counted and cleared away; their executors are made up here, so no job is trained."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from looped import looped
+from waiting import wait_until
+
+import tenfold
+from tenfold.errors import MachineError, StoreError, TenfoldError
+from tenfold.executors import slurm
+from tenfold.executors.jobs import Job
+from tenfold.executors.submitting import Submitter, executor_named
+from tenfold.runs.callbacks import StopBehind
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class LosesMachines(Executor):
+    """Its first jobs soon lose their machine; the others end after more than a second."""
+
+    machine_losses = (MachineError,)
+
+    def __init__(self, loses: int = 1) -> None:
+        self.loses, self.under_way, self.most = loses, 0, 0
+
+    def submit(self, _function: Callable[..., Any], /, *_rest: Any, **_named: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        lost, self.loses = self.loses > 0, self.loses - 1
+
+        def end() -> None:
+            self.under_way -= 1
+            if lost:
+                future.set_exception(MachineError("the node is gone"))
+            else:
+                future.set_result((b"", ""))
+
+        threading.Timer(0.05 if lost else 1.3, end).start()
+        return future
+
+
+def jobs(count: int) -> Iterator[Job]:
+    return (Job.of(tenfold.Experiment(model="mlp", data="digits", seed=seed), "compare") for seed in range(count))
+
+
+def test_a_lost_job_that_is_submitted_again_counts_among_those_at_once() -> None:
+    executor = LosesMachines()
+    ended = [place for place, _ in Submitter("losing", None, executor).run(jobs(3), at_once=2)]
+    assert (sorted(ended), executor.most) == ([0, 1, 2], 2)
+
+
+def test_a_job_that_nothing_can_continue_leaves_no_folder(tmp_path: Path) -> None:
+    class Fails(Executor):
+        def submit(self, _function: Callable[..., Any], /, job: Job, *_rest: Any) -> "Future[Any]":  # type: ignore[override]
+            (Path(job.kept_in) / "store").mkdir(parents=True)
+            future: Future[Any] = Future()
+            future.set_exception(OSError("no route to host"))
+            return future
+
+    submitter = Submitter("failing", None, Fails())
+    submitter.keep_in(tmp_path)
+    assert not (tmp_path / "jobs").stat().st_mode & 0o077, "jobs of Slurm unpickle files of this folder"
+    assert [error for _, (_, error) in submitter.run(jobs(1))]
+    assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["token"]
+
+
+@looped("kind", ["writable", "link", "token", "pipe"])
+def test_a_folder_of_jobs_that_others_could_have_filled_is_refused(tmp_path: Path, kind: str) -> None:
+    store = tmp_path / kind
+    folder, other = store / "jobs", tmp_path / f"{kind}-other"
+    other.mkdir(mode=0o700)
+    store.mkdir()
+    if kind == "link":
+        folder.symlink_to(other)
+    else:
+        folder.mkdir(mode=0o700)
+    if kind == "writable":
+        folder.chmod(0o770)
+    if kind == "token":
+        (folder / "token").symlink_to(other / "mine")
+    if kind == "pipe":
+        os.mkfifo(folder / "token")
+    with pytest.raises(StoreError, match="jobs"):
+        Submitter("any", None, LosesMachines()).keep_in(store)
+    assert not list(other.iterdir())
+
+
+@looped("name", [slurm.OBJECTS, slurm.OUTPUT, slurm.BUNDLE, slurm.JOB, slurm.ID])
+def test_what_is_written_for_slurm_follows_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    folder, private = tmp_path / name, tmp_path / f"{name}-private"
+    private.write_text("{}")
+    folder.mkdir(mode=0o700)
+    (folder / name).symlink_to(private)
+    monkeypatch.setattr(slurm, "command", lambda program, *_rest, **_named: "7" if program == "sbatch" else "")
+    executor = slurm.Slurm()
+    for job in jobs(1):
+        executor.submit(print, Job(**vars(job) | {"kept_in": str(folder), "objects": b"pickle"}))
+    wait_until(lambda: "7_0" in (folder / slurm.ID).read_text() if (folder / slurm.ID).exists() else False)
+    executor.shutdown(wait=False)
+    assert private.read_text() == "{}"
+    assert not (folder / name).is_symlink()
+    assert slurm.read_job(folder).objects == b"pickle"
+
+
+@looped("damage", [{slurm.ID: '{"id": ["x"]}'}, {slurm.ID: "[1]"}, {"": "0o777"}])
+def test_a_damaged_folder_of_a_job_ends_its_job_or_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: dict[str, str]
+) -> None:
+    folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    folder.mkdir(mode=0o700)
+    for name, text in damage.items():
+        if name:
+            (folder / name).write_text(text)
+        else:
+            folder.chmod(0o777)
+    monkeypatch.setattr(
+        slurm, "command", lambda program, *_rest, **_named: "7" if program == "sbatch" else "7_0|FAILED"
+    )
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 0.0)
+    executor = slurm.Slurm()
+    (future,) = (executor.submit(print, Job(**vars(job) | {"kept_in": str(folder)})) for job in jobs(1))
+    with pytest.raises(TenfoldError, match="FAILED" if "" not in damage else "only you"):
+        future.result(timeout=10)
+    executor.shutdown(wait=False)
+
+
+@pytest.mark.parametrize("name", ["ray", "dask"])
+def test_a_cluster_that_does_not_answer_is_a_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip({"dask": "distributed"}.get(name, name))
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:1")
+    dask = pytest.importorskip("dask")
+
+    submitter = executor_named(name)
+    assert submitter is not None
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        pytest.raises(MachineError, match=r"127\.0\.0\.1:1"),
+    ):
+        list(submitter.run(jobs(1)))
+
+
+def test_slurm_is_watched_on_when_it_refuses_to_cancel_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = iter(("1", "2"))
+
+    def command(program: str, *_arguments: str, script: str = "") -> str:
+        if program == "scancel":
+            raise MachineError("scancel failed: Invalid job id specified")
+        return next(numbers) if program == "sbatch" else "1_0|RUNNING\n2_0|RUNNING\n"
+
+    monkeypatch.setattr(slurm, "command", command)
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 0.0)
+    executor = slurm.Slurm()
+    cancelled, other = (
+        executor.submit(print, Job(**vars(job) | {"kept_in": str(tmp_path / str(place)), "cores": place + 1}))
+        for place, job in enumerate(jobs(2))
+    )
+    folder = tmp_path / "1"
+    while not (folder / slurm.ID).exists():
+        threading.Event().wait(0.05)
+    assert cancelled.cancel()
+    threading.Event().wait(0.5)
+    (folder / slurm.END).write_text('{"error": "", "bundle": false}')
+    assert other.result(timeout=10) == (b"", "")
+    executor.shutdown(wait=False)
+
+
+def test_slurm_is_only_told_of_its_own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(slurm, "command", lambda *words, **_: commands.append(words) or "")
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 60.0)
+    (tmp_path / slurm.END).write_text('{"error": "", "bundle": false}')  # whose job's number was lost
+    executor = slurm.Slurm()
+    executor.submit(print, Job(**vars(next(jobs(1))) | {"kept_in": str(tmp_path)}))
+    threading.Event().wait(0.3)
+    executor.shutdown(cancel_futures=True)
+    assert not any("scancel" in words for words in commands)
+
+
+def test_a_trial_is_one_job_whatever_has_changed_since_it_began() -> None:
+    class Net(torch.nn.Sequential):
+        pass
+
+    one, other = (
+        Job.of(tenfold.Experiment(model=Net, data="digits"), "trial", scope="run 1, trial 2") for _ in range(2)
+    )
+    assert one.key == replace(other, stop_behind=StopBehind("accuracy", False, {1: 0.5})).key
+    assert one.key != replace(other, scope="run 1, trial 3").key
