@@ -1,3 +1,6 @@
+import json
+import sqlite3
+
 from made_runs import make_run, read_run
 
 from tenfold.reports import differences
@@ -65,3 +68,17 @@ def test_a_default_that_was_also_set_is_no_difference(tmp_path):
     common = {"workers": 2, "steps_per_epoch": 2, "epochs": 1, "average": "weights"}
     runs = [make_run(tmp_path, strategy=strategy, **common) for strategy in ("allreduce", "butterfly")]
     assert set(differences.differing_fields(runs)) == {"strategy"}
+
+
+def test_runs_whose_strategy_cannot_be_imported_here_are_described(tmp_path):
+    resolved = {"average": "weights", "optimizer_state": "local"}
+    run = make_run(tmp_path, empty=True, workers=2, lr=0.1, sync_every=4, **resolved)
+    with sqlite3.connect(tmp_path / "tenfold.db") as connection:
+        (text,) = connection.execute("SELECT experiment FROM runs").fetchone()
+        experiment = json.loads(text)
+        experiment["parallel"]["strategy"] = "not_installed_here:Strategy"
+        connection.execute("UPDATE runs SET experiment = ?", (json.dumps(experiment),))
+    theirs = read_run(run.store, run.id).experiment
+    changed = differences.changed_fields(theirs)
+    assert changed["strategy"] == "not_installed_here:Strategy"
+    assert changed["lr"] == 0.1

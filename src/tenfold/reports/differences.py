@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
+from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, Experiment
 from tenfold.reports.clocks import HOW_RUN, PREDICTED
 from tenfold.reports.formatting import field_value, plural, short_title
@@ -45,6 +46,7 @@ DEPENDENT_DEFAULTS: dict[str, Any] = {
     "optimizer_state": "auto",
 }
 """Fields whose default depends on other fields, and the value that stands for it."""
+DEPENDENT_ON_STRATEGY = ("average", "optimizer_state")
 DEFAULT = "default"
 CLUSTER_FIELDS = ("cluster", "link")
 """Fields of a virtual cluster."""
@@ -74,8 +76,16 @@ def _defaults() -> dict[str, Any]:
 
 
 def comparable_fields(experiment: Experiment) -> dict[str, Any]:
-    """Return all fields, with DEFAULT for the values that are the defaults for this number of workers or strategy."""
-    flat, usual = experiment.flat(), experiment.replace(**DEPENDENT_DEFAULTS).flat()
+    """Return all fields, with DEFAULT for the values that are the defaults for this number of workers or strategy.
+
+    A run may have a strategy that is not installed here, or not trusted: how it averaged is then shown as it is.
+    """
+    flat = experiment.flat()
+    try:
+        usual = experiment.replace(**DEPENDENT_DEFAULTS).flat()
+    except ExperimentError:
+        kept = {name: flat[name] for name in DEPENDENT_ON_STRATEGY}
+        usual = experiment.replace(**DEPENDENT_DEFAULTS | kept).flat() | dict.fromkeys(kept)
     return flat | {name: DEFAULT for name in DEPENDENT_DEFAULTS if flat[name] == usual[name]}
 
 
