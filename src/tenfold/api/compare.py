@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -120,28 +120,27 @@ def compare(
     with submitter or nullcontext(), GridProgress() if shows else nullcontext() as shown:
         if shown is not None:
             watch, listen = both(shown.watch, watch), both(shown.listen, listen)
-        label_of = partial(_label, dimensions=dimensions, repeats=repeats)
-        run_one = partial(_run, store=store, callbacks=callbacks, listen=listen, on=submitter or LOCAL)
-        run_all = partial(_run_all, store=store, label_of=label_of, run_one=run_one, watch=watch or _ignore)
         if submitter is not None:
             follow_jobs(submitter, listen or ignore_event, Stopwatch())
-            record = partial(record_end, store=store, name=submitter.name, callbacks=callbacks, listen=listen)
-            run_all = partial(run_all, submitter=submitter, record_end=record)
-        done, failed, reused = run_all(planned, fresh=fresh)
-        if rerun_doubtful and (doubtful := Comparison(done, failed).doubtful):
-            again = [
-                experiment
-                for experiment in planned
-                if stored(experiment) in {stored(run.experiment) for run in doubtful}
-            ]
-            repeated, problems, _ = run_all(again, fresh=True)
-            renewed = {stored(run.experiment): run for run in repeated}
-            done, failed = [renewed.get(stored(run.experiment), run) for run in done], failed | problems
+        running = GridRun(
+            planned=planned,
+            label_of=partial(_label, dimensions=dimensions, repeats=repeats),
+            store=store,
+            submitter=submitter,
+            fresh=fresh,
+            callbacks=callbacks,
+            listen=listen,
+            watch=watch or _ignore,
+        )
+        running.run()
+        if rerun_doubtful:
+            running.rerun_doubtful()
+    done, failed = running.runs, running.failed
     if not done:
         reasons = "; ".join(dict.fromkeys(failed.values()))
         none = f"none of the {len(planned)} runs could be done" if len(planned) > 1 else "the run could not be done"
         raise ExperimentError(f"{none}: {reasons}")
-    result = Comparison(done, failed, left_out, reused=reused)
+    result = Comparison(done, failed, left_out, reused=running.reused)
     result = result.select() if select else result
     return result.with_columns(*columns) if columns else result
 
@@ -152,77 +151,113 @@ def _may_validate(experiment: Experiment) -> bool:
     return not built_in or experiment.data.validation_fraction > 0 or experiment.parallel.folds is not None
 
 
-def _run_all(
-    planned: Sequence[Experiment],
-    store: Store,
-    label_of: Callable[[Experiment], str],
-    run_one: Callable[[Experiment], Run],
-    watch: Watch,
-    *,
-    fresh: bool,
-    submitter: Submitter | None = None,
-    record_end: "Callable[[Experiment, JobEnd], Run] | None" = None,
-) -> tuple[list[Run], dict[str, str], set[int]]:
-    """Run what is not recorded yet; return all runs, why others failed, by label, and the numbers of those reused.
+@dataclass(kw_only=True)
+class GridRun:
+    """A comparison in progress: the runs of its grid."""
 
-    With a submitter, settings that no other comparison is running are submitted together first.
-    """
-    done: dict[int, Run] = {}
-    failed: dict[str, str] = {}
-    reused: set[int] = set()
-    known = {} if fresh else _finished(store, submitter)
-    turns = {place: Turn(place, len(planned), label_of(item), item) for place, item in enumerate(planned, 1)}
+    planned: Sequence[Experiment]
+    label_of: Callable[[Experiment], str]
+    store: Store
+    submitter: Submitter | None
+    fresh: bool
+    callbacks: Sequence[object]
+    listen: Emit | None
+    watch: Watch
+    done: dict[int, Run] = field(default_factory=dict, init=False)
+    """By place in the grid, from 1."""
+    failed: dict[str, str] = field(default_factory=dict, init=False)
+    """Why runs failed, by label."""
+    reused: set[int] = field(default_factory=set, init=False)
+    """The numbers of the runs that were recorded before."""
+    _recorded: dict[str, ReusableRun] = field(default_factory=dict, init=False)
 
-    def finish(turn: Turn, run: Callable[[], Run]) -> None:
-        watch(turn)
-        try:
-            done[turn.place] = _held(run())
-        except TenfoldError as error:
-            failed[turn.label] = str(error).replace("\n", "; ")
-            watch(replace(turn, error=failed[turn.label]))
-        else:
-            watch(replace(turn, run=done[turn.place]))
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that are done, in the order of the grid."""
+        return [self.done[place] for place in sorted(self.done)]
 
-    def reuse(turn: Turn) -> bool:
-        recorded = _reusable(turn.experiment, known, store)
-        if recorded is not None:
-            done[turn.place] = recorded
-            reused.add(recorded.id)
-            watch(replace(turn, run=recorded, recorded=True))
-        return recorded is not None
+    def run(self) -> None:
+        """Run what is not recorded yet; jobs of settings that no other comparison is running are submitted first."""
+        turns = [
+            Turn(place, len(self.planned), self.label_of(item), item) for place, item in enumerate(self.planned, 1)
+        ]
+        self._recorded = {} if self.fresh else _finished(self.store, self.submitter)
+        if self.submitter is not None:
+            with ExitStack() as claims:
+                missing = [turn for turn in turns if self._is_job(turn) and not self._reuse(turn)]
+                if not self.fresh:
+                    missing = [turn for turn in missing if claims.enter_context(_if_free(turn.experiment, self.store))]
+                self._submit(self.submitter, missing)
+        for turn in turns:
+            if turn.place not in self.done and turn.label not in self.failed:
+                self._run_alone(turn)
 
-    def submit(chosen: Sequence[Turn]) -> None:
-        assert submitter is not None
-        assert record_end is not None
+    def rerun_doubtful(self) -> None:
+        """Run again what other programs have disturbed."""
+        doubtful = {stored(run.experiment) for run in Comparison(self.runs, self.failed).doubtful}
+        again = replace(self, planned=[item for item in self.planned if stored(item) in doubtful], fresh=True)
+        again.run()
+        renewed = {stored(run.experiment): run for run in again.runs}
+        self.done = {place: renewed.get(stored(run.experiment), run) for place, run in self.done.items()}
+        self.failed |= again.failed
+
+    def _is_job(self, turn: Turn) -> bool:
+        """Return whether a setting is one job; the folds of a cross-validation are jobs each."""
+        return self.submitter is not None and turn.experiment.parallel.folds is None
+
+    def _reuse(self, turn: Turn) -> bool:
+        """Take the recorded run of a setting, if there is one."""
+        run = _reusable(turn.experiment, self._recorded, self.store)
+        if run is not None:
+            self.done[turn.place] = run
+            self.reused.add(run.id)
+            self.watch(replace(turn, run=run, recorded=True))
+        return run is not None
+
+    def _submit(self, submitter: Submitter, turns: Sequence[Turn]) -> None:
+        """Run settings as jobs, and record each as it comes back."""
         # what is run again is not continued where another command, or an older version of a file, has left it
-        scopes = ["" if fresh else json.dumps(user_files(turn.experiment)) for turn in chosen]
+        scopes = ["" if self.fresh else json.dumps(user_files(turn.experiment)) for turn in turns]
         jobs = [
             Job.of(turn.experiment, KIND, label=turn.label, scope=scope)
-            for turn, scope in zip(chosen, scopes, strict=True)
+            for turn, scope in zip(turns, scopes, strict=True)
         ]
-        submitter.keep_in(store.folder)
+        submitter.keep_in(self.store.folder)
+        about = (self.store, submitter.name, self.callbacks, self.listen)
         for place, end in submitter.run(jobs):
-            finish(chosen[place], partial(record_end, chosen[place].experiment, end))
+            self._finish(turns[place], partial(record_end, turns[place].experiment, end, *about))
 
-    if submitter is not None:
+    def _run_alone(self, turn: Turn) -> None:
+        """Run a setting that no other comparison is running; if one is, wait for it and take its run."""
         with ExitStack() as claims:
-            free = [turn for turn in turns.values() if turn.experiment.parallel.folds is None and not reuse(turn)]
-            submit([turn for turn in free if fresh or claims.enter_context(_if_free(turn.experiment, store))])
-    for turn in turns.values():
-        if turn.place in done or turn.label in failed:
-            continue
-        with ExitStack() as claims:
-            if not fresh and not reuse(turn):
-                claims.enter_context(_alone(turn.experiment, store, partial(watch, replace(turn, waits=True))))
-                known |= _finished(store, submitter)  # another comparison may have run it meanwhile
-                reuse(turn)
-            if turn.place in done:
-                continue
-            if submitter is not None and turn.experiment.parallel.folds is None:
-                submit([turn])
+            if not self.fresh and not self._reuse(turn):
+                waits = partial(self.watch, replace(turn, waits=True))
+                claims.enter_context(_alone(turn.experiment, self.store, waits))
+                self._recorded |= _finished(self.store, self.submitter)
+                self._reuse(turn)
+            if turn.place in self.done:
+                return
+            if self.submitter is not None and self._is_job(turn):
+                self._submit(self.submitter, [turn])
             else:
-                finish(turn, partial(run_one, turn.experiment))
-    return [done[place] for place in sorted(done)], failed, reused
+                self._finish(turn, partial(self._train, turn.experiment))
+
+    def _train(self, experiment: Experiment) -> Run:
+        shown: dict[str, Any] = {"callbacks": self.callbacks, "listen": self.listen, "progress": False}
+        if experiment.parallel.folds is None:
+            return finished_run(train_and_record(experiment, runs=self.store.folder, kind=KIND, **shown))
+        done: CrossValidation = cross_validate(experiment, runs=self.store.folder, on=self.submitter or LOCAL, **shown)
+        return done.run
+
+    def _finish(self, turn: Turn, train: Callable[[], Run]) -> None:
+        self.watch(turn)
+        try:
+            self.done[turn.place] = _held(train())
+        except TenfoldError as error:
+            self.failed[turn.label] = str(error).replace("\n", "; ")
+            self.watch(replace(turn, error=self.failed[turn.label]))
+        else:
+            self.watch(replace(turn, run=self.done[turn.place]))
 
 
 def record_end(
@@ -348,16 +383,6 @@ def both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Cal
             other(value)
 
     return call
-
-
-def _run(
-    experiment: Experiment, store: Store, callbacks: Sequence[object], listen: Emit | None, on: Asked | Submitter
-) -> Run:
-    shown: dict[str, Any] = {"callbacks": callbacks, "listen": listen, "progress": False}
-    if experiment.parallel.folds is None:
-        return finished_run(train_and_record(experiment, runs=store.folder, kind=KIND, **shown))
-    done: CrossValidation = cross_validate(experiment, runs=store.folder, on=on, **shown)
-    return done.run
 
 
 def _finished(store: Store, submitter: Submitter | None = None) -> dict[str, ReusableRun]:
