@@ -35,7 +35,7 @@ from tenfold.experiment import Experiment
 from tenfold.prediction.planning.costs import candidates_here
 from tenfold.prediction.planning.evidence import describe_candidate
 from tenfold.prediction.planning.learning_curve import next_epochs
-from tenfold.reports.results.plan_result import Plan
+from tenfold.reports.plan import Plan
 
 TASKS: dict[str, tuple[dict[str, Any], float, int]] = {
     "mlp": ({"model": "mlp", "data": "digits"}, 0.95, 19),

@@ -33,7 +33,7 @@ def list_last(store: Store) -> None:
 
     from rich.console import Console
 
-    from tenfold.reports.tables.run_tables import runs_table
+    from tenfold.reports.run_tables import runs_table
 
     def no_model(run: Run) -> None:
         raise AssertionError(run)

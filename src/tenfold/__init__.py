@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tenfold.experiment import Experiment
     from tenfold.loop import average, shard
     from tenfold.reports.pages.run_pages import report
-    from tenfold.reports.results.sweep import Sweep
+    from tenfold.reports.sweep import Sweep
     from tenfold.runs import Run
     from tenfold.runs.callbacks import Callback
 
@@ -72,7 +72,7 @@ _HOMES = {
     "Experiment": "tenfold.experiment",
     "Run": "tenfold.runs",
     "StopTraining": "tenfold.errors",
-    "Sweep": "tenfold.reports.results.sweep",
+    "Sweep": "tenfold.reports.sweep",
     "TenfoldError": "tenfold.errors",
     "average": "tenfold.loop",
     "calibrate": "tenfold.api.plan",

@@ -2,7 +2,7 @@
 
 import tenfold
 from tenfold.api.compare import drop_repeated, experiments_of
-from tenfold.reports.results.comparison import Comparison
+from tenfold.reports.comparison import Comparison
 
 BASE = tenfold.Experiment(model="mlp", data="digits", limit=100, epochs=1, threads=1)
 

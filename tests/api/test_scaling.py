@@ -12,9 +12,8 @@ import tenfold
 from tenfold.api import scaling as module
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.errors import ExperimentError
-from tenfold.reports.results.comparison import Comparison
-from tenfold.reports.results.forecast_result import Forecast
-from tenfold.reports.results.scaling import ScalingStudy
+from tenfold.reports.comparison import Comparison
+from tenfold.reports.forecast import Forecast, ScalingStudy
 
 pytestmark = pytest.mark.timeout(90)
 FIELDS: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [8], "epochs": 1, "oversubscribe": True}

@@ -12,18 +12,16 @@ from made_runs import epoch_events, make_run, make_virtual_run, started
 from rich.console import Console
 
 from tenfold.experiment import Experiment
-from tenfold.reports import clocks
 from tenfold.reports import exports as export
+from tenfold.reports import run_plots as timeline_plots
+from tenfold.reports import run_tables, setting_plots, summary
+from tenfold.reports.charts import PlotStyles
+from tenfold.reports.comparison import Comparison
 from tenfold.reports.display import as_plain_text
 from tenfold.reports.formatting import duration, interval
 from tenfold.reports.pages import run_pages as report
-from tenfold.reports.plots import run_plots as timeline_plots
-from tenfold.reports.plots import scaling_plots
-from tenfold.reports.plots.charts import PlotStyles
 from tenfold.reports.progress import RunProgress
-from tenfold.reports.results.comparison import Comparison
 from tenfold.reports.rows import make_rows
-from tenfold.reports.tables import run_tables
 
 SHORT = {"steps_per_epoch": 40, "epochs": 1}
 
@@ -68,18 +66,18 @@ def visible(page):
 
 class TestWords:
     def test_a_time_comes_with_its_clock(self, real, virtual, uncalibrated):
-        assert clocks.training_time(real) == "144 ms measured"
-        assert clocks.training_time(virtual) == "144 ms predicted [137-153]"
-        assert clocks.training_time(uncalibrated) == "144 ms predicted [137-153], uncalibrated"
+        assert summary.training_time(real) == "144 ms measured"
+        assert summary.training_time(virtual) == "144 ms predicted [137-153]"
+        assert summary.training_time(uncalibrated) == "144 ms predicted [137-153], uncalibrated"
 
     def test_no_time_has_no_clock(self, folder):
-        assert clocks.training_time(make_run(folder, empty=True)) == "–"
-        assert clocks.training_time(make_virtual_run(folder, empty=True)) == "–"
+        assert summary.training_time(make_run(folder, empty=True)) == "–"
+        assert summary.training_time(make_virtual_run(folder, empty=True)) == "–"
 
     def test_both_are_named(self, real, virtual):
-        assert clocks.clock_names([]) == clocks.clock_names([real]) == "measured"
-        assert clocks.clock_names([virtual]) == "predicted"
-        assert clocks.clock_names([virtual, real]) == "measured and predicted"
+        assert summary.clock_names([]) == summary.clock_names([real]) == "measured"
+        assert summary.clock_names([virtual]) == "predicted"
+        assert summary.clock_names([virtual, real]) == "measured and predicted"
 
     @pytest.mark.parametrize(
         ("bounds", "said"),
@@ -179,14 +177,14 @@ class TestComparisons:
         twice = [make(folder, **SHORT, workers=2, seed=1) for make in (make_run, make_virtual_run)]
         rows = make_rows([real, virtual, *twice])
         assert [(row.clock, len(row.runs)) for row in rows] == [("measured", 2), ("predicted", 2)]
-        assert all(row.label.endswith(clocks.HOW_RUN[row.clock]) for row in rows)
+        assert all(row.label.endswith(summary.HOW_RUN[row.clock]) for row in rows)
 
     def test_notes_say_who_told_the_times(self, mixed, real, virtual):
         assert Comparison([real]).lines()[0].startswith("times are measured, without")
         assert Comparison([virtual]).lines()[0].startswith("times are predicted, without")
         assert mixed.lines()[0].startswith("times are measured or predicted, see clock")
-        assert clocks.UNCALIBRATED in mixed.lines()
-        assert clocks.UNCALIBRATED not in Comparison([virtual]).lines()
+        assert summary.UNCALIBRATED in mixed.lines()
+        assert summary.UNCALIBRATED not in Comparison([virtual]).lines()
 
     def test_files_say_it_in_every_row(self, mixed, real, virtual):
         rows = list(csv.DictReader(io.StringIO(mixed.to_csv())))
@@ -202,11 +200,11 @@ class TestPictures:
         styles, rows = PlotStyles(mixed.rows), mixed.rows
         for run, clock in ((real, "measured"), (virtual, "predicted")):
             assert timeline_plots.timeline_plot(run).clock == clock
-        assert scaling_plots.speedup_plot(rows, styles).title == "speedup T1/Tn (measured and predicted)"
-        assert scaling_plots.tradeoff_plot(rows, styles).x_label == "training time (ms, measured and predicted)"
+        assert setting_plots.speedup_plot(rows, styles).title == "speedup T1/Tn (measured and predicted)"
+        assert setting_plots.tradeoff_plot(rows, styles).x_label == "training time (ms, measured and predicted)"
 
     def test_lines_of_different_clocks_are_different_lines(self, mixed):
-        names = [name for name, _, _ in scaling_plots.scaling_curves(mixed.rows, PlotStyles(mixed.rows))]
+        names = [name for name, _, _ in setting_plots.scaling_curves(mixed.rows, PlotStyles(mixed.rows))]
         assert len(names) == 2
         assert names[0].endswith("measured")
         assert names[1].endswith("predicted")
@@ -255,8 +253,8 @@ def test_traces_are_named_after_the_clock(real, virtual):
 
 
 def test_how_fast_the_machine_is_now_is_said_from_slow_to_fast() -> None:
-    assert clocks.speed_notes([]) == clocks.speed_notes([1.0, 1.001]) == []
-    (note,) = clocks.speed_notes([1.0, 1.1, 0.97])
+    assert summary.speed_notes([]) == summary.speed_notes([1.0, 1.001]) == []
+    (note,) = summary.speed_notes([1.0, 1.1, 0.97])
     assert note.startswith("this machine is now 0.97x to 1.1x as fast")
-    assert "now 1x to 1.1x as" in clocks.speed_notes([1.1, 1.0])[0]
-    assert "now 0.5x as" in clocks.speed_notes([0.5, 0.501])[0]
+    assert "now 1x to 1.1x as" in summary.speed_notes([1.1, 1.0])[0]
+    assert "now 0.5x as" in summary.speed_notes([0.5, 0.501])[0]

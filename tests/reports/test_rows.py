@@ -3,9 +3,9 @@
 import pytest
 from made_runs import make_run, make_virtual_run
 
+from tenfold.reports.comparison import Comparison
 from tenfold.reports.pages.run_pages import render_report
 from tenfold.reports.related_runs import find_baseline
-from tenfold.reports.results.comparison import Comparison
 from tenfold.reports.rows import is_clearly_faster, make_rows, pareto_front, rows_metric
 
 SHORT = {"steps_per_epoch": 20, "epochs": 1}

@@ -31,11 +31,11 @@ from tenfold.experiment.values import TakesList, label_of
 from tenfold.machine.metadata import collect_metadata
 from tenfold.mixing.builders import make_strategy
 from tenfold.mixing.strategies import exchange_pattern
+from tenfold.reports.comparison import Comparison
 from tenfold.reports.differences import describe_settings
 from tenfold.reports.display import is_watched
 from tenfold.reports.loggers import make_loggers
 from tenfold.reports.progress import GridProgress, Turn
-from tenfold.reports.results.comparison import Comparison
 from tenfold.reports.rows import NOT_VALIDATED, require_columns
 from tenfold.runs import Emit, Event, Run, Stopwatch, Store
 from tenfold.runs.bundle import Bundle, unpack

@@ -144,7 +144,7 @@ def _trained(run: Run) -> Run:
     """Return the run whose model is meant: the best trial of a sweep, and any other run itself."""
     if run.kind != SWEEP:
         return run
-    from tenfold.reports.results.sweep import Sweep
+    from tenfold.reports.sweep import Sweep
 
     return Sweep(run).best_run
 

@@ -24,7 +24,7 @@ from tenfold.prediction.probes import ReportProgress
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.virtual_engine import describe_division
 from tenfold.reports.display import reporter
-from tenfold.reports.results.plan_result import Plan
+from tenfold.reports.plan import Plan
 from tenfold.training.measures import check_target
 from tenfold.workers.task import Resolved, Task, resolve_defaults
 

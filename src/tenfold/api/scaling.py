@@ -13,8 +13,8 @@ from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
 from tenfold.machine.cores import budget
 from tenfold.prediction.probes import counts_up_to
+from tenfold.reports.forecast import ScalingStudy
 from tenfold.reports.progress import Turn
-from tenfold.reports.results.scaling import ScalingStudy
 from tenfold.runs import Emit
 from tenfold.runs.store import one_invocation
 

@@ -16,7 +16,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.experiment.field_types import Fields
 from tenfold.experiment.values import format_value
-from tenfold.reports.results.sweep import Trial
+from tenfold.reports.sweep import Trial
 
 RANGE = re.compile(r"\s*([^:\s]+)\s*:\s*([^:\s]+?)\s*(?::\s*(log)\s*)?")
 DIGITS = 4

@@ -32,9 +32,9 @@ from tenfold.prediction.script_simulation import Say, Script
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.prediction.whatif import USUAL_LINKS, WhatIf, check_links, replay_changed
 from tenfold.reports.display import reporter
+from tenfold.reports.forecast import Forecast, Twin
 from tenfold.reports.formatting import duration, metric_value, plural, ratio
 from tenfold.reports.related_runs import find_single_worker
-from tenfold.reports.results.forecast_result import Forecast, Twin
 from tenfold.runs import Emit, Run, Stopwatch, Store
 from tenfold.runs.store import SCRIPT, absolute, one_invocation
 from tenfold.workers.task import Task

@@ -41,7 +41,7 @@ from tenfold.reports.display import is_watched
 from tenfold.reports.formatting import duration, grouped, metric_value
 from tenfold.reports.loggers import make_loggers
 from tenfold.reports.progress import GridProgress, Turn
-from tenfold.reports.results.sweep import TIMES, Sweep, Trial, measure_importance
+from tenfold.reports.sweep import TIMES, Sweep, Trial, measure_importance
 from tenfold.runs import Emit, Ended, EpochEnded, Event, Note, Recorded, Run, Stopwatch, Store
 from tenfold.runs.bundle import Bundle, BundledRecord, EndedRun
 from tenfold.runs.callbacks import Callbacks, StopBehind, as_list

@@ -16,7 +16,8 @@ from tenfold.common.metric_traits import loss_last
 from tenfold.errors import StoreError
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.prediction.ledger import Ledger
-from tenfold.reports.clocks import ledger_note
+from tenfold.reports.charts import PlotStyles, Style, chart_data, series
+from tenfold.reports.comparison import Comparison
 from tenfold.reports.curves import Curves, Lanes
 from tenfold.reports.formatting import field_value
 from tenfold.reports.pages.comparison_page import EVALUATED, comparison_charts, comparison_content, comparison_tables
@@ -31,10 +32,8 @@ from tenfold.reports.pages.page import (
 )
 from tenfold.reports.pages.run_pages import about_curves, common_content, run_content, sweep_charts
 from tenfold.reports.pages.sections import fold_charts, fold_figures, state_note
-from tenfold.reports.plots.charts import PlotStyles, Style, chart_data, series
 from tenfold.reports.related_runs import compare_runs
-from tenfold.reports.results.comparison import Comparison
-from tenfold.reports.summary import model_quality
+from tenfold.reports.summary import ledger_note, model_quality
 from tenfold.runs import EpochEnded, FoldChanged, FoldsStarted, Run, Started, Store
 from tenfold.runs.run_filter import filter_runs
 from tenfold.runs.storage.tables import RunRecord

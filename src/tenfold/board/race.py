@@ -14,13 +14,13 @@ from tenfold.common.trust import Origin
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.machine.metadata import using_profile
-from tenfold.reports import clocks
+from tenfold.reports import summary
+from tenfold.reports.charts import SERIES, Chart, ChartLine, LineChart, chart_data
+from tenfold.reports.forecast import signed_percent
 from tenfold.reports.formatting import NOTHING, duration, interval, metric_value, plural, ratio
 from tenfold.reports.pages.page import page_figures, render_template
-from tenfold.reports.plots.charts import SERIES, Chart, ChartLine, LineChart, chart_data
-from tenfold.reports.results.forecast_result import signed_percent
 from tenfold.reports.rows import DOUBTS, load_doubts_of
-from tenfold.reports.tables.columns import DOUBT
+from tenfold.reports.tables import DOUBT
 from tenfold.runs import Run
 
 FILE = "race.json"
@@ -43,7 +43,7 @@ class Contestant:
     seconds: float
     """Its predicted training time."""
     interval: tuple[float, float]
-    """The range in which most runs should fall: see `clocks.INTERVAL`."""
+    """The range in which most runs should fall: see `summary.INTERVAL`."""
     run: int | None = None
     """The number of its run; None before it has started."""
 
@@ -124,7 +124,7 @@ def race_content(race: Race, runs: dict[int, Run]) -> dict[str, Any]:
         "over": race.is_over(runs),
         "table": _table(race, runs),
         "finish": f"{race.target:.0%} test accuracy" if race.target else "the end of training",
-        "interval": clocks.INTERVAL,
+        "interval": summary.INTERVAL,
         "links": LINKS,
         "doubts": [f"{DOUBT} {DOUBTS['load']}"] if load_doubts_of(list(runs.values())) else [],
         "truth": "Times were measured, unless marked as predicted",

@@ -16,10 +16,10 @@ from tenfold.cli.output import exit_interrupted, exit_partial, print_rich
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
+    from tenfold.reports.comparison import Comparison, ResultTable
+    from tenfold.reports.forecast import ScalingStudy
     from tenfold.reports.progress import GridProgress
-    from tenfold.reports.results.comparison import Comparison, ResultTable
-    from tenfold.reports.results.scaling import ScalingStudy
-    from tenfold.reports.results.sweep import Sweep
+    from tenfold.reports.sweep import Sweep
 
 
 Values = str | None
@@ -158,7 +158,7 @@ def print_result(result: "ResultTable | ScalingStudy | Sweep", form: Form) -> No
 
 def print_side_by_side(result: "ResultTable", form: Form, output: Path | None) -> None:
     """Print the result of a grid, and write an HTML report if `output` is given; exit with 3 if some runs failed."""
-    from tenfold.reports.results.comparison import Comparison
+    from tenfold.reports.comparison import Comparison
 
     print_result(result, form)
     if output is not None:
@@ -170,7 +170,7 @@ def print_side_by_side(result: "ResultTable", form: Form, output: Path | None) -
 def _check_plot(path: Path | None) -> Path | None:
     """Raise an error for a file that is not an image, before anything runs."""
     if path is not None:
-        from tenfold.reports.plots.charts import check_picture
+        from tenfold.reports.charts import check_picture
 
         check_picture(path)
     return path

@@ -114,7 +114,7 @@ def evaluate(
     """
     import tenfold
     from tenfold.api.predict import evaluate as measure
-    from tenfold.reports.tables.run_tables import evaluation_table
+    from tenfold.reports.run_tables import evaluation_table
 
     opened = tenfold.open_run(run, runs=runs, trust=trust)
     measured = measure(opened, data, part=part, metrics=metrics)

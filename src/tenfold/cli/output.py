@@ -84,7 +84,7 @@ def print_run(run: "Run", as_json: bool, report: Path | None = None) -> None:
     """
     if launched_rank():
         return
-    from tenfold.reports.tables.run_tables import fold_tables, run_summary_table, script_tables
+    from tenfold.reports.run_tables import fold_tables, run_summary_table, script_tables
     from tenfold.runs.store import CROSSVAL, SCRIPT
 
     if as_json:

@@ -153,7 +153,7 @@ def _simulate_script(
     quiet: bool,
 ) -> None:
     from tenfold.api.simulate import simulate_script
-    from tenfold.reports.results.comparison import Comparison
+    from tenfold.reports.comparison import Comparison
 
     script, *arguments = command
     fields = {name: value for name, value in fields.items() if value is not None}
@@ -364,7 +364,7 @@ def whatif(
         print_json(replayed.record())
         return
     from tenfold.reports.formatting import duration
-    from tenfold.reports.tables.run_tables import TextTable
+    from tenfold.reports.tables import TextTable
 
     rows = [
         [change.what, change.basis, duration(change.seconds), f"{change.seconds / replayed.seconds:.2f}x"]
@@ -448,10 +448,10 @@ SHOWN_SCORES = 12
 def _check(as_json: bool) -> None:
     """Print how close predictions came to the runs that followed them."""
     from tenfold.prediction.ledger import Ledger
-    from tenfold.reports.clocks import ledger_note
+    from tenfold.reports.forecast import signed_percent
     from tenfold.reports.formatting import duration, interval
-    from tenfold.reports.results.forecast_result import signed_percent
-    from tenfold.reports.tables.run_tables import TextTable
+    from tenfold.reports.summary import ledger_note
+    from tenfold.reports.tables import TextTable
 
     ledger = Ledger.load()
     if as_json:

@@ -43,7 +43,7 @@ def runs(
     if chosen and not shown:
         typer.echo(f"no runs match {chosen}")
         return
-    from tenfold.reports.tables.run_tables import runs_table
+    from tenfold.reports.run_tables import runs_table
 
     print_rich(runs_table(shown))
     _print_jobs(runs)
@@ -59,7 +59,7 @@ def _print_jobs(runs: Path | None) -> None:
     if not any(folder.glob("jobs/*/")):
         return
     from tenfold.executors.under_way import jobs_under_way
-    from tenfold.reports.tables.run_tables import jobs_table
+    from tenfold.reports.run_tables import jobs_table
 
     if jobs := jobs_under_way(folder):
         print_rich(jobs_table(jobs))
@@ -80,8 +80,8 @@ def show(
     [cyan]tenfold show last --console[/]
     """
     import tenfold
-    from tenfold.reports.results.sweep import Sweep
-    from tenfold.reports.tables.run_tables import fold_tables, shards_table, show_tables
+    from tenfold.reports.run_tables import fold_tables, shards_table, show_tables
+    from tenfold.reports.sweep import Sweep
     from tenfold.runs.store import CROSSVAL, SWEEP
 
     found = tenfold.open_run(run, runs=runs)
@@ -114,8 +114,8 @@ def report(
     [cyan]tenfold report --filter "tag=paper status=finished" -o paper.html[/]
     """
     import tenfold
+    from tenfold.reports.comparison import Comparison
     from tenfold.reports.pages.run_pages import write_report
-    from tenfold.reports.results.comparison import Comparison
     from tenfold.runs.store import MEMBERS
 
     found = [tenfold.open_run(reference, runs=runs) for reference in references or ([] if chosen else ["last"])]

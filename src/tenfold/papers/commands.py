@@ -58,7 +58,7 @@ def show(name: Name, as_json: options.Json = False) -> None:
     """
     from tenfold.papers.recipe import load
     from tenfold.papers.recipe_result import RecipeResult, boxed
-    from tenfold.reports.tables.run_tables import TextTable
+    from tenfold.reports.tables import TextTable
 
     recipe = load(name)
     if as_json:

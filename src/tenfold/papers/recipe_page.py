@@ -10,11 +10,7 @@ from typing import Any, Literal, get_args
 from tenfold.crossval.fold import FoldMode
 from tenfold.experiment import Experiment
 from tenfold.papers.recipe_result import RecipeResult, ResultRow, Verdict, setting_values, written
-from tenfold.reports.clocks import HOW_RUN, PREDICTED
-from tenfold.reports.differences import describe_settings
-from tenfold.reports.formatting import field_value, joined, metric_scale, plural
-from tenfold.reports.pages.page import page_figures, render_template, save_page
-from tenfold.reports.plots.charts import (
+from tenfold.reports.charts import (
     BLUE,
     GREEN,
     MARKERS,
@@ -26,7 +22,11 @@ from tenfold.reports.plots.charts import (
     ChartLine,
     LineChart,
 )
+from tenfold.reports.differences import describe_settings
+from tenfold.reports.formatting import field_value, joined, metric_scale, plural
+from tenfold.reports.pages.page import page_figures, render_template, save_page
 from tenfold.reports.rows import is_time, is_timed
+from tenfold.reports.summary import HOW_RUN, PREDICTED
 
 MOST_FOLDS = 10
 """At most this many models are drawn; the others look the same."""

@@ -12,8 +12,7 @@ from tenfold.papers.recipe import NEEDS, PaperClaim, PaperRow, Recipe, Scale, Si
 from tenfold.reports.differences import describe_settings
 from tenfold.reports.formatting import NOTHING, duration, field_value, grouped, metric_scale, metric_value, name_some
 from tenfold.reports.rows import DOUBTS, EXPLAINED, RATIOS, SECONDS, Doubt, is_time, is_timed, make_rows, run_value
-from tenfold.reports.tables.columns import DOUBT
-from tenfold.reports.tables.run_tables import TextTable
+from tenfold.reports.tables import DOUBT, TextTable
 from tenfold.runs import Run
 
 ALIKE = 0.03

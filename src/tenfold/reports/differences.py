@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, FOLD_FIELDS, Experiment
-from tenfold.reports.clocks import HOW_RUN, PREDICTED
 from tenfold.reports.formatting import field_value, plural, short_title
+from tenfold.reports.summary import HOW_RUN, PREDICTED
 from tenfold.runs import Run
 
 LABEL_FIELDS = 3

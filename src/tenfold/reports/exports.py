@@ -7,7 +7,7 @@ from typing import Any
 
 from tenfold.common.files import json_text
 from tenfold.common.imports import optional_module
-from tenfold.reports.tables.run_tables import name_of
+from tenfold.reports.run_tables import name_of
 from tenfold.runs import Run
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from tenfold.common.metric_traits import loss_last
 from tenfold.experiment import Experiment
-from tenfold.reports import clocks
-from tenfold.reports.clocks import training_time
+from tenfold.reports import summary
 from tenfold.reports.display import Display
 from tenfold.reports.formatting import count, duration, metric_value, one_line, plural
+from tenfold.reports.summary import training_time
 from tenfold.runs import (
     Ended,
     EpochEnded,
@@ -81,7 +81,7 @@ class RunProgress(Display):
         super().__init__(quiet=quiet, console=console)
         self._ranks = ranks
         self._virtual = experiment.machine.is_virtual
-        self._clock = clocks.PREDICTED if self._virtual else clocks.MEASURED
+        self._clock = summary.PREDICTED if self._virtual else summary.MEASURED
         self._steps_per_epoch = 0
         self._samples = 0
         self._latest: Metric | None = None
@@ -316,7 +316,7 @@ class FoldProgress(Display):
             self._say(f"{fold.name}  failed: {one_line(event.error)}", style="red")
         elif fold.status == "finished":
             scores = _scores(event.metrics)
-            seconds = f"{duration(event.seconds)} {clocks.MEASURED}"
+            seconds = f"{duration(event.seconds)} {summary.MEASURED}"
             self._say("  ".join([fold.name, *(f"validation {score}" for score in scores), seconds]))
 
     def _measured(self, fold: _Fold, metric: Metric) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tenfold.common.metric_traits import loss_last, main_metric
 from tenfold.experiment import FIELDS
-from tenfold.reports import clocks, summary
+from tenfold.reports import summary
 from tenfold.reports.differences import CLUSTER_FIELDS, MIXING_FIELDS, comparable_fields, differing_fields
 from tenfold.reports.formatting import NOTHING, count, duration, field_value, metric_value, one_line, plural
 from tenfold.reports.rows import MACHINE_FIELDS, Doubt, make_rows
@@ -52,10 +52,10 @@ def find_single_worker(run: Run) -> Run | None:
 
 def find_twin(run: Run) -> Run | None:
     """Return the measured run that `tenfold twin` made before this virtual one; None where there is none."""
-    if run.kind != TWIN or run.clock != clocks.PREDICTED:
+    if run.kind != TWIN or run.clock != summary.PREDICTED:
         return None
     for other in _recorded(run, lambda record: record["id"] < run.id and record["kind"] == TWIN):
-        if other.clock == clocks.MEASURED and _agree(run, other, ("engine", *CLUSTER_FIELDS)):
+        if other.clock == summary.MEASURED and _agree(run, other, ("engine", *CLUSTER_FIELDS)):
             return other
     return None
 
@@ -121,7 +121,7 @@ def compare_runs(run: Run, other: Run, what: str = "") -> dict[str, Any]:
     same = parts[0] if len(parts) == 1 else ""
     scores = [(f"{same} {one_line(name)}".strip(), *(_score(item, name, same) for item in both)) for name in names]
     speeds = [item.result.get("samples_per_second") for item in both]
-    times = [("training time", *map(clocks.training_time, both)), ("samples/s", *map(count, speeds))]
+    times = [("training time", *map(summary.training_time, both)), ("samples/s", *map(count, speeds))]
     if any(item.seconds_to_target is not None for item in both):
         target = [duration(item.seconds_to_target) for item in both]
         times.insert(1, ("time to the target", *target))

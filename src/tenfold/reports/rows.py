@@ -14,7 +14,7 @@ from tenfold.common.part_names import PARTS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.machine.metadata import MOST_LOAD_PER_CORE
-from tenfold.reports import clocks, summary
+from tenfold.reports import summary
 from tenfold.reports.differences import (
     MIXING_FIELDS,
     comparable_fields,
@@ -157,7 +157,7 @@ class Row:
     cores: int
     """What the speedup is divided by for the efficiency: the cores in use, or the worker nodes of a virtual cluster."""
     seconds: Spread
-    clock: str = clocks.MEASURED
+    clock: str = summary.MEASURED
     """Either "measured" or "predicted"."""
     interval: Interval | None = None
     """The range in which eight of ten runs should fall; None for measured times."""
@@ -267,7 +267,7 @@ def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
         seconds=spread_of(run.seconds for run in group),
         clock=first.clock,
         interval=(fmean(low for low, _ in intervals), fmean(high for _, high in intervals)) if intervals else None,
-        calibrated=not any(clocks.is_uncalibrated(run) for run in group),
+        calibrated=not any(summary.is_uncalibrated(run) for run in group),
         seconds_to_target=spread_of(run.seconds_to_target for run in group),
         metrics=metrics_of(group),
         part=next((summary.evaluated_part(run) for run in group if run.metrics), "test"),
@@ -367,7 +367,7 @@ def _closest_row(row: Row, rows: Sequence[Row], except_for: Sequence[str]) -> Ro
 
 
 def _cores(run: Run, workers: int, threads: int | None) -> int:
-    if run.clock == clocks.PREDICTED:
+    if run.clock == summary.PREDICTED:
         return workers
     threads_in_all = workers * (threads or 1)
     return min(threads_in_all, run.metadata.get("machine", {}).get("cpu", {}).get("budget") or threads_in_all)
@@ -384,7 +384,7 @@ def load_doubts(load_per_core: float) -> tuple[Doubt, ...]:
 
 
 def _load_per_core(run: Run) -> float:
-    if run.clock == clocks.PREDICTED:
+    if run.clock == summary.PREDICTED:
         return float(run.result.get("calibration_load") or 0.0)
     load: dict[str, float] = run.result.get("load") or {}
     return max(load.get("before", 0.0), load.get("after", 0.0)) / (load.get("cores") or 1)

@@ -7,13 +7,13 @@ import pytest
 from made_runs import made_folds, make_crossval, make_run
 from rich.console import Console
 
+from tenfold.reports import run_plots as fold_plots
+from tenfold.reports import run_tables as fold_tables
+from tenfold.reports import tables as crosstable
+from tenfold.reports.comparison import Comparison
 from tenfold.reports.pages import sections
 from tenfold.reports.pages.run_pages import render_report
 from tenfold.reports.pages.sections import folds_section, folds_so_far
-from tenfold.reports.plots import run_plots as fold_plots
-from tenfold.reports.results.comparison import Comparison
-from tenfold.reports.tables import run_tables as crosstable
-from tenfold.reports.tables import run_tables as fold_tables
 from tenfold.runs import FoldChanged, FoldsStarted
 
 

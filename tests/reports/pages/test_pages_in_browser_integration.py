@@ -11,10 +11,9 @@ from tenfold.experiment import Experiment
 from tenfold.papers.recipe import load
 from tenfold.papers.recipe_result import RecipeResult, ResultRow
 from tenfold.reports import exports as export
+from tenfold.reports.comparison import Comparison
+from tenfold.reports.forecast import Forecast, ScalingStudy, Twin
 from tenfold.reports.pages import run_pages as report
-from tenfold.reports.results.comparison import Comparison
-from tenfold.reports.results.forecast_result import Forecast, Twin
-from tenfold.reports.results.scaling import ScalingStudy
 
 pytestmark = [pytest.mark.timeout(90), *NEEDS_BROWSER]
 

@@ -7,8 +7,8 @@ from made_runs import FACTS, make_run
 
 from tenfold.errors import StoreError
 from tenfold.reports import exports as export
+from tenfold.reports.comparison import Comparison
 from tenfold.reports.pages import run_pages as report
-from tenfold.reports.results.comparison import Comparison
 
 VOID = {"meta", "input", "br", "wbr", "link", "img", "hr"}
 UPLOT = "https://github.com/leeoniya/uPlot"  # in the comment that names its licence

@@ -7,7 +7,7 @@ import pytest
 from browser import NEEDS_BROWSER, started_browser
 
 import tenfold
-from tenfold.reports.plots.sweep_plots import sweep_plots
+from tenfold.reports.sweep import sweep_plots
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 120, "validation_fraction": 0.3, "threads": 1}
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from made_runs import make_run, make_virtual_run
 
 from tenfold.experiment import Experiment
+from tenfold.reports import run_plots as device_plots
+from tenfold.reports.charts import PlotStyles
+from tenfold.reports.comparison import Comparison
 from tenfold.reports.pages import run_pages as report
-from tenfold.reports.plots import run_plots as device_plots
-from tenfold.reports.plots.charts import PlotStyles
-from tenfold.reports.results.comparison import Comparison
 from tenfold.reports.rows import Row, Spread, make_rows, with_ratios
 
 NAME = "factor against cpu"

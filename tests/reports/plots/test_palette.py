@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from looped import looped
 
-from tenfold.reports.plots import charts as palette
+from tenfold.reports import charts as palette
 
 # What is left of red, green and blue light for eyes without one kind of cone (Machado et al. 2009, severity 1).
 EYES = {
@@ -60,7 +60,7 @@ def test_contrast_of_black_and_white_is_21():
 
 
 def test_the_page_has_these_backgrounds():
-    css = (Path(palette.__file__).parents[1] / "pages/templates/report.css").read_text()
+    css = (Path(palette.__file__).parent / "pages/templates/report.css").read_text()
     assert set(re.findall("--page: (.+?);", css)) == {LIGHT_BACKGROUND, DARK_BACKGROUND}
 
 

@@ -6,9 +6,9 @@ import pytest
 from made_runs import make_run, make_virtual_run
 
 from tenfold.errors import ExperimentError, StoreError
-from tenfold.reports.plots.charts import PlotStyles
-from tenfold.reports.plots.scaling_plots import target_plot
-from tenfold.reports.results.comparison import Comparison
+from tenfold.reports.charts import PlotStyles
+from tenfold.reports.comparison import Comparison
+from tenfold.reports.setting_plots import target_plot
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 import pytest
 from made_runs import make_run
 
-from tenfold.reports.plots import run_plots as timeline_plots
+from tenfold.reports import run_plots as timeline_plots
 from tenfold.runs import Span
 
 

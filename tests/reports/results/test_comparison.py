@@ -12,14 +12,13 @@ from made_runs import FACTS, make_run, read_run
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.reports import setting_plots, tables
+from tenfold.reports.charts import PlotStyles
+from tenfold.reports.comparison import Comparison, Spread
 from tenfold.reports.display import as_plain_text
 from tenfold.reports.pages.comparison_page import comparison_tables
-from tenfold.reports.plots import scaling_plots
-from tenfold.reports.plots.charts import PlotStyles
-from tenfold.reports.results.comparison import Comparison, Spread
 from tenfold.reports.rows import choose_rows, make_rows, notable_rows, pareto_front
-from tenfold.reports.tables import columns
-from tenfold.reports.tables.run_tables import heat_maps
+from tenfold.reports.tables import heat_maps
 from tenfold.runs import Metric, Recorder, Store
 
 OTHER_TIMES = {"evaluate": 1.0, "start": 2.0, "save": 0.5}
@@ -271,14 +270,14 @@ class TestPlots:
         for workers in (2, 4):
             runs += [measured(8 / workers, workers=workers, strategy=name) for name in ("ring", "gossip")]
         rows = make_rows(runs)
-        found = scaling_plots.scaling_curves(rows, PlotStyles(rows))
+        found = setting_plots.scaling_curves(rows, PlotStyles(rows))
         assert [(name, [row.workers for row in group]) for name, _, group in found] == [
             ("ring", [2, 4]),
             ("gossip", [2, 4]),
         ]
         for chart in (
-            scaling_plots.speedup_plot(rows, PlotStyles(rows)),
-            scaling_plots.efficiency_plot(rows, PlotStyles(rows)),
+            setting_plots.speedup_plot(rows, PlotStyles(rows)),
+            setting_plots.efficiency_plot(rows, PlotStyles(rows)),
         ):
             assert "measured" in chart.title
             assert [line.label for line in chart.lines if not line.reference] == ["ring", "gossip"]
@@ -287,29 +286,29 @@ class TestPlots:
 
     def test_only_the_highest_of_many_lines(self, measured):
         runs = [measured(8.0)]
-        runs += [measured(8 / at, workers=2, sync_every=at) for at in range(1, scaling_plots.MOST_LINES + 4)]
+        runs += [measured(8 / at, workers=2, sync_every=at) for at in range(1, setting_plots.MOST_LINES + 4)]
         rows = make_rows(runs)
-        names = [name for name, _, _ in scaling_plots.scaling_curves(rows, PlotStyles(rows))]
-        assert names == [f"sync every {at}" for at in range(4, scaling_plots.MOST_LINES + 4)]
+        names = [name for name, _, _ in setting_plots.scaling_curves(rows, PlotStyles(rows))]
+        assert names == [f"sync every {at}" for at in range(4, setting_plots.MOST_LINES + 4)]
 
     def test_no_workers_no_scaling(self, measured):
         rows = make_rows([measured(1.0, lr=0.1), measured(2.0, lr=0.2)])
-        assert scaling_plots.speedup_plot(rows, PlotStyles(rows)) is None
-        assert scaling_plots.efficiency_plot(rows, PlotStyles(rows)) is None
-        chart = scaling_plots.tradeoff_plot(rows, PlotStyles(rows))
+        assert setting_plots.speedup_plot(rows, PlotStyles(rows)) is None
+        assert setting_plots.efficiency_plot(rows, PlotStyles(rows)) is None
+        chart = setting_plots.tradeoff_plot(rows, PlotStyles(rows))
         assert chart.x_label == "training time (s, measured)"
         assert [line.notes[0].partition("\n")[0] for line in chart.lines] == ["lr 0.1", "lr 0.2"]
 
     def test_every_accuracy_is_in_percent(self, measured):
         scores = ({"balanced_accuracy": 0.5}, {"balanced_accuracy": 0.75})
         rows = make_rows([measured(1.0, metrics=item, lr=at + 1) for at, item in enumerate(scores)])
-        chart = scaling_plots.tradeoff_plot(rows, PlotStyles(rows))
+        chart = setting_plots.tradeoff_plot(rows, PlotStyles(rows))
         assert (chart.title, chart.unit) == ("balanced_accuracy (%)", "%")
         assert [line.y for line in chart.lines] == [[50.0], [75.0]]
 
     def test_one_setting_has_no_tradeoff(self, measured):
         rows = make_rows([measured(1.0), measured(2.0, seed=1)])
-        assert scaling_plots.tradeoff_plot(rows, PlotStyles(rows)) is None
+        assert setting_plots.tradeoff_plot(rows, PlotStyles(rows)) is None
 
     def test_looks_tell_strategy_rest_and_workers_apart(self, measured):
         grid = product((2, 4), ("ring", "gossip"), (1, 4))
@@ -328,11 +327,11 @@ class TestPlots:
 
 
 def test_a_heading_breaks_only_where_cells_are_narrow():
-    narrow, broad = columns.Column("a b", "sync every", ("1",)), columns.Column("a b", "time, s", ("10.0 ± 10.0",))
+    narrow, broad = tables.Column("a b", "sync every", ("1",)), tables.Column("a b", "time, s", ("10.0 ± 10.0",))
     assert narrow.heading(broken=True) == "sync\nevery"
     assert narrow.heading(broken=False) == "sync every"
     assert broad.heading(broken=True) == "time, s"
-    assert columns.table_width([narrow, broad], 2, broken=True) == 5 + 2 + 11
+    assert tables.table_width([narrow, broad], 2, broken=True) == 5 + 2 + 11
 
 
 def test_columns_can_be_chosen_by_part_and_by_time(validated):

@@ -12,8 +12,8 @@ from made_runs import made_prediction
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.reports import curves as knee
-from tenfold.reports.plots import scaling_plots as forecast_plots
-from tenfold.reports.results.forecast_result import Forecast
+from tenfold.reports import setting_plots as forecast_plots
+from tenfold.reports.forecast import Forecast
 
 POWERS = [2**power for power in range(11)]
 

@@ -4,9 +4,9 @@ import re
 import pytest
 from made_runs import make_run, make_virtual_run
 
+from tenfold.reports.forecast import TimePart, Twin
 from tenfold.reports.pages.run_pages import render_report
 from tenfold.reports.related_runs import find_twin
-from tenfold.reports.results.forecast_result import TimePart, Twin
 
 SHORT = {"steps_per_epoch": 40, "epochs": 1, "workers": 2}
 

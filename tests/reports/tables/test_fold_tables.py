@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from tenfold.reports.tables.run_tables import fold_tables, name_of
+from tenfold.reports.run_tables import fold_tables, name_of
 from tenfold.runs import Run
 
 

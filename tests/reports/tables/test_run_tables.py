@@ -1,9 +1,9 @@
 import pytest
 from made_runs import make_run
 
+from tenfold.reports import run_tables
 from tenfold.reports.display import as_plain_text
-from tenfold.reports.tables import run_tables
-from tenfold.reports.tables.run_tables import TextTable
+from tenfold.reports.tables import TextTable
 
 
 def shown(renderable, width=120):

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tenfold.reports import summary
+from tenfold.reports import run_plots, setting_plots, summary
+from tenfold.reports.charts import Chart, LaneChart, PlotStyles
+from tenfold.reports.comparison import Comparison, ResultTable
 from tenfold.reports.formatting import (
     count,
     date_time,
@@ -17,10 +19,6 @@ from tenfold.reports.formatting import (
 )
 from tenfold.reports.pages.page import mean_figure, page_figures
 from tenfold.reports.pages.sections import Headline, describe_run, page_title
-from tenfold.reports.plots import run_plots, scaling_plots
-from tenfold.reports.plots.charts import Chart, LaneChart, PlotStyles
-from tenfold.reports.plots.run_plots import first_steps, timeline_plot, total_seconds
-from tenfold.reports.results.comparison import Comparison, ResultTable
 from tenfold.reports.rows import (
     Row,
     baseline_row,
@@ -34,8 +32,8 @@ from tenfold.reports.rows import (
     quality,
     rows_metric,
 )
-from tenfold.reports.tables.columns import OPTIONAL, SHARES
-from tenfold.reports.tables.run_tables import heat_maps
+from tenfold.reports.run_plots import first_steps, timeline_plot, total_seconds
+from tenfold.reports.tables import OPTIONAL, SHARES, heat_maps
 from tenfold.runs import Run
 
 MOST_CURVES = 8
@@ -182,11 +180,11 @@ def comparison_charts(comparison: Comparison) -> dict[str, Any]:
     side_by_side = run_plots.choose_groups(groups)
     metric = rows_metric(rows)
     charts: dict[str, Chart | None] = {
-        "target": scaling_plots.target_plot(rows, styles),
-        "speedup": scaling_plots.speedup_plot(rows, styles),
-        "efficiency": scaling_plots.efficiency_plot(rows, styles),
+        "target": setting_plots.target_plot(rows, styles),
+        "speedup": setting_plots.speedup_plot(rows, styles),
+        "efficiency": setting_plots.efficiency_plot(rows, styles),
         **run_plots.device_plots(side_by_side, styles),
-        "tradeoff": scaling_plots.tradeoff_plot(rows, styles),
+        "tradeoff": setting_plots.tradeoff_plot(rows, styles),
     }
     return {
         "charts": charts,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from tenfold.common.files import check_output, write_atomically
 from tenfold.errors import StoreError
-from tenfold.reports import clocks, summary
+from tenfold.reports import summary
+from tenfold.reports.charts import KIND_COLORS, SERIES, Chart, Style, chart_data
 from tenfold.reports.curves import Columns, Curves, Lanes
 from tenfold.reports.formatting import date_time
-from tenfold.reports.plots.charts import KIND_COLORS, SERIES, Chart, Style, chart_data
 from tenfold.reports.rows import Row
 from tenfold.runs import Run, Started
 from tenfold.runs.store import Follower
@@ -81,14 +81,14 @@ ALONE = Style(SERIES[0])
 
 def page_figures(
     figures: Sequence[dict[str, Any]],
-    runs: Iterable[clocks.HasClock],
+    runs: Iterable[summary.HasClock],
     charts: Mapping[str, Chart | None] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """Return everything that the scripts of a page draw: the runs' figures, charts by name, colors and names."""
     return {
         "figures": list(figures),
-        "clock": clocks.clock_names(runs),
+        "clock": summary.clock_names(runs),
         "plots": chart_data(charts or {}),
         "kinds": [
             {"kind": kind, "name": name, "color": KIND_COLORS[kind]} for kind, name in summary.KIND_NAMES.items()

@@ -7,18 +7,18 @@ from typing import Any
 
 from tenfold.common.files import check_output
 from tenfold.errors import ExperimentError, StoreError
-from tenfold.reports import clocks, summary
+from tenfold.reports import summary
+from tenfold.reports.charts import Chart, PlotStyles
+from tenfold.reports.comparison import Comparison
 from tenfold.reports.curves import find_knee, rows_with_rounds, scaling_families
 from tenfold.reports.exports import to_csv, to_json
+from tenfold.reports.forecast import Forecast, ScalingStudy, Twin, signed_percent
 from tenfold.reports.formatting import count, date_time, duration, interval, metric_value, one_line, plural, ratio
 from tenfold.reports.pages import sections
 from tenfold.reports.pages.comparison_page import comparison_content, settings_table
 from tenfold.reports.pages.page import download_link, page_figures, render_template, run_figure, save_page
 from tenfold.reports.pages.sections import fold_charts, fold_figures, folds_section, folds_so_far, machine_section
-from tenfold.reports.plots.charts import Chart, PlotStyles
-from tenfold.reports.plots.run_plots import twin_timeline_plot
-from tenfold.reports.plots.scaling_plots import forecast_speedup_plot, has_bands, probe_plot, scaling_plot, share_plots
-from tenfold.reports.plots.sweep_plots import sweep_plots
+from tenfold.reports.plan import Plan
 from tenfold.reports.related_runs import (
     Baseline,
     choose_other,
@@ -28,15 +28,13 @@ from tenfold.reports.related_runs import (
     offered_runs,
     similar_runs,
 )
-from tenfold.reports.results.comparison import Comparison
-from tenfold.reports.results.forecast_result import Forecast, Twin, signed_percent
-from tenfold.reports.results.plan_result import Plan
-from tenfold.reports.results.scaling import ScalingStudy
-from tenfold.reports.results.sweep import Sweep
 from tenfold.reports.rows import DOUBTS, Row, mean_seconds
+from tenfold.reports.run_plots import twin_timeline_plot
+from tenfold.reports.run_tables import failed_folds, operations_table, ranks_table
+from tenfold.reports.setting_plots import forecast_speedup_plot, has_bands, probe_plot, scaling_plot, share_plots
 from tenfold.reports.summary import model_quality
-from tenfold.reports.tables.columns import SHARES
-from tenfold.reports.tables.run_tables import TextTable, failed_folds, operations_table, ranks_table
+from tenfold.reports.sweep import Sweep, sweep_plots
+from tenfold.reports.tables import SHARES, TextTable
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL, SWEEP
 
@@ -117,7 +115,7 @@ def render_plan(plan: Plan) -> str:
         "title": f"Plan for {sections.page_title(plan.best)}",
         "eyebrow": "plan",
         "details": [plural(len(plan.rows), "setting"), "nothing recorded", "predicted"],
-        "truth": clocks.page_statement(plan.rows),
+        "truth": summary.page_statement(plan.rows),
         "headline": _plan_headline(plan),
         "findings": plan.choice(),
         "table": TextTable(*plan.cells()),
@@ -159,7 +157,7 @@ def render_forecast(forecast: Forecast) -> str:
         "title": f"Predicted speedup of {sections.page_title(first)}",
         "eyebrow": "forecast",
         "details": [plural(len(forecast.rows), "setting"), links, "no training", calibrated],
-        "truth": clocks.page_statement(forecast.rows),
+        "truth": summary.page_statement(forecast.rows),
         "headline": _forecast_headline(forecast),
         "table": settings_table(forecast, styles),
         "notes": forecast.explanations((SHARES,)),
@@ -226,7 +224,7 @@ def render_scaling(scaling: ScalingStudy) -> str:
         "title": f"Scaling of {sections.page_title(scaling.experiment)}",
         "eyebrow": "scaling",
         "details": [f"{scaling.samples:,} samples per worker in weak scaling", f"predicted for {scaling.link}"],
-        "truth": clocks.page_statement(scaling.strong),
+        "truth": summary.page_statement(scaling.strong),
         "sentences": scaling.sentences(),
         "table": scaling.table(),
         "notes": scaling.notes(),
@@ -253,11 +251,11 @@ def render_twin(twin: Twin) -> str:
             summary.describe_workers(real),
             date_time(real.created),
         ],
-        "truth": clocks.page_statement(both),
+        "truth": summary.page_statement(both),
         "headline": [
             ("largest difference between the weights", *twin.weights().split(", ")),
             ("training time", duration(real.seconds), "measured"),
-            ("training time", duration(virtual.seconds), clocks.describe_clock(virtual)),
+            ("training time", duration(virtual.seconds), summary.describe_clock(virtual)),
             ("error of the prediction", signed_percent(twin.error), "of the measured training time"),
         ],
         "table": twin.table(),
@@ -310,12 +308,12 @@ def common_content(comparison: Comparison) -> dict[str, Any]:
     """Return what the pages of one run and of several have in common."""
     runs = comparison.runs
     many = len(runs) > 1
-    each = ", each in its own run" if many and clocks.clock_names(runs) == clocks.MEASURED else ""
+    each = ", each in its own run" if many and summary.clock_names(runs) == summary.MEASURED else ""
     return {
         "several": many,
         "folded": any(run.kind == CROSSVAL for run in runs),
-        "clock": clocks.clock_names(runs),
-        "truth": clocks.page_statement(runs) + each,
+        "clock": summary.clock_names(runs),
+        "truth": summary.page_statement(runs) + each,
         "failures": comparison.failures() + ([] if many else failed_folds(runs[0])),
         "warnings": sections.warning_list(runs),
         "fields": sections.common_fields(runs),

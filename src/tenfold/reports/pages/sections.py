@@ -8,7 +8,8 @@ from typing import Any
 from tenfold.common.metric_traits import describe_direction, loss_last, main_metric
 from tenfold.errors import StoreError
 from tenfold.experiment import FIELDS, SECTIONS, Experiment
-from tenfold.reports import clocks, summary
+from tenfold.reports import summary
+from tenfold.reports.charts import SERIES, Chart, series
 from tenfold.reports.differences import HasExperiment, changed_fields, differing_fields
 from tenfold.reports.formatting import (
     byte_size,
@@ -24,20 +25,19 @@ from tenfold.reports.formatting import (
     ratio,
 )
 from tenfold.reports.pages.page import mean_curves, run_figure
-from tenfold.reports.plots.charts import SERIES, Chart, series
-from tenfold.reports.plots.run_plots import fold_runs, fold_scores_plot, fold_timeline
 from tenfold.reports.related_runs import Baseline
-from tenfold.reports.results.sweep import Sweep
-from tenfold.reports.summary import pinned_cpus
-from tenfold.reports.tables.run_tables import (
+from tenfold.reports.run_plots import fold_runs, fold_scores_plot, fold_timeline
+from tenfold.reports.run_tables import (
     RecordedFold,
-    TextTable,
     epochs_table,
     fold_mean_note,
     folds_table,
     models_table,
     shown_metrics,
 )
+from tenfold.reports.summary import pinned_cpus
+from tenfold.reports.sweep import Sweep
+from tenfold.reports.tables import TextTable
 from tenfold.runs import (
     Ended,
     EpochEnded,
@@ -69,7 +69,7 @@ def run_headline(run: Run, baseline: Baseline | None) -> Headline:
         for name, item in loss_last(run.metrics).items()
     ]
     if run.seconds is not None:
-        numbers.append(("training time", duration(run.seconds), clocks.describe_clock(run)))
+        numbers.append(("training time", duration(run.seconds), summary.describe_clock(run)))
     if baseline is not None:
         slower = "slower than" if baseline.speedup < 1 else "over"
         note = f"{slower} one worker, run {baseline.run.id}"
@@ -129,7 +129,7 @@ def describe_run(run: Run, label: str = "", part: str | None = None) -> dict[str
         "status": run.status,
         "state": state_note(run),
         "began": date_time(run.created),
-        "training": clocks.training_time(run),
+        "training": summary.training_time(run),
         "score": metric_value(*score),
         "speed": f"{count(run.result.get('samples_per_second'))} {run.clock}",
         "what": [
@@ -223,7 +223,7 @@ def event_list(run: Run) -> list[dict[str, str]]:
     """
 
     def moment(seconds: float) -> str:
-        if run.clock == clocks.PREDICTED:
+        if run.clock == summary.PREDICTED:
             return ""
         return duration(seconds) if seconds else "0 s"
 
@@ -386,7 +386,7 @@ def _layout(run: Run) -> list[list[list[dict[str, Any]]]]:
     """Return the cpus of each core of each NUMA node: number, worker that was pinned to it, color."""
     cpu = (run.metadata.get("machine") or {}).get("cpu") or {}
     nodes = cpu.get("layout")
-    if not isinstance(nodes, list) or run.clock == clocks.PREDICTED:
+    if not isinstance(nodes, list) or run.clock == summary.PREDICTED:
         return []
     owners = {cpu: worker for worker, cpus in enumerate(pinned_cpus(run)) for cpu in cpus}
     return [[[_cell(number, owners.get(number)) for number in core] for core in node] for node in nodes]
@@ -412,7 +412,7 @@ def _peak_lines(run: Run) -> list[tuple[str, str]]:
     peaks = [size for size in run.result.get("peak_memory") or [] if size]
     if not peaks:
         return []
-    if run.clock == clocks.PREDICTED:
+    if run.clock == summary.PREDICTED:
         return [("peak of the simulation", byte_size(max(peaks)))]
     if len(peaks) > MOST_ALONE:
         return [(f"peak of {len(peaks)} workers", f"{byte_size(min(peaks))} to {byte_size(max(peaks))} each")]

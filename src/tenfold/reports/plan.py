@@ -8,11 +8,11 @@ from typing import Any
 
 from tenfold.experiment import Experiment
 from tenfold.prediction.planning.evidence import UNTRIED, Assessment, Search, describe_candidate
-from tenfold.reports import clocks
+from tenfold.reports import summary
+from tenfold.reports.comparison import ResultTable
 from tenfold.reports.formatting import NOTHING, duration, interval, metric_value, plural
-from tenfold.reports.results.comparison import ResultTable
 from tenfold.reports.rows import DOUBTS, Row, Spread, load_doubts
-from tenfold.reports.tables.columns import Column
+from tenfold.reports.tables import Column
 
 
 @dataclass(frozen=True)
@@ -138,13 +138,13 @@ class Plan(ResultTable):
         }
         return [
             "all times are predicted; to target: training time without startup, evaluation, saving",
-            f"{clocks.INTERVAL}; in all: with startup, evaluation and saving",
+            f"{summary.INTERVAL}; in all: with startup, evaluation and saving",
             "epochs: those with the fewest expected seconds in all to the target, where a run stops; one that misses "
             "it is repeated with more",
             "reach it: seeds that reached the target in trial runs with these epochs, or (~) the estimated share of "
             "runs",
             "probe: the longest run in the search of it or of another that learns the same, on the validation part",
-            *clocks.speed_notes(self.search.machine_speeds),
+            *summary.speed_notes(self.search.machine_speeds),
             *(DOUBTS[doubt] for doubt in load_doubts(self.search.calibration_load)),
             *(f"not tried: {plural(count, 'setting')} ({why})" for why, count in untried.items() if count),
         ]
@@ -199,7 +199,7 @@ class Plan(ResultTable):
 
     def __repr__(self) -> str:
         chosen = describe_candidate(self.chosen.candidate)
-        return f"<Plan: {chosen}, {duration(self.predicted_seconds)} {clocks.PREDICTED}>"
+        return f"<Plan: {chosen}, {duration(self.predicted_seconds)} {summary.PREDICTED}>"
 
 
 def _row(one: Assessment) -> Row:
@@ -211,7 +211,7 @@ def _row(one: Assessment) -> Row:
         threads=one.candidate.threads,
         cores=one.candidate.workers * (one.candidate.threads or 1),
         seconds=Spread((one.cost.training,)) if one.cost else Spread(),
-        clock=clocks.PREDICTED,
+        clock=summary.PREDICTED,
         interval=one.interval,
         bytes_per_worker=0.0,
         times={},

@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tenfold.common.metric_traits import main_metric
 from tenfold.prediction.planning.evidence import Assessment, describe_candidate
-from tenfold.reports import clocks
-from tenfold.reports.curves import find_knee, scaling_families
-from tenfold.reports.formatting import (
-    duration,
-    grouped,
-    interval,
-    joined,
-    metric_scale,
-    metric_value,
-    one_line,
-    plural,
-    ratio,
-)
-from tenfold.reports.plots.charts import (
+from tenfold.reports import summary
+from tenfold.reports.charts import (
     INK,
     LINE_WIDTH,
     SERIES,
@@ -36,9 +24,21 @@ from tenfold.reports.plots.charts import (
     save_figure,
     series,
 )
-from tenfold.reports.results.scaling import ScalingPoint
+from tenfold.reports.curves import find_knee, scaling_families
+from tenfold.reports.forecast import ScalingPoint
+from tenfold.reports.formatting import (
+    duration,
+    grouped,
+    interval,
+    joined,
+    metric_scale,
+    metric_value,
+    one_line,
+    plural,
+    ratio,
+)
 from tenfold.reports.rows import Row, choose_rows, direction, mean_seconds, pareto_front, rows_metric
-from tenfold.reports.tables.columns import common_part, reached_by, time_unit
+from tenfold.reports.tables import common_part, reached_by, time_unit
 from tenfold.runs import Run
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def speedup_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
     def top(highest: float, widest: int) -> float:
         return max(highest, min(widest, 2 * highest)) * 1.06
 
-    label = f"speedup T1/Tn ({clocks.clock_names(rows)})"
+    label = f"speedup T1/Tn ({summary.clock_names(rows)})"
     return _over_workers(scaling_curves(rows, styles), label, 1.0, "", times, ideal, top)
 
 
@@ -101,7 +101,7 @@ def efficiency_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None
     def ideal(widest: int) -> list[ChartLine]:
         return [reference_line("ideal", [1, widest], [100, 100])]
 
-    label = f"efficiency (%, {clocks.clock_names(rows)})"
+    label = f"efficiency (%, {summary.clock_names(rows)})"
     curves = scaling_curves(rows, styles)
     return _over_workers(curves, label, 100.0, "%", percent, ideal, lambda highest, _: highest * 1.12)
 
@@ -122,7 +122,7 @@ def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
     ordered = sorted(zip(names, timed, strict=True), key=lambda pair: (names.index(pair[0]), mean_seconds(pair[1])))
     return LineChart(
         title=_scored(timed, one_line(metric) + (f" ({about})" if about else "")),
-        x_label=f"training time ({unit}, {clocks.clock_names(timed)})",
+        x_label=f"training time ({unit}, {summary.clock_names(timed)})",
         unit=percent,
         lines=[
             _points(name, [row for _, row in group], styles, metric, (factor, scale), best)
@@ -257,7 +257,7 @@ def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
         )
 
     return LineChart(
-        x_label=f"training time ({unit}, {clocks.clock_names(row for row, _ in found)})",
+        x_label=f"training time ({unit}, {summary.clock_names(row for row, _ in found)})",
         title=one_line(metric) + (f" ({percent})" if percent else ""),
         unit=percent,
         lines=[line(row, points) for row, lines in found for points in lines],
@@ -368,7 +368,7 @@ def forecast_speedup_plot(rows: Sequence[Row], styles: PlotStyles, hardware: str
         )
 
     return LineChart(
-        title=f"speedup T1/Tn ({clocks.clock_names(rows)}, {hardware})",
+        title=f"speedup T1/Tn ({summary.clock_names(rows)}, {hardware})",
         x_label="workers",
         lines=[
             reference_line("ideal: number of workers", [1, widest], [1, widest]),
@@ -388,7 +388,7 @@ def scaling_plot(points: Sequence[ScalingPoint], title: str, scale: float) -> Li
     widest = max(point.workers for point in points)
     is_speedup = scale == 1.0
     lines = [reference_line("ideal", [1, widest], [scale, widest if is_speedup else scale])]
-    for color, fill, clock in ((SERIES[0], "full", clocks.MEASURED), (SERIES[1], "none", clocks.PREDICTED)):
+    for color, fill, clock in ((SERIES[0], "full", summary.MEASURED), (SERIES[1], "none", summary.PREDICTED)):
         own = [point for point in points if point.clock == clock]
         if own:
             workers, values = [point.workers for point in own], [scale * point.ratio for point in own]
@@ -401,7 +401,7 @@ def scaling_plot(points: Sequence[ScalingPoint], title: str, scale: float) -> Li
                     y=[scale, *values] if ahead else values,
                     notes=["1 worker: the baseline", *notes] if ahead else notes,
                     color=color,
-                    dash=(5, 4) if clock == clocks.PREDICTED else (),
+                    dash=(5, 4) if clock == summary.PREDICTED else (),
                     fill=fill,
                 )
             )
@@ -429,7 +429,7 @@ def share_plots(rows: Sequence[Row]) -> list[ShareChart]:
     return [
         ShareChart(
             title=name or "all settings",
-            clock=clocks.clock_names(group),
+            clock=summary.clock_names(group),
             bars=[
                 (plural(row.workers, "worker"), {kind: share for kind, share in row.shares.items() if share})
                 for row in group

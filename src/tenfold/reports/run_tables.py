@@ -1,7 +1,6 @@
 """Tables of runs, shards and folds, in the forms that pages, terminals and Markdown need."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rich import box
@@ -14,12 +13,10 @@ from tenfold.common.files import short_path
 from tenfold.common.metric_traits import main_metric
 from tenfold.common.part_names import PARTS
 from tenfold.experiment import FIELDS, SECTIONS
-from tenfold.reports import clocks, summary
+from tenfold.reports import summary
 from tenfold.reports.differences import (
-    MIXING_FIELDS,
     changed_fields,
     describe_difference,
-    describe_settings,
     differing_fields,
 )
 from tenfold.reports.formatting import (
@@ -31,134 +28,18 @@ from tenfold.reports.formatting import (
     date_time,
     duration,
     field_value,
-    joined,
     metric_value,
     one_line,
     plural,
     short_title,
 )
-from tenfold.reports.rows import Row
-from tenfold.reports.tables import columns
+from tenfold.reports.tables import TextTable
 from tenfold.runs import Run
 from tenfold.runs.run import fold_name
 from tenfold.runs.store import CROSSVAL, MEMBERS, SCRIPT
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from tenfold.executors.under_way import JobUnderWay
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """Headings and rows of text."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    title: str = ""
-    totals: int = 0
-    """How many rows at the end are totals of those above; a terminal shows them apart, in bold."""
-
-    def shades(self) -> list[list[float]]:
-        """Return where the number that each cell begins with lies between the lowest (0) and the highest (1)."""
-        numbers = [[_leading_number(cell) for cell in row[1:]] for row in self.rows]
-        shown = [number for row in numbers for number in row if number is not None]
-        low, high = min(shown, default=0.0), max(shown, default=0.0)
-        return [
-            [(number - low) / (high - low) if number is not None and high > low else 0.0 for number in row]
-            for row in numbers
-        ]
-
-    def to_markdown(self) -> str:
-        """Return the table as Markdown, without its title."""
-        lines = ["| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
-        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
-        return "\n".join(lines) + "\n"
-
-    def to_rich(self, words: int = 1, caption: str | None = None) -> "Table":
-        """Return the table for a terminal; the first `words` columns are aligned left, the others right."""
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=caption, caption_justify="left")
-        table.title, table.title_justify, table.title_style = self.title or None, "left", "bold"
-        for at, name in enumerate(self.columns):
-            table.add_column(Text(name), justify="left" if at < words else "right")
-        first_total = len(self.rows) - self.totals
-        for at, row in enumerate(self.rows):
-            if self.totals and at == first_total:
-                table.add_section()
-            table.add_row(*(Text(cell, style="bold" if at >= first_total else "") for cell in row))
-        return table
-
-
-def _leading_number(cell: str) -> float | None:
-    try:
-        return float(cell.replace(",", "").split()[0])
-    except (ValueError, IndexError):
-        return None
-
-
-CROSSED = ("folds", "workers")
-
-
-def heat_maps(rows: Sequence[Row]) -> list[TextTable]:
-    """Return the tables of two varied settings, a row for each value of one and a column for each of the other."""
-    varied = list(rows[0].settings) if rows else []
-    if len(varied) != 2 or set(varied) == set(CROSSED):
-        return []
-    return make_crosstables(rows, (varied[1], varied[0]))
-
-
-def make_crosstables(rows: Sequence[Row], axes: tuple[str, str] = CROSSED) -> list[TextTable]:
-    """Return tables of the times and of each metric over two settings, for every combination of the others."""
-    if not rows or not set(axes) <= set(rows[0].settings):
-        return []
-    cells = [columns.time_column(rows), *columns.metric_columns(rows)]
-    families: list[tuple[str, dict[str, Any]]] = []
-    for row in rows:
-        family = row.clock, {name: value for name, value in row.settings.items() if name not in axes}
-        if family not in families and (row.workers > 1 or not any(name in MIXING_FIELDS for name in family[1])):
-            families.append(family)
-    tables = []
-    for clock, other in families:
-        belonging = [(at, row) for at, row in enumerate(rows) if row.clock == clock and _belongs(row, other)]
-        labels = [tuple(_label(name, row.settings[name]) for name in axes) for _, row in belonging]
-        places = {(down, across): at for (down, across), (at, _) in zip(labels, belonging, strict=True)}
-        order = [sorted(belonging, key=lambda one: _order(one[1].settings[name])) for name in axes]
-        down, across = (
-            list(dict.fromkeys(_label(name, row.settings[name]) for _, row in listed))
-            for name, listed in zip(axes, order, strict=True)
-        )
-        if min(len(down), len(across)) < 2:
-            continue
-        for column in cells:
-            title = f"{column.name}, {clock}" if column is cells[0] else column.name
-            title = f"{title}, {clocks.INTERVAL}" if column is cells[0] and clock == clocks.PREDICTED else title
-            lines = [
-                (item, *(column.cells[places[item, other]] if (item, other) in places else NOTHING for other in across))
-                for item in down
-            ]
-            tables.append(TextTable(["", *across], lines, joined(describe_settings(other), title)))
-    return tables
-
-
-def _belongs(row: Row, other: dict[str, Any]) -> bool:
-    """Return whether a row has these settings; a single worker matches every strategy."""
-    return all(
-        row.settings[name] == value or (row.workers == 1 and name in MIXING_FIELDS) for name, value in other.items()
-    )
-
-
-def _label(name: str, value: Any) -> str:
-    return describe_settings({name: value}) or ("no folds" if name == "folds" else f"{name} {field_value(value)}")
-
-
-def _order(value: Any) -> tuple[bool, float, str]:
-    """Return a key by which numbers are sorted by size, and text by its letters; what is missing comes first."""
-    number = isinstance(value, int | float)
-    return (not number and value is not None, float(value) if number else 0.0, str(value))
 
 
 MOST_METRICS = 2
@@ -242,7 +123,7 @@ class RunsTable:
 
     def _caption(self) -> str:
         runs = self._runs
-        unless = ", unless marked as predicted" if any(run.clock == clocks.PREDICTED for run in runs) else ""
+        unless = ", unless marked as predicted" if any(run.clock == summary.PREDICTED for run in runs) else ""
         caption = f"training: measured{unless}, without startup, evaluation and saving" if runs else "no runs yet"
         if any(run.kind == CROSSVAL for run in runs):
             caption += f"; {CROSSVAL_TIME}"
@@ -437,7 +318,7 @@ def _titled(run: Run, differing: Collection[str]) -> Text:
 
 def _training(run: Run) -> str:
     """Return the training time, marked where it is predicted."""
-    clock = f" {run.clock}" if run.clock == clocks.PREDICTED and run.seconds is not None else ""
+    clock = f" {run.clock}" if run.clock == summary.PREDICTED and run.seconds is not None else ""
     return f"{duration(run.seconds)}{clock}"
 
 

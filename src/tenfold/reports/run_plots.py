@@ -7,9 +7,8 @@ from typing import Any
 
 from tenfold.common.part_names import PARTS
 from tenfold.errors import StoreError
-from tenfold.reports import clocks, summary
-from tenfold.reports.formatting import duration, joined, metric_scale, metric_value, one_line, ratio
-from tenfold.reports.plots.charts import (
+from tenfold.reports import summary
+from tenfold.reports.charts import (
     BLUE,
     GREEN,
     KIND_COLORS,
@@ -23,9 +22,10 @@ from tenfold.reports.plots.charts import (
     Strip,
     StripChart,
 )
+from tenfold.reports.formatting import duration, joined, metric_scale, metric_value, one_line, ratio
 from tenfold.reports.rows import CPU, Row, Spread, choose_rows, mean_seconds, rows_metric
-from tenfold.reports.tables.columns import common_part
-from tenfold.reports.tables.run_tables import PART_NAMES, RecordedFold, name_of
+from tenfold.reports.run_tables import PART_NAMES, RecordedFold, name_of
+from tenfold.reports.tables import common_part
 from tenfold.runs import Run, Span
 
 MOST_GROUPS = 12
@@ -72,7 +72,7 @@ def device_plots(found: Groups, styles: PlotStyles) -> dict[str, BarChart]:
 
     return {
         "device-times": BarChart(
-            title=f"training time ({clocks.clock_names(rows)})",
+            title=f"training time ({summary.clock_names(rows)})",
             groups=[(name, list(map(time_bar, group))) for name, group in found.items()],
         ),
         "device-scores": BarChart(
@@ -95,7 +95,7 @@ def _time_text(row: Row) -> str:
 
 def _how_run(name: str, row: Row) -> str:
     """Return the name of a group with "real" or "simulated" in place of the clock, as scores are never predicted."""
-    return name.removesuffix(row.clock) + clocks.HOW_RUN[row.clock] if name.endswith(row.clock) else name
+    return name.removesuffix(row.clock) + summary.HOW_RUN[row.clock] if name.endswith(row.clock) else name
 
 
 def _device(row: Row) -> str:
@@ -215,7 +215,7 @@ def twin_timeline_plot(real: Run, virtual: Run) -> LaneChart | None:
         return None
     rows = [{worker: 2 * at + below for at, worker in enumerate(workers)} for below in (0, 1)]
     parts = [_in_rows(spans, places) for spans, places in zip(both, rows, strict=True)]
-    names = (clocks.PREDICTED, clocks.MEASURED)
+    names = (summary.PREDICTED, summary.MEASURED)
     return LaneChart(
         title="the first steps, predicted and measured",
         clock=" and ".join(names),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tenfold.common.files import json_text
 from tenfold.errors import ExperimentError
-from tenfold.reports import clocks
+from tenfold.reports import summary, tables
 from tenfold.reports.exports import write_csv
 from tenfold.reports.formatting import CROSSVAL_TIME, NOTHING, grouped, plural
 from tenfold.reports.rows import (
@@ -26,9 +26,15 @@ from tenfold.reports.rows import (
     require_columns,
     select_by_validation,
 )
-from tenfold.reports.tables import columns
-from tenfold.reports.tables.columns import Column, chosen_columns, explain_columns, is_meaningless, row_value
-from tenfold.reports.tables.run_tables import TextTable, make_crosstables
+from tenfold.reports.tables import (
+    Column,
+    TextTable,
+    chosen_columns,
+    explain_columns,
+    is_meaningless,
+    make_crosstables,
+    row_value,
+)
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
 
@@ -49,8 +55,8 @@ LAYOUTS = ((2, False), (2, True), (1, True))
 
 
 COLUMN_NOTES = {
-    columns.SHARES: "c/w/c %: shares of computing, waiting and communicating",
-    columns.SENT: "sent: bytes that one worker sends during a run",
+    tables.SHARES: "c/w/c %: shares of computing, waiting and communicating",
+    tables.SENT: "sent: bytes that one worker sends during a run",
 }
 """What single columns are, which a narrow terminal may omit."""
 
@@ -76,7 +82,7 @@ class ResultTable(ABC):
 
     def columns(self) -> list[Column]:
         """Return the columns of the table."""
-        return chosen_columns(self.rows, self.shown) if self.shown else columns.comparison_columns(self.rows)
+        return chosen_columns(self.rows, self.shown) if self.shown else tables.comparison_columns(self.rows)
 
     def crosstables(self) -> list[TextTable]:
         """Return tables of folds by workers, where both vary."""
@@ -110,8 +116,8 @@ class ResultTable(ABC):
 
     def time_notes(self) -> list[str]:
         """Return what the times are: measured or predicted, what they include, and which are unreliable."""
-        clock = clocks.clock_names(self.rows)
-        both = clock not in (clocks.MEASURED, clocks.PREDICTED)
+        clock = summary.clock_names(self.rows)
+        both = clock not in (summary.MEASURED, summary.PREDICTED)
         text = f"times are {'measured or predicted, see clock' if both else clock}"
         if not any(is_time(name) and name != "seconds" for name in self.shown):
             text += ", without startup, evaluation, saving"
@@ -123,11 +129,11 @@ class ResultTable(ABC):
         if len({row.part for row in self.rows if row.metrics}) > 1:
             notes.append(SEVERAL_PARTS)
         if any(row.interval for row in self.rows):
-            notes.append(f"predicted {clocks.INTERVAL}")
+            notes.append(f"predicted {summary.INTERVAL}")
         if any(not row.calibrated for row in self.rows):
-            notes.append(clocks.UNCALIBRATED)
+            notes.append(summary.UNCALIBRATED)
         doubts = {doubt for row in self.rows for doubt in row.doubts}
-        return notes + [f"{columns.DOUBT} {text}" for doubt, text in DOUBTS.items() if doubt in doubts]
+        return notes + [f"{tables.DOUBT} {text}" for doubt, text in DOUBTS.items() if doubt in doubts]
 
     def device_notes(self) -> list[str]:
         """Return what the factor against the CPU is, or why there is none; empty where the device does not vary."""
@@ -154,10 +160,10 @@ class ResultTable(ABC):
         from rich.text import Text
 
         shown, omitted, width = self.columns(), [], options.max_width
-        fitting = [layout for layout in LAYOUTS if columns.table_width(shown, *layout) <= width]
+        fitting = [layout for layout in LAYOUTS if tables.table_width(shown, *layout) <= width]
         gap, broken = (fitting or LAYOUTS[-1:])[0]
-        for name in columns.OPTIONAL:
-            if columns.table_width(shown, gap, broken) > width and any(item.name == name for item in shown):
+        for name in tables.OPTIONAL:
+            if tables.table_width(shown, gap, broken) > width and any(item.name == name for item in shown):
                 shown = [item for item in shown if item.name != name]
                 omitted.append(name)
         yield _table(shown, gap, broken)
@@ -361,7 +367,7 @@ class Comparison(ResultTable):
 
         The name ends with .svg, .png or .pdf.
         """
-        from tenfold.reports.plots.scaling_plots import save_target_plot
+        from tenfold.reports.setting_plots import save_target_plot
 
         if not save_target_plot(self.rows, Path(path)):
             raise ExperimentError("there is no target to plot; give one, such as target=0.99 or --target 0.99")

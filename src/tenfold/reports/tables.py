@@ -1,16 +1,18 @@
-"""The columns of a table of settings: full headings for a page, short ones for a terminal."""
+"""Tables of text and of settings: the columns of a comparison, and two settings across each other."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from tenfold.common.part_names import PARTS
-from tenfold.reports import clocks
-from tenfold.reports.differences import CLUSTER_FIELDS, LAUNCHER, MIXING_FIELDS
+from tenfold.reports import summary
+from tenfold.reports.differences import CLUSTER_FIELDS, LAUNCHER, MIXING_FIELDS, describe_settings
 from tenfold.reports.formatting import (
     NOTHING,
     byte_size,
     field_value,
+    joined,
     metric_scale,
     metric_value,
     one_line,
@@ -28,6 +30,122 @@ from tenfold.reports.rows import (
     run_value,
     spread_of,
 )
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Headings and rows of text."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    totals: int = 0
+    """How many rows at the end are totals of those above; a terminal shows them apart, in bold."""
+
+    def shades(self) -> list[list[float]]:
+        """Return where the number that each cell begins with lies between the lowest (0) and the highest (1)."""
+        numbers = [[_leading_number(cell) for cell in row[1:]] for row in self.rows]
+        shown = [number for row in numbers for number in row if number is not None]
+        low, high = min(shown, default=0.0), max(shown, default=0.0)
+        return [
+            [(number - low) / (high - low) if number is not None and high > low else 0.0 for number in row]
+            for row in numbers
+        ]
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown, without its title."""
+        lines = ["| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
+        return "\n".join(lines) + "\n"
+
+    def to_rich(self, words: int = 1, caption: str | None = None) -> "Table":
+        """Return the table for a terminal; the first `words` columns are aligned left, the others right."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=caption, caption_justify="left")
+        table.title, table.title_justify, table.title_style = self.title or None, "left", "bold"
+        for at, name in enumerate(self.columns):
+            table.add_column(Text(name), justify="left" if at < words else "right")
+        first_total = len(self.rows) - self.totals
+        for at, row in enumerate(self.rows):
+            if self.totals and at == first_total:
+                table.add_section()
+            table.add_row(*(Text(cell, style="bold" if at >= first_total else "") for cell in row))
+        return table
+
+
+def _leading_number(cell: str) -> float | None:
+    try:
+        return float(cell.replace(",", "").split()[0])
+    except (ValueError, IndexError):
+        return None
+
+
+CROSSED = ("folds", "workers")
+
+
+def heat_maps(rows: Sequence[Row]) -> list[TextTable]:
+    """Return the tables of two varied settings, a row for each value of one and a column for each of the other."""
+    varied = list(rows[0].settings) if rows else []
+    if len(varied) != 2 or set(varied) == set(CROSSED):
+        return []
+    return make_crosstables(rows, (varied[1], varied[0]))
+
+
+def make_crosstables(rows: Sequence[Row], axes: tuple[str, str] = CROSSED) -> list[TextTable]:
+    """Return tables of the times and of each metric over two settings, for every combination of the others."""
+    if not rows or not set(axes) <= set(rows[0].settings):
+        return []
+    cells = [time_column(rows), *metric_columns(rows)]
+    families: list[tuple[str, dict[str, Any]]] = []
+    for row in rows:
+        family = row.clock, {name: value for name, value in row.settings.items() if name not in axes}
+        if family not in families and (row.workers > 1 or not any(name in MIXING_FIELDS for name in family[1])):
+            families.append(family)
+    tables = []
+    for clock, other in families:
+        belonging = [(at, row) for at, row in enumerate(rows) if row.clock == clock and _belongs(row, other)]
+        labels = [tuple(_label(name, row.settings[name]) for name in axes) for _, row in belonging]
+        places = {(down, across): at for (down, across), (at, _) in zip(labels, belonging, strict=True)}
+        order = [sorted(belonging, key=lambda one: _order(one[1].settings[name])) for name in axes]
+        down, across = (
+            list(dict.fromkeys(_label(name, row.settings[name]) for _, row in listed))
+            for name, listed in zip(axes, order, strict=True)
+        )
+        if min(len(down), len(across)) < 2:
+            continue
+        for column in cells:
+            title = f"{column.name}, {clock}" if column is cells[0] else column.name
+            title = f"{title}, {summary.INTERVAL}" if column is cells[0] and clock == summary.PREDICTED else title
+            lines = [
+                (item, *(column.cells[places[item, other]] if (item, other) in places else NOTHING for other in across))
+                for item in down
+            ]
+            tables.append(TextTable(["", *across], lines, joined(describe_settings(other), title)))
+    return tables
+
+
+def _belongs(row: Row, other: dict[str, Any]) -> bool:
+    """Return whether a row has these settings; a single worker matches every strategy."""
+    return all(
+        row.settings[name] == value or (row.workers == 1 and name in MIXING_FIELDS) for name, value in other.items()
+    )
+
+
+def _label(name: str, value: Any) -> str:
+    return describe_settings({name: value}) or ("no folds" if name == "folds" else f"{name} {field_value(value)}")
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    """Return a key by which numbers are sorted by size, and text by its letters; what is missing comes first."""
+    number = isinstance(value, int | float)
+    return (not number and value is not None, float(value) if number else 0.0, str(value))
+
 
 SENT = "sent"
 SHARES = "compute/wait/communicate %"
@@ -114,7 +232,7 @@ def setting_columns(rows: Sequence[Row]) -> list[Column]:
 
 def clock_columns(rows: Sequence[Row]) -> list[Column]:
     """Return whether times were measured or predicted, where some were predicted."""
-    if all(row.clock == clocks.MEASURED for row in rows):
+    if all(row.clock == summary.MEASURED for row in rows):
         return []
     return [Column("clock", "clock", [_clock(row) for row in rows], words=True)]
 

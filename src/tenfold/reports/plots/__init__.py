@@ -1,1 +1,0 @@
-"""Plots as plain values: charts of runs, and of settings side by side."""

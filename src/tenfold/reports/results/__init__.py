@@ -1,1 +1,0 @@
-"""What comparisons, forecasts and twins return."""

@@ -1,1 +1,0 @@
-"""Runs as tables, for a terminal and for pages."""
