@@ -10,6 +10,7 @@ On a CPU:
 - tenfold: one worker per core, gradients averaged at every step, as by default
 - weights: the same, weights averaged at every step
 - every 16: the same, weights averaged at every 16th step
+- one process and tenfold in bf16, where the processor computes with it
 
 All use SGD with momentum, fused optimizers, and tensors indexed by a permutation, and take turns. Speeds are those of
 all epochs but the first. "To the same loss" are the training seconds until the loss of 512 samples that are not trained
@@ -36,6 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 import tenfold
 from tenfold.data import batches
 from tenfold.machine import cores
+from tenfold.machine.metadata import has_bf16, instruction_sets
 
 EPOCHS, MOMENTUM, PER_CORE, HELD_OUT = 4, 0.9, 32, 512
 OURS = "tenfold"
@@ -78,13 +80,18 @@ def cpu_ways(task: Task, x: Tensor, y: Tensor, batch: int) -> dict[str, Callable
     ranks = {each for each in (count, count // 2, count // 4) if each > 1}
     tried = {each: run_ranks(each, ddp_rank, task, x, y, batch, count // each)[0][-1][0] for each in ranks}
     best = min(tried, key=lambda each: tried[each])
-    return {
-        "one process": partial(one_process, task, x, y, batch, threads=count),
+    one = partial(one_process, task, x, y, batch, threads=count)
+    ways = {
+        "one process": one,
         f"ddp {best} x {count // best}": lambda: run_ranks(best, ddp_rank, task, x, y, batch, count // best)[0],
         OURS: partial(ours, task, x, y, batch, average="gradients"),
         "weights": partial(ours, task, x, y, batch, average="weights", sync_every=1),
         "every 16": partial(ours, task, x, y, batch, average="weights", sync_every=16),
     }
+    if has_bf16(instruction_sets()):
+        ways["one process, bf16"] = partial(one, precision="bf16")
+        ways[f"{OURS}, bf16"] = partial(ways[OURS], precision="bf16")
+    return ways
 
 
 def gpu_ways(task: Task, x: Tensor, y: Tensor, batch: int, precision: str) -> dict[str, Callable[[], Progress]]:
