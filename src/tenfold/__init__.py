@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tenfold.api.sweep import sweep
     from tenfold.api.train import resume, train
     from tenfold.cluster import Cluster
-    from tenfold.common.version import __version__ as __version__
+    from tenfold.common import __version__ as __version__
     from tenfold.crossval import CrossValidation
     from tenfold.errors import StopTraining, TenfoldError
     from tenfold.experiment import Experiment
@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "__version__": "tenfold.common.version",
+    "__version__": "tenfold.common",
     "Callback": "tenfold.runs.callbacks",
     "Cluster": "tenfold.cluster",
     "CrossValidation": "tenfold.crossval",

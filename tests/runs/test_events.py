@@ -9,14 +9,12 @@ from made_store import some_events
 
 from tenfold.runs import (
     Ended,
-    EpochEnded,
     FoldChanged,
     FoldsStarted,
     Metric,
     Note,
     Recorded,
     Span,
-    Started,
     Warned,
     WorkerDropped,
     events,
@@ -78,31 +76,6 @@ def test_a_stopwatch_continues_from_where_it_stopped(monkeypatch):
     assert (fresh.now(), resumed.now()) == (0.0, 7.5)
     now = 102.0
     assert (fresh.now(), resumed.now()) == (2.0, 9.5)
-
-
-SIZES = {"steps_per_epoch": 12, "batch_size": 64, "workers": 2, "train_samples": 1437}
-FOLD = {"fold": 2, "repeat": 1, "node": 0, "run": 3, "metrics": {"loss": 0.5}, "status": "finished", "seconds": 1.5}
-FOLDS = {"mode": "fold-by-fold", "names": ["fold 1", "fold 2"], "epochs": 3}
-OLD = [
-    ("recorded", "7", Recorded(at=1.0, run=7)),
-    ("started", json.dumps(SIZES), Started(at=1.0, **SIZES)),
-    ("resumed", json.dumps(SIZES), Started(at=1.0, **SIZES, resumed=True)),
-    ("started", "", Started(at=1.0, steps_per_epoch=0, batch_size=0, workers=1, train_samples=0)),
-    ("started", json.dumps(FOLDS), FoldsStarted(at=1.0, mode="fold-by-fold", names=("fold 1", "fold 2"), epochs=3)),
-    ("fold", json.dumps(FOLD), FoldChanged(at=1.0, **FOLD)),
-    ("epoch", "1", EpochEnded(at=1.0)),
-    ("note", "a note", Note(at=1.0, text="a note")),
-    ("warning", '{"a": 1}', Warned(at=1.0, text='{"a": 1}')),
-    ("lost", "worker 1 was killed", WorkerDropped(at=1.0, text="worker 1 was killed")),
-    ("finished", "", Ended(at=1.0, status="finished")),
-    ("failed", "no luck", Ended(at=1.0, status="failed", error="no luck")),
-]
-
-
-@looped(("what", "detail", "event"), OLD)
-def test_events_whose_facts_were_text_are_still_read(what, detail, event):
-    row = {"type": "lifecycle", "at": 1.0, "what": what, "detail": detail, "epoch": 0, "worker": 0}
-    assert from_row(row) == event
 
 
 def test_every_stage_can_be_read_back():

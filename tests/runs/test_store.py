@@ -4,7 +4,6 @@ import sqlite3
 import time
 
 import pytest
-from made_runs import make_run
 from made_store import DIGITS, new_run, refused, some_events
 
 from tenfold.experiment import Experiment
@@ -294,13 +293,3 @@ def test_folds_are_found_by_their_cross_validation(tmp_path):
         connection.execute("UPDATE runs SET metadata = 'x' WHERE id = ?", (folds[1],))
     assert [record["id"] for record in runs.folds(parent)] == folds[:1]
     assert [record["id"] for record in runs.records("train")] == [parent]
-
-
-def test_a_store_of_the_version_before_is_read_and_written(tmp_path):
-    make_run(tmp_path)
-    with sqlite3.connect(tmp_path / "tenfold.db") as connection:
-        connection.execute("ALTER TABLE runs RENAME COLUMN metadata TO facts")
-        connection.execute("PRAGMA user_version = 2")
-    connection.close()
-    assert Store(tmp_path).find(1)["metadata"]
-    assert make_run(tmp_path).id == 2

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tenfold.catalog import suggest
-from tenfold.common.part_names import PARTS
+from tenfold.common import PARTS
 from tenfold.data import SOURCES, Part, Splits, Tensors, loading
 from tenfold.data.columns import TARGET_NAMES, Columns, columns_of, is_frame
 from tenfold.data.files import KnownData

@@ -10,8 +10,8 @@ from tenfold.catalog import SOURCES, suggest
 from tenfold.cli import options
 from tenfold.cli.options import complete_from
 from tenfold.cli.output import print_json, print_rich, write_file
+from tenfold.common import PARTS
 from tenfold.common.metric_traits import METRICS
-from tenfold.common.part_names import PARTS
 from tenfold.errors import DataError, ExperimentError
 
 if TYPE_CHECKING:

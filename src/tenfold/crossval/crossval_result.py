@@ -12,16 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from tenfold.catalog import suggest
-from tenfold.common.html_views import details_table, short_number, values_table
+from tenfold.common import PARTS
 from tenfold.common.metric_traits import LOSS, main_metric
-from tenfold.common.part_names import PARTS
 from tenfold.crossval.fold import OUTPUTS, FoldMode, FoldSplit
 from tenfold.data.part import find_main_output, tree_combine
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Training
 from tenfold.mixing.round import exact_round
 from tenfold.runs import Run, stored_predictions, tensor_file
-from tenfold.runs.run import fold_name
+from tenfold.runs.run import details_table, fold_name, short_number, values_table
 from tenfold.runs.store import CROSSVAL
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.training import FlatState, all_targets, choose_loss, choose_metrics, evaluate, measure

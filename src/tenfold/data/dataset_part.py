@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, default_collate
 
+from tenfold.common import RANDOM_LOCK
 from tenfold.common.imports import user_frames
-from tenfold.common.random_lock import RANDOM_LOCK
 from tenfold.data.columns import NOT_NAMED, Columns, split_sample
 from tenfold.data.part import (
     CopyTimer,

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tenfold.common import PARTS
 from tenfold.common.files import open_regular, read_npy, read_npz, require_regular
 from tenfold.common.imports import warn_user
-from tenfold.common.part_names import PARTS
 from tenfold.data.columns import Categories, Column, as_categories, as_column
 from tenfold.data.sources import SOURCES, Source
 from tenfold.data.user_datasets import warn_of_rounding

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from tenfold.common.part_names import PARTS
+from tenfold.common import PARTS
 from tenfold.errors import DataError, ModelError
 
 MAIN_OUTPUTS = ("logits", "output", "outputs", "prediction", "predictions")

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from tenfold.catalog import FOLD_KINDS, SHARD_KINDS
-from tenfold.common.part_names import PARTS
+from tenfold.common import PARTS
 from tenfold.data.dataset_part import join_parts
 from tenfold.data.part import Part, Splits, labels_in
 from tenfold.data.streams import StreamPart, check_stream_is_not_cut

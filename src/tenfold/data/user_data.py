@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from tenfold.catalog import suggest
+from tenfold.common import PARTS
 from tenfold.common.imports import resolve
-from tenfold.common.part_names import PARTS
 from tenfold.data.columns import NOT_NAMED, Columns, columns_of, is_frame, is_series, series_values, split_sample
 from tenfold.data.dataset_part import Collate, DatasetPart
 from tenfold.data.files import KnownData, read_file

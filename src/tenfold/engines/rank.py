@@ -18,7 +18,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from tenfold.common.part_names import PARTS
+from tenfold.common import PARTS
 from tenfold.data import Part, Splits, Tensors
 from tenfold.data.part import Indices, as_indices, digest, move, select_rows, tree_leaves, tree_map
 from tenfold.errors import DataError, WorkerLost

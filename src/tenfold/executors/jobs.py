@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 import cloudpickle
 import tomli_w
 
+from tenfold.common import __version__
 from tenfold.common.files import read_regular, unsynced, write_atomically
 from tenfold.common.imports import describe_error
-from tenfold.common.version import __version__
 from tenfold.crossval.crossval_run import shared_data
 from tenfold.crossval.fold import (
     FoldContext,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tenfold.catalog import STRATEGIES, nearest
-from tenfold.common.part_names import PARTS
+from tenfold.common import PARTS
 from tenfold.experiment.section_fields import USUAL_BATCH, Data, Machine, Model, Parallel, Section, Training
 from tenfold.experiment.values import member_of, plain
 

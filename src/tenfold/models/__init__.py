@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from tenfold.catalog import MODELS
+from tenfold.common import RANDOM_LOCK
 from tenfold.common.imports import resolve
-from tenfold.common.random_lock import RANDOM_LOCK
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
 from tenfold.experiment.values import PythonObject, UnrecordedObject

@@ -9,8 +9,8 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from tenfold.catalog import suggest
+from tenfold.common import PARTS
 from tenfold.common.metric_traits import describe_direction, loss_last, main_metric
-from tenfold.common.part_names import PARTS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.machine.metadata import MOST_LOAD_PER_CORE

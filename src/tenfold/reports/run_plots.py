@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tenfold.common.part_names import PARTS
+from tenfold.common import PARTS
 from tenfold.errors import StoreError
 from tenfold.reports import summary
 from tenfold.reports.charts import (

@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tenfold.common import PARTS
 from tenfold.common.files import short_path
 from tenfold.common.metric_traits import main_metric
-from tenfold.common.part_names import PARTS
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.reports import summary
 from tenfold.reports.differences import (

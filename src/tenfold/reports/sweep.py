@@ -265,7 +265,7 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of the sweep."""
-        from tenfold.common.html_views import details_table, values_table
+        from tenfold.runs.run import details_table, values_table
 
         table = self.table(SHOWN_TRIALS)
         about = details_table(f"sweep {self.run.id}", [("", line) for line in self.lines()])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tenfold.common.part_names import PARTS
+from tenfold.common import PARTS
 from tenfold.reports import summary
 from tenfold.reports.differences import CLUSTER_FIELDS, LAUNCHER, MIXING_FIELDS, describe_settings
 from tenfold.reports.formatting import (

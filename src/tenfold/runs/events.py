@@ -293,8 +293,6 @@ def from_row(row: dict[str, Any]) -> Event:
 
     Fields that this version does not know are ignored.
     """
-    if row.get("type") == "lifecycle" and "detail" in row:
-        row = _of_details(row)
     try:
         event_class = {"metric": Metric, "span": Span}.get(row["type"]) or STAGES[row["what"]]
         return _adapter(event_class).validate_python(row)
@@ -305,31 +303,3 @@ def from_row(row: dict[str, Any]) -> Event:
 @cache
 def _adapter(kind: type[Event]) -> TypeAdapter[Event]:
     return TypeAdapter(kind)
-
-
-def _of_details(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of an event whose metadata were kept as text in `detail`."""
-    row = dict(row)
-    what, detail = row.get("what"), str(row.pop("detail"))
-    try:
-        metadata = json.loads(detail)
-    except ValueError:
-        metadata = {}
-    metadata = metadata if isinstance(metadata, dict) else {}
-    if what in ("started", "resumed"):
-        kind = FoldsStarted.KIND if "names" in metadata else Started.KIND
-        unknown = {"steps_per_epoch": 0, "batch_size": 0, "workers": 1, "train_samples": 0}
-        return {
-            **(unknown if kind == Started.KIND else {}),
-            **row,
-            **metadata,
-            "what": kind,
-            "resumed": what == "resumed",
-        }
-    if what in ("finished", "failed", "interrupted"):
-        return {**row, "what": Ended.KIND, "status": what, "error": detail}
-    if what == FoldChanged.KIND:
-        return {**row, **metadata}
-    if what == Recorded.KIND:
-        return {**row, "run": detail}
-    return {**row, "text": detail}

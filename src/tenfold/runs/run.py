@@ -4,15 +4,14 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from tenfold.common.html_views import details_table, short_number, values_table
-from tenfold.common.part_names import PARTS
+from tenfold.common import PARTS
 from tenfold.common.trust import Origin
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
@@ -59,6 +58,30 @@ class History:
     def rows(self) -> list[dict[str, float]]:
         """Return one row per epoch."""
         return [self._rows[epoch] for epoch in sorted(self._rows)]
+
+
+def details_table(title: str, metadata: Iterable[tuple[str, str]]) -> str:
+    """Return a heading and a table of names and values; metadata without a value are left out."""
+    rows = "".join(
+        f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
+        for name, value in metadata
+        if value
+    )
+    return f"<div><strong>{escape(title)}</strong><table>{rows}</table></div>"
+
+
+def values_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table with a heading for each column."""
+    lines = ["".join(f"<th>{escape(name)}</th>" for name in names)]
+    lines += ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
+    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+
+def short_number(name: str, value: float | None) -> str:
+    """Return a metric in few digits: an accuracy in percent; empty where there is none."""
+    if value is None:
+        return ""
+    return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4g}"
 
 
 BOARD_FILE = "board-address"

@@ -12,9 +12,9 @@ from torch import nn
 
 from tenfold import catalog
 from tenfold.catalog import Registry, suggest
+from tenfold.common import RANDOM_LOCK
 from tenfold.common.imports import resolve, user_frames
 from tenfold.common.optimizer_traits import OptimizerTraits
-from tenfold.common.random_lock import RANDOM_LOCK
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
 from tenfold.experiment.section_fields import USUAL_BATCH

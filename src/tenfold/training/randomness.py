@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tenfold.common.random_lock import RANDOM_LOCK
+from tenfold.common import RANDOM_LOCK
 
 
 def seed_everything(*numbers: int) -> None:

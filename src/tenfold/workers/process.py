@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tenfold.common.part_names import PARTS
+from tenfold.common import PARTS
 from tenfold.data import Part, Splits, SubsetPart, Tensors
 from tenfold.data.part import Indices, tree_leaves, tree_map
 from tenfold.errors import ExperimentError, MachineError

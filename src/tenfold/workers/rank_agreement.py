@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from tenfold.common import __version__
 from tenfold.common.files import open_regular
 from tenfold.common.imports import is_users
-from tenfold.common.version import __version__
 from tenfold.errors import ExperimentError, TrainingError
 from tenfold.transport import Network
 

@@ -46,8 +46,6 @@ CREATE TABLE IF NOT EXISTS notes (run INTEGER PRIMARY KEY REFERENCES runs(id), t
 """
 VERSION = 3
 """The version of these tables, by which a store of a newer one is recognized."""
-BEFORE_METADATA = 2
-"""The version in which the column of metadata was called "facts"."""
 RunRecord = dict[str, Any]
 """A run: id, title, kind, status, created, ended, tags, note; where it was read whole, experiment, metadata, result,
 error and problems as well."""
@@ -77,9 +75,7 @@ def prepare_tables(connection: sqlite3.Connection, *, write_ahead: bool = True) 
     if version_of(connection) >= VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")  # one process does it, others wait here
-    if (version := version_of(connection)) < VERSION:
-        if version == BEFORE_METADATA:
-            connection.execute("ALTER TABLE runs RENAME COLUMN facts TO metadata")
+    if version_of(connection) < VERSION:
         _execute(connection, TABLES)
         connection.execute(f"PRAGMA user_version = {VERSION}")
 

@@ -1,3 +1,0 @@
-"""The parts of a data set."""
-
-PARTS = ("train", "validation", "test")
