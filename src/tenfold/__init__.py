@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from tenfold.api.cross_validate import cross_validate
     from tenfold.api.open_run import list_runs, open_run
     from tenfold.api.plan import calibrate, plan
-    from tenfold.api.scaling import scaling
-    from tenfold.api.simulate import forecast, simulate, twin, whatif
+    from tenfold.api.simulate import forecast, scaling, simulate, twin, whatif
     from tenfold.api.sweep import sweep
     from tenfold.api.train import resume, train
     from tenfold.cluster import Cluster
@@ -84,7 +83,7 @@ _HOMES = {
     "plan": "tenfold.api.plan",
     "report": "tenfold.reports.pages.run_pages",
     "resume": "tenfold.api.train",
-    "scaling": "tenfold.api.scaling",
+    "scaling": "tenfold.api.simulate",
     "shard": "tenfold.loop",
     "simulate": "tenfold.api.simulate",
     "sweep": "tenfold.api.sweep",

@@ -221,9 +221,9 @@ MODELS: Registry[Any] = Registry(
 SOURCES: Registry[Any] = Registry(
     "data set",
     {
-        "digits": "tenfold.data.digits:DIGITS",
-        "mnist": "tenfold.data.mnist:MNIST",
-        "fashion-mnist": "tenfold.data.mnist:FASHION_MNIST",
+        "digits": "tenfold.data.built_in:DIGITS",
+        "mnist": "tenfold.data.built_in:MNIST",
+        "fashion-mnist": "tenfold.data.built_in:FASHION_MNIST",
     },
     error=DataError,
     group="data",

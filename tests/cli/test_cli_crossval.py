@@ -113,7 +113,7 @@ def test_training_points_to_it() -> None:
 
 def test_interrupted_says_how_to_go_on_and_goes_on() -> None:
     from tenfold.crossval.fold import FoldEnd
-    from tenfold.crossval.fold_pool import FoldPool
+    from tenfold.crossval.modes import FoldPool
 
     usual = FoldPool._take_back
 

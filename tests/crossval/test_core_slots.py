@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenfold.crossval import fold_pool
-from tenfold.crossval.fold_pool import share_cores, spread_threads
+from tenfold.crossval import modes
+from tenfold.crossval.modes import share_cores, spread_threads
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
 from tenfold.machine import cores as affinity
@@ -52,5 +52,5 @@ def test_how_many_at_once(
 
 
 def test_pinned_slots_have_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold_pool, "plan", lambda *_: affinity.CoreMap("compact", ((6,), (7,))))
+    monkeypatch.setattr(modes, "plan", lambda *_: affinity.CoreMap("compact", ((6,), (7,))))
     assert share_cores(experiment(pin="compact", threads=1), 3).cpus == (6, 7)

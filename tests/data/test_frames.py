@@ -8,7 +8,7 @@ import torch
 
 import tenfold
 from tenfold.data import load
-from tenfold.data.columns import Columns
+from tenfold.data.dataset_part import Columns
 from tenfold.errors import DataError
 
 pandas = pytest.importorskip("pandas")

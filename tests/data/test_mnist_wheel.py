@@ -6,7 +6,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from tenfold.data import mnist as mnist_wheel
+from tenfold.data import built_in as mnist_wheel
 from tenfold.data import sources as idx
 from tenfold.errors import DataError
 

@@ -10,8 +10,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import tenfold
 from tenfold.data import DatasetPart, Tensors, join_parts, load
-from tenfold.data.columns import Columns
-from tenfold.data.dataset_part import with_loader
+from tenfold.data.dataset_part import Columns, with_loader
 from tenfold.data.part import describe_shape, shape_from_record, tree_leaves
 from tenfold.data.splitting import split
 from tenfold.data.user_data import as_splits

@@ -8,11 +8,12 @@ import torch
 from PIL import Image
 
 import tenfold
-from tenfold.api.export_model import export_program
+from tenfold.api.predict import export_program
 from tenfold.data import load
-from tenfold.data.columns import Columns
-from tenfold.data.files import KnownData, read_inputs
+from tenfold.data.dataset_part import Columns
+from tenfold.data.files import read_inputs
 from tenfold.data.loading import with_scaling
+from tenfold.data.tables import KnownData
 from tenfold.errors import DataError, TenfoldError
 from tenfold.training.measures import compares_numbers
 

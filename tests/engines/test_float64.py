@@ -130,7 +130,7 @@ def test_an_interrupted_run_is_resumed_and_exported_in_float64(tmp_path: Path) -
         train(**fields, runs=tmp_path, listen=interrupt)
     resumed = tenfold.resume(2, runs=tmp_path, data=(X, Y))
     assert same(resumed.weights, whole.weights)
-    from tenfold.api.export_model import export_program
+    from tenfold.api.predict import export_program
 
     export_program(resumed, tmp_path / "model.pt2")
     program = torch.export.load(tmp_path / "model.pt2").module()

@@ -145,7 +145,7 @@ ALLOWED = {
     "workers/pool.py": "pipes between a program and the worker processes that it started",
     "workers/process.py": "the task, which goes through these pipes",
     "prediction/library_averaging.py": "the same pipes, while calibrating",
-    "crossval/fold_pool.py": "the same pipes, of processes that train folds",
+    "crossval/modes.py": "the same pipes, of processes that train folds",
     "experiment/values.py": "a user's own objects, which go through these pipes, and models that are trusted",
     "executors/jobs.py": "a user's own objects, which go to an executor that the user named",
     "runs/checkpoint.py": "torch.load with weights_only=True",

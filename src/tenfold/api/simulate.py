@@ -1,7 +1,7 @@
-"""`tenfold.simulate`: train on a virtual cluster.
+"""`tenfold.simulate`, `forecast`, `twin`, `whatif` and `scaling`: what training takes on other hardware.
 
-That is `train` with engine = "virtual": `prediction/virtual_engine.py` trains it; `prediction/task_prediction.py`
-predicts its times.
+To simulate is to `train` with engine = "virtual": `prediction/virtual_engine.py` trains, and
+`prediction/task_prediction.py` predicts the times.
 """
 
 import math
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from tenfold.api.compare import experiments_of, split_grid
+from tenfold.api.compare import compare, experiments_of, split_grid
 from tenfold.api.cross_validate import cross_validate
 from tenfold.api.open_run import open_run
 from tenfold.api.train import finished_run, train_and_record, warn
@@ -22,18 +22,20 @@ from tenfold.data import Splits
 from tenfold.engines import Resolved, require_no_launcher
 from tenfold.engines.prepare import prepare
 from tenfold.engines.recording import RecordedRun, record_work
-from tenfold.errors import TenfoldError
+from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FOLD_FIELDS, Data, Experiment, Parallel
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields, Grid
+from tenfold.machine.cores import budget
 from tenfold.prediction.calibration import silent
-from tenfold.prediction.probes import ReportProgress
+from tenfold.prediction.probes import ReportProgress, counts_up_to
 from tenfold.prediction.script_simulation import Say, Script
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.prediction.whatif import USUAL_LINKS, WhatIf, check_links, replay_changed
 from tenfold.reports.display import reporter
-from tenfold.reports.forecast import Forecast, Twin
+from tenfold.reports.forecast import Forecast, ScalingStudy, Twin
 from tenfold.reports.formatting import duration, metric_value, plural, ratio
+from tenfold.reports.progress import Turn
 from tenfold.reports.related_runs import find_single_worker
 from tenfold.runs import Emit, Run, Stopwatch, Store
 from tenfold.runs.store import SCRIPT, absolute, one_invocation
@@ -285,3 +287,60 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
     """Return the largest difference between two networks' states."""
     apart = [float((one[name].double() - other[name].double()).abs().max()) for name in one if one[name].numel()]
     return max(apart, default=0.0)
+
+
+LINK = "10gbe"
+"""The link between nodes where nothing else is said."""
+
+
+@fields_by_name
+@one_invocation()
+def scaling(
+    experiment: Experiment | None = None,
+    *,
+    up_to: int = 64,
+    repeats: int = 1,
+    runs: str | Path | None = None,
+    watch: Callable[[Turn], None] | None = None,
+    listen: Emit | None = None,
+    progress: bool | None = None,
+    **fields: Unpack[Fields],
+) -> ScalingStudy:
+    """Measure strong and weak scaling up to the cores of this machine, and predict both up to `up_to` workers.
+
+    Strong scaling divides the same data among more workers. Weak scaling gives each worker the same number of samples,
+    so that all of them together have the whole data set with `up_to` workers. What is beyond this machine is
+    predicted for nodes of one worker that are joined by `link` (10gbe unless it is set). Other arguments are those of
+    `compare`, and what is recorded already is not run again.
+    """
+    base = Experiment.given(experiment, **fields)
+    if up_to < 2:
+        raise ExperimentError(f"up_to = {up_to}: scaling needs at least 2 workers")
+    if base.parallel.folds is not None:
+        raise ExperimentError("scaling trains one model with each number of workers; leave parallel.folds unset")
+    link = base.machine.link or LINK
+    real = base.replace(engine="auto", link=None, cluster=None)
+    here = list(counts_up_to(min(budget(), up_to)))
+    beyond = [count for count in counts_up_to(up_to) if count > here[-1]]
+    train = partial(compare, repeats=repeats, runs=runs, watch=watch, listen=listen, progress=progress)
+    strong = train(real, workers=here)
+    samples = _whole_data(strong.runs[0].metadata) // up_to
+    if samples < 1:
+        raise ExperimentError(f"up_to = {up_to}: there are fewer training samples than workers")
+
+    def weakly(counts: list[int]) -> list[dict[str, Any]]:
+        return [{"workers": count, "limit": count * samples} for count in counts]
+
+    weak = train(real, together=weakly(here))
+    virtual = base.replace(engine="virtual", cluster=None, link=link)
+    shown = False if progress is None else progress
+    far = forecast(virtual, workers=[1, *beyond], progress=shown) if beyond else None
+    far_weak = [forecast(virtual.replace(**item), progress=shown) for item in weakly([1, *beyond])] if beyond else []
+    return ScalingStudy(
+        strong, weak, far, far_weak, samples=samples, link=link if isinstance(link, str) else "the given link"
+    )
+
+
+def _whole_data(recorded: dict[str, Any]) -> int:
+    """Return the number of training samples of a recorded run."""
+    return int(recorded["data"]["train"])

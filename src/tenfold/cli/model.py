@@ -204,7 +204,7 @@ def _content(runs: "list[Run]", form: str, table: str | None) -> str | bytes:
 
 
 def _export_model(run: "Run", form: str, output: Path | None) -> None:
-    from tenfold.api.export_model import EXPORTS
+    from tenfold.api.predict import EXPORTS
 
     endings = MODELS[form]
     path = output or Path(f"run-{run.id}{endings[0]}")

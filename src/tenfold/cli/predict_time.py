@@ -331,7 +331,7 @@ def scaling(
     from tenfold.workers.fork_server import start_server
 
     start_server()  # early: it imports torch while this process does
-    from tenfold.api.scaling import scaling as measure
+    from tenfold.api.simulate import scaling as measure
 
     form = Form.JSON if as_json else form
     with watching(quiet or form is not Form.TABLE) as shown:

@@ -30,7 +30,7 @@ from tenfold.crossval.fold import (
     has_own_engine,
     make_fold_splits,
 )
-from tenfold.crossval.fold_pool import share_cores
+from tenfold.crossval.modes import share_cores
 from tenfold.data import Splits, join_parts
 from tenfold.data.streams import refuse_stream
 from tenfold.engines import Outcome, choose, validate

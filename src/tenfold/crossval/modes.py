@@ -1,19 +1,222 @@
-"""The fold modes; which one "auto" stands for is decided by `FoldMode.of` in `fold.py`."""
+"""The fold modes, and the processes that train folds side by side; `FoldMode.of` decides what "auto" means."""
 
 import math
+import pickle
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
 
-from tenfold.crossval.fold import FoldMode, FoldWork, fold_task, resolve_fold, train_fold
-from tenfold.crossval.fold_pool import FoldPool, share_cores
+import torch
+
+from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldMode, FoldWork, fold_task, resolve_fold, train_fold
 from tenfold.engines import Outcome, choose, make_engine
 from tenfold.engines.one_device import train_together
 from tenfold.engines.recording import Train
-from tenfold.errors import TenfoldError
-from tenfold.machine.cores import budget
-from tenfold.runs import Emit, Event, Lifecycle, Stopwatch
+from tenfold.engines.serial import Serial
+from tenfold.errors import StopTraining, TenfoldError, WorkerLost
+from tenfold.experiment import Experiment
+from tenfold.machine import cores
+from tenfold.machine.cores import apply, budget, cpu_count_of, plan
+from tenfold.machine.liveness import WorkerProgress
+from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Stopwatch
 from tenfold.runs.checkpoint import Resumption
+from tenfold.workers.pool import WorkerConnection, WorkerPool, attach_to_parent
+from tenfold.workers.process import TaskSnapshot, forward_warnings
 from tenfold.workers.task import Task
+
+
+@dataclass(frozen=True)
+class CoreSlots:
+    """Slots of one core each; a model takes as many as it has threads."""
+
+    threads: tuple[int, ...]
+    """The threads of each model, in training order."""
+    at_once: int
+    """The most models that train at the same time."""
+    cpus: tuple[int, ...] = ()
+    """The CPU of each slot; empty if the models are not pinned."""
+    count: int = 1
+    """The number of slots."""
+
+
+def share_cores(experiment: Experiment, models: int) -> CoreSlots:
+    """Share the cores among `models` models, each of which trains in its own process.
+
+    With fold_mode = "data-and-folds" every worker is a node that trains one model at a time. Otherwise as many models
+    train at once as there are cores (or workers, if there are several), and the last ones share all cores.
+    """
+    machine, workers = experiment.machine, experiment.parallel.workers
+    usable = cpu_count_of(machine.pin, cores.budget())
+    by_node = FoldMode.of(experiment).by_node
+    room = workers if by_node or workers > 1 else max(1, usable // (machine.threads or 1))
+    at_once = min(room, models)
+    each = cores.share(usable, at_once, machine.threads, oversubscribe=machine.oversubscribe)
+    equal = by_node or machine.threads is not None
+    threads = (each,) * models if equal else spread_threads(models, at_once, usable)
+    count = max(usable, each * at_once)
+    pinned = plan(cores.Topology.read(), count, 1, machine.pin)
+    return CoreSlots(threads, at_once, tuple(cpu for cpus in pinned.workers for cpu in cpus[:1]), count)
+
+
+def spread_threads(models: int, at_once: int, usable: int) -> tuple[int, ...]:
+    """Return the threads of each model, such that all cores are used even while the last few models train.
+
+    >>> spread_threads(10, 4, 4)
+    (1, 1, 1, 1, 1, 1, 1, 1, 2, 2)
+    """
+    turns = [at_once] * (models // at_once) + [models % at_once]
+    return tuple(max(1, usable // turn + (place < usable % turn)) for turn in turns for place in range(turn))
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """Sent by an idle process: how its last fold ended, if it had one. The answer is a FoldJob, or None to exit."""
+
+    ended: FoldEnd | None = None
+
+
+class FoldPool:
+    """Trains folds in processes; each fold takes as many core slots as it has threads."""
+
+    def __init__(self, work: FoldWork, slots: CoreSlots) -> None:
+        self.work = work
+        self.slots = slots
+        self.free = list(range(slots.count))
+        self.waiting = list(work.jobs)
+        self.idle: list[int] = []
+        self.busy: dict[int, tuple[FoldJob, list[int]]] = {}
+        """By process: its fold, and the slots taken."""
+        self._stops: dict[int, str] = {}
+        """By the index of a fold: why a listener asked to stop it."""
+
+    def run(self) -> None:
+        """Train all folds; one that fails, or whose process dies, does not stop the others."""
+        task, context = self.work.task, self.work.context
+        with closing(TaskSnapshot(task, with_numbers=True)) as snapshot:
+            stall_after = task.experiment.machine.stall_after
+            pool = WorkerPool(self.slots.at_once, fold_worker, (snapshot, context), stall_after=stall_after)
+            try:
+                while self.waiting or self.busy:
+                    try:
+                        self._receive(pool)
+                    except WorkerLost as lost:
+                        self._replace(lost, pool)
+                for process in self.idle:
+                    pool.send(process, None)
+                pool.join()
+            finally:
+                pool.end()
+
+    def _receive(self, pool: WorkerPool) -> None:
+        for process, message in pool.messages():
+            if isinstance(message, JobRequest):
+                self._take_back(process, message.ended)
+                self._give_out(pool)
+            elif isinstance(message, BaseException):
+                raise message
+            elif isinstance(message, EpochEnded):
+                self._relay(message)
+                pool.send(process, self._stops.get(message.fold_index, ""))
+            else:
+                for event in message:
+                    self._relay(event)
+            if self.work.stopped():
+                self.waiting = []
+            if not self.waiting and not self.busy:
+                return
+
+    def _relay(self, event: Event) -> None:
+        """Pass on an event of a fold, and remember if a listener asks to stop it."""
+        index = event.worker  # `_do_job` has put the index of the fold there, see runs/events.py
+        try:
+            self.work.relay(index, event)
+        except StopTraining as stop:
+            self._stops.setdefault(index, str(stop))
+
+    def _take_back(self, process: int, ended: FoldEnd | None) -> None:
+        self.idle.append(process)
+        if ended is not None:
+            job, cores_back = self.busy.pop(process)
+            self.free = sorted([*self.free, *cores_back])
+            self.work.done(job, ended)
+
+    def _give_out(self, pool: WorkerPool) -> None:
+        """Start every fold for which there is a process and enough slots; a node trains one at a time."""
+        for job in list(self.waiting):
+            nodes = {other.split.node for other, _ in self.busy.values()} - {0}
+            if not self.idle or job.threads > len(self.free) or job.split.node in nodes:
+                continue
+            process, own_cores, self.free = self.idle.pop(0), self.free[: job.threads], self.free[job.threads :]
+            cores = tuple(self.slots.cpus[slot] for slot in own_cores) if self.slots.cpus else tuple(own_cores)
+            job = replace(job, cores=cores, pinned=bool(self.slots.cpus))
+            self.waiting = [other for other in self.waiting if other.index != job.index]
+            self.busy[process] = job, own_cores
+            pool.send(process, job)
+
+    def _replace(self, lost: WorkerLost, pool: WorkerPool) -> None:
+        """Report the fold of a process that died, and start another process in its place."""
+        process = lost.rank  # in this pool, where no ranks are given, a process's only worker has its number
+        if process in self.busy:
+            self._take_back(process, FoldEnd(error=str(lost)))
+        elif process not in self.idle:
+            raise lost  # it died while starting, and so would the next
+        self.idle.remove(process)
+        pool.replace(process)
+
+
+def fold_worker(
+    process: int, pipe: Connection, lifeline: Connection, floats: Any, snapshot: TaskSnapshot, context: FoldContext
+) -> None:
+    """Train the folds that this process is given, one after another."""
+    progress = attach_to_parent(process, lifeline, floats)
+    connection = WorkerConnection(pipe, waiting=progress.mark_waiting)
+    try:
+        with progress.allow_more_time():
+            task, request = snapshot.open(), JobRequest()
+        progress.clear()
+        while (job := _next_job(pipe, request)) is not None:
+            request = JobRequest(_do_job(task, context, job, connection, progress))
+            connection.flush()
+            progress.clear()  # from here on it waits for another fold
+    except BaseException as error:
+        connection.fail(error)
+
+
+def _next_job(pipe: Connection, request: JobRequest) -> FoldJob | None:
+    pipe.send_bytes(pickle.dumps(request))
+    job: FoldJob | None = pickle.loads(pipe.recv_bytes())
+    return job
+
+
+def _do_job(
+    task: Task, context: FoldContext, job: FoldJob, connection: WorkerConnection, progress: WorkerProgress
+) -> FoldEnd:
+    torch.set_num_threads(job.threads)
+    if job.pinned:
+        apply(job.cores)
+
+    def listen(event: Event) -> None:
+        event = replace(event, worker=job.index)  # see runs/events.py
+        if isinstance(event, EpochEnded):
+            if reason := connection.ask(event):
+                raise StopTraining(reason)
+            return
+        connection.emit(event)
+        if isinstance(event, Lifecycle):  # sent at once, so that it is known even if this process dies
+            connection.flush()
+
+    forward_warnings(connection.emit, context.stopwatch, job.index)
+    with ExitStack() as more_time:
+        more_time.enter_context(progress.allow_more_time())
+
+        def run_serially(task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+            outcome = Serial(progress).run(task, stopwatch, emit, resumption)
+            more_time.enter_context(progress.allow_more_time())  # later work publishes no progress
+            return outcome
+
+        return train_fold(run_serially, task, context, job, listen)
 
 
 class FoldsOverWorkers(FoldMode):

@@ -1,4 +1,4 @@
-"""A part that is read from a map-style Dataset: batches of its samples, with a loader where asked for."""
+"""A part that is read from a map-style Dataset: its samples, which keys of them are inputs, and their batches."""
 
 import gc
 import hashlib
@@ -16,15 +16,16 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, default_collate
 
+from tenfold.catalog import suggest
 from tenfold.common import RANDOM_LOCK
 from tenfold.common.imports import user_frames
-from tenfold.data.columns import NOT_NAMED, Columns, split_sample
 from tenfold.data.part import (
     CopyTimer,
     Indices,
     Part,
     Tensors,
     as_indices,
+    as_input,
     as_inputs,
     as_target,
     digest,
@@ -33,6 +34,81 @@ from tenfold.data.part import (
     tree_map,
 )
 from tenfold.errors import DataError, TenfoldError
+
+TARGET_NAMES = ("labels", "label", "targets", "target", "y", "class")
+"""What the target is usually called; one of these is recognized where it is not named."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of the inputs and of the target, as far as they are given."""
+
+    inputs: tuple[str, ...] | None = None
+    target: str | None = None
+
+    def choose(self, names: Iterable[str]) -> "Columns":
+        """Return the inputs and the target among these names: by default all that are not the target."""
+        present = list(map(str, names))
+        for name in (*(self.inputs or ()), *([self.target] if self.target is not None else [])):
+            if name not in present:
+                field = "target_column" if name == self.target else "input_columns"
+                raise DataError(f"data.{field}: the data have no '{name}'; {suggest(name, present)}")
+        target = self.target
+        if target is None:
+            usual = [name for name in TARGET_NAMES if name in present]
+            targets = [name for name in usual if name not in (self.inputs or ())] or usual
+            if len(targets) != 1:
+                several = (
+                    f"{' and '.join(targets)} could both be" if targets else f"none of {', '.join(present)} is known as"
+                )
+                raise DataError(f'{several} the target; name it: target_column = "{(targets or present)[-1]}"')
+            target = targets[0]
+        inputs = self.inputs or tuple(name for name in present if name != target)
+        if not inputs:
+            raise DataError(f"the data have no column other than the target '{target}'; they need at least one input")
+        return Columns(inputs, target)
+
+    def pick(self, values: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return inputs and target: a single input as it is, several in a dict."""
+        chosen = self if self.inputs is not None and self.target in values else self.choose(values)
+        assert chosen.inputs is not None
+        assert chosen.target is not None
+        inputs = {name: values[name] for name in chosen.inputs}
+        return inputs if len(inputs) > 1 else next(iter(inputs.values())), values[chosen.target]
+
+
+NOT_NAMED: Columns = Columns()
+"""No names are given."""
+
+
+def split_sample(sample: Any, columns: Columns, what: str) -> tuple[Any, Any]:
+    """Return the inputs and the target of a sample or a batch: a dict, (x, y), (a, b, ..., y), or x alone.
+
+    `what` names it in errors.
+    """
+    if isinstance(sample, Mapping):
+        return columns.pick(sample)
+    if columns != NOT_NAMED:
+        raise DataError(
+            f"data.target_column and data.input_columns name keys of dicts or columns of tables, but {what} is "
+            f"{describe(sample)}"
+        )
+    if isinstance(sample, (tuple, list)) and len(sample) == 1:
+        sample = sample[0]
+    if isinstance(sample, (torch.Tensor, np.ndarray)) and sample.ndim:
+        inputs = torch.as_tensor(sample)
+        floats = inputs.dtype if inputs.is_floating_point() else torch.float32
+        return sample, as_input(inputs, floats)  # without a target: the network learns to return its inputs
+    if not isinstance(sample, (tuple, list)) or len(sample) < 2:
+        raise DataError(f"{what} is {describe(sample)}; it should be a pair (x, y), a tuple (a, b, ..., y) or a dict")
+    return (sample[0], sample[1]) if len(sample) == 2 else (tuple(sample[:-1]), sample[-1])
+
+
+def describe(value: Any) -> str:
+    """Return what kind of value this is, for errors."""
+    size = f" of {len(value)}" if isinstance(value, (tuple, list, dict)) else ""
+    return f"a {type(value).__name__}{size}"
+
 
 HOW_TO_COLLATE = (
     "give collate = f(samples), which returns a batch (x, y), for example with torch.nn.utils.rnn.pad_sequence"

@@ -9,13 +9,12 @@ from torch import Tensor
 
 from tenfold.common.files import names_data_file
 from tenfold.common.imports import warn_user
-from tenfold.data.columns import NOT_NAMED, Columns
-from tenfold.data.dataset_part import with_loader
-from tenfold.data.files import KnownData
+from tenfold.data.dataset_part import NOT_NAMED, Columns, with_loader
 from tenfold.data.part import Part, Splits, SubsetPart, Tensors
 from tenfold.data.sources import SOURCES, contents
 from tenfold.data.splitting import split
 from tenfold.data.streams import StreamPart, with_lengths
+from tenfold.data.tables import KnownData
 from tenfold.data.user_data import as_splits
 from tenfold.data.user_datasets import PLAIN_VALUES, ValueRules
 from tenfold.errors import DataError

@@ -1,19 +1,236 @@
 """Tables with named columns, turned into one matrix of inputs and a target: numbers, categories, missing values."""
 
+import datetime
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tenfold.common.imports import warn_user
-from tenfold.data.columns import Column, Columns, as_categories, as_column, as_text, is_boolean
-from tenfold.data.files import InputColumns, KnownData, input_matrix, shorten
+from tenfold.data.dataset_part import Columns
 from tenfold.data.part import Tensors
-from tenfold.data.user_datasets import ValueRules, part_from_arrays
+from tenfold.data.user_datasets import ValueRules, part_from_arrays, warn_of_rounding
 from tenfold.errors import DataError
+
+MISSING = frozenset(("", "na", "n/a", "nan", "nat", "null", "none", "?", "<na>"))
+BOOLEANS = {"true": 1.0, "false": 0.0}
+DAY_SECONDS = 86_400
+Column = NDArray[Any]
+
+
+class Categories(list[str]):
+    """A column whose values are categories, although they may look like numbers."""
+
+
+def is_frame(value: Any) -> bool:
+    """Return whether a value is a DataFrame of pandas or polars."""
+    return hasattr(value, "columns") and hasattr(value, "__getitem__") and hasattr(value, "to_numpy")
+
+
+def is_series(value: Any) -> bool:
+    """Return whether a value is a single column: a Series of pandas or polars, or an array of one dimension."""
+    return not is_frame(value) and (hasattr(value, "to_numpy") or isinstance(value, np.ndarray)) and value.ndim == 1
+
+
+def columns_of(frame: Any) -> dict[str, Any]:
+    """Return the columns of a DataFrame by name."""
+    names = list(map(str, frame.columns))
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DataError(f"the table has {names.count(twice)} columns called '{twice}'; columns need different names")
+    return {str(name): series_values(frame[name]) for name in frame.columns}
+
+
+def series_values(series: Any) -> Any:
+    """Return the values of a Series as an array; those of a categorical one as categories."""
+    values = series.to_numpy() if hasattr(series, "to_numpy") else np.asarray(series)
+    if str(getattr(series, "dtype", "")).lower().startswith(("category", "categorical", "enum")):
+        return Categories(_category(value) for value in values.tolist())
+    return values
+
+
+def as_column(values: Any, name: str = "") -> Column:
+    """Return a column as floats, with NaN where a value is missing; or as text, where that cannot be.
+
+    True and false are 1 and 0; dates and times become days since the beginning of 1970, durations days.
+    """
+    if isinstance(values, Categories):
+        return np.array(values, dtype=object)
+    if getattr(values, "ndim", 1) == 1 and any(
+        isinstance(value, (list, tuple, dict, np.ndarray)) for value in values[:1]
+    ):
+        raise DataError(
+            f"the column{f' {name!r}' if name else ''} of a table holds lists; it should be one value per row"
+        )
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise DataError(f"a column of a table has the shape {array.shape}; it should be one value per row")
+    if array.dtype.kind in "fiub":
+        return array.astype(np.float64)
+    if array.dtype.kind in "mM":
+        days = array.astype(f"{array.dtype.kind}8[us]").astype(np.float64) / (DAY_SECONDS * 1e6)
+        return np.where(np.isnat(array), np.nan, days)
+    text = [_cell(item) for item in array.tolist()]
+    for convert in (float, _boolean, _date):
+        try:
+            return np.array([np.nan if word.lower() in MISSING else convert(word) for word in text])
+        except ValueError:
+            continue
+    return np.array(["" if word.lower() in MISSING else word for word in text], dtype=object)
+
+
+def is_boolean(values: Any) -> bool:
+    """Return whether a column holds only true and false, and missing values."""
+    if isinstance(values, Categories):
+        return False
+    array = np.asarray(values)
+    if array.dtype.kind != "O" and array.dtype.kind != "U":
+        return array.dtype.kind == "b"
+    text = [str(item).strip().lower() for item in array.tolist() if not _is_missing(item)]
+    return any(word in BOOLEANS for word in text) and all(word in BOOLEANS or word in MISSING for word in text)
+
+
+def as_categories(values: Any, name: str = "") -> Column:
+    """Return a column as the names of its categories, "" where a value is missing.
+
+    What a value is called does not depend on the others in its column: 01 is "01" even where all are numbers.
+    """
+    if isinstance(values, Categories):
+        return np.array(values, dtype=object)
+    array = np.asarray(values)
+    if array.dtype.kind in "UO":
+        names = [_category(item) for item in array.tolist()]
+        return np.array(["" if name.lower() in MISSING else name for name in names], dtype=object)
+    return array.astype(str) if array.dtype.kind == "b" else as_text(as_column(values, name))
+
+
+def as_text(column: Column) -> Column:
+    """Return the values of a column as categories are called: whole numbers without a point, "" if missing."""
+    if column.dtype.kind != "f":
+        return column.astype(str)
+    return np.array(["" if np.isnan(value) else f"{value:.15g}" for value in column])
+
+
+def _category(value: Any) -> str:
+    """Return what one value is called as a category."""
+    if _is_missing(value):
+        return ""
+    return f"{value:.15g}" if isinstance(value, float) else str(value).strip()
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # the missing value of pandas, which is neither equal to itself nor different
+        return True
+
+
+def _boolean(text: str) -> float:
+    if text.lower() not in BOOLEANS:
+        raise ValueError
+    return BOOLEANS[text.lower()]
+
+
+def _date(text: str) -> float:
+    value = datetime.datetime.fromisoformat(text)
+    return (value if value.tzinfo else value.replace(tzinfo=datetime.UTC)).timestamp() / DAY_SECONDS
+
+
+def _cell(value: Any) -> str:
+    """Return a value as text, a duration in days; "" if it is missing."""
+    if _is_missing(value):
+        return ""
+    if isinstance(value, datetime.timedelta):
+        value = value.total_seconds() / DAY_SECONDS
+    return str(value).strip()
+
+
+MOST_SHOWN = 3
+InputColumns = dict[str, list[str] | None]
+"""The columns of a table that hold the inputs, each with its categories; None for one that holds numbers."""
+
+
+@dataclass(frozen=True)
+class KnownData:
+    """The inputs and the classes of the data that a model was trained on."""
+
+    features: tuple[str, ...] = ()
+    """The names of the inputs of a table: "age", "city=Rome"; none for images."""
+    class_names: tuple[str, ...] = ()
+    """What the classes are called; none for a regression."""
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> "KnownData | None":
+        """Return what a run's metadata say of its data; None where these were neither a table nor folders of images."""
+        features, names = (tuple(metadata.get(key) or ()) for key in ("features", "class_names"))
+        return cls(features, names) if features or names else None
+
+    def columns(self, table: Mapping[str, Any], where: str) -> InputColumns:
+        """Return the columns of a table that hold the inputs; `where` names the table in errors."""
+        names = dict.fromkeys(_column_of(table, feature, where) for feature in self.features)
+        return {name: None if name in self.features else self._categories(name) for name in names}
+
+    def inputs(self, table: Mapping[str, Any], where: str, dtype: torch.dtype = torch.float32) -> NDArray[Any]:
+        """Return the inputs of a table as a matrix; `where` names the table in errors."""
+        return input_matrix(table, self.columns(table, where), where, dtype)
+
+    def _categories(self, name: str) -> list[str]:
+        return [feature.removeprefix(f"{name}=") for feature in self.features if feature.startswith(f"{name}=")]
+
+
+def input_matrix(
+    table: Mapping[str, Any], columns: InputColumns, where: str, dtype: torch.dtype = torch.float32
+) -> NDArray[Any]:
+    """Return columns as one matrix, categories one-hot: an unknown one is 0 for all known ones, with a warning."""
+    blocks = []
+    for name, known in columns.items():
+        if known is not None:
+            blocks.append(one_hot(as_categories(table[name], name), known, name))
+            continue
+        column = as_column(table[name], name)
+        if column.dtype.kind != "f":
+            raise DataError(f"{where}: the column '{name}' holds text; it should hold numbers, as in training")
+        if np.isinf(column).any():
+            row = int(np.isinf(column).argmax())
+            raise DataError(f"{where}: the column '{name}' holds infinity, first in row {row}; remove or replace it")
+        if dtype != torch.float64:
+            warn_of_rounding(column, f"{where}: the column '{name}'")
+            column = column.astype(np.float32)
+        blocks.append(column[:, None])
+    return np.concatenate(blocks, 1)
+
+
+def one_hot(values: Column, known: list[str], name: str) -> NDArray[np.float32]:
+    """Return one column for each known category of the column `name`; warn of values that are none of them."""
+    unseen = set(values.tolist()) - set(known)
+    if unseen:
+        new = sorted(unseen)
+        rows = int(np.isin(values, new).sum())
+        warn_user(
+            f"the column '{name}' has values that the model was not trained on, in {rows} of {len(values)} rows: "
+            f"{shorten(new)}; they count as none of its categories"
+        )
+    return np.stack([values == item for item in known], 1).astype(np.float32)
+
+
+def shorten(values: list[str]) -> str:
+    """Return a few of these values as a message shows them."""
+    shown = ", ".join(repr(value) if value else "missing" for value in values[:MOST_SHOWN])
+    return f"{shown}, ..." if len(values) > MOST_SHOWN else shown
+
+
+def _column_of(table: Mapping[str, Any], feature: str, where: str) -> str:
+    """Return the column of a feature such as "city=Rome"; names and categories may themselves have a "="."""
+    words = feature.split("=")
+    names = ["=".join(words[:count]) for count in range(len(words), 0, -1)]
+    column = next((name for name in names if name in table), None)
+    if column is None:
+        raise DataError(f"{where} has no column '{names[-1]}', which the model was trained on")
+    return column
+
 
 MOST_CATEGORIES = 100
 """A column of text with more different values than this is an error: it is a name or a description."""

@@ -13,12 +13,11 @@ from torch.utils.data import TensorDataset
 from tenfold.catalog import suggest
 from tenfold.common import PARTS
 from tenfold.common.imports import resolve
-from tenfold.data.columns import NOT_NAMED, Columns, columns_of, is_frame, is_series, series_values, split_sample
-from tenfold.data.dataset_part import Collate, DatasetPart
-from tenfold.data.files import KnownData, read_file
+from tenfold.data.dataset_part import NOT_NAMED, Collate, Columns, DatasetPart, split_sample
+from tenfold.data.files import read_file
 from tenfold.data.part import NO_LABEL, Part, Splits, Tensors, shape_of
 from tenfold.data.streams import StreamPart, is_stream
-from tenfold.data.tables import TableEncoder
+from tenfold.data.tables import KnownData, TableEncoder, columns_of, is_frame, is_series, series_values
 from tenfold.data.user_datasets import (
     PLAIN_VALUES,
     ValueRules,

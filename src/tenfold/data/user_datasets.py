@@ -24,8 +24,16 @@ from torch.utils.data import (
 )
 
 from tenfold.common.imports import user_frames, warn_user
-from tenfold.data.columns import describe, split_sample
-from tenfold.data.dataset_part import STACKED, Collate, DatasetPart, as_arrays, is_plain_pair, quiet_randomness
+from tenfold.data.dataset_part import (
+    STACKED,
+    Collate,
+    DatasetPart,
+    as_arrays,
+    describe,
+    is_plain_pair,
+    quiet_randomness,
+    split_sample,
+)
 from tenfold.data.part import NO_LABEL, Part, Tensors, as_inputs, as_target, move, tree_leaves, tree_map
 from tenfold.data.streams import StreamPart, is_stream
 from tenfold.errors import DataError

@@ -22,7 +22,7 @@ from tenfold.common.files import names_data_file, open_regular
 from tenfold.common.imports import resolve
 from tenfold.common.trust import locate
 from tenfold.data import loading
-from tenfold.data.columns import Columns
+from tenfold.data.dataset_part import Columns
 from tenfold.data.part import labels_in
 from tenfold.data.streams import StreamPart
 from tenfold.data.user_datasets import ValueRules

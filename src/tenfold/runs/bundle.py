@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tenfold.errors import StoreError
 from tenfold.runs import console, stored_predictions, tensor_file
 from tenfold.runs.events import Event, as_row, from_row
-from tenfold.runs.storage import entries
+from tenfold.runs.storage.tables import METADATA, RESULT, sound_entries
 
 if TYPE_CHECKING:
     from tenfold.runs.store import Store
@@ -103,8 +103,8 @@ def unpack(content: bytes) -> Bundle:
         members = _members(content)
         record = BundledRecord.model_validate_json(members.pop(RECORD))
         events = [from_row(json.loads(line)) for line in members.pop(EVENTS).splitlines()]
-        for held, types in ((record.metadata, entries.METADATA), (record.result, entries.RESULT)):
-            if damaged := entries.sound_entries(held, types)[1]:
+        for held, types in ((record.metadata, METADATA), (record.result, RESULT)):
+            if damaged := sound_entries(held, types)[1]:
                 raise ValueError(f"{damaged[0]} has a wrong type")
         files = {name.removeprefix(FOLDER): held for name, held in members.items()}
         if record.status == "finished" and WEIGHTS not in files:

