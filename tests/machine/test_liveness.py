@@ -4,8 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+from forked import start_forked
 from waiting import wait_until
 
 from tenfold.machine import liveness as module
@@ -154,3 +157,56 @@ def test_a_worker_that_clears_its_progress_meanwhile_is_not_stalled(clock: Clock
     worker = ClearedWhenRead(SharedFloats(5), 0)
     worker.mark()
     assert LifeWatch([worker], None).find_stalled(clock.now + 1) == {}
+
+
+PROGRAM = """
+import pathlib
+import resource
+import torch
+from tenfold.machine import liveness as process_state
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        [torch.ones(40 << 20, dtype=torch.uint8) for _ in range(2)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+if kept:
+    process_state.keep_freed_memory()
+faults()
+pathlib.Path(result).write_text(str(faults()))
+"""
+
+
+def run(program: str, result: Path, **names: Any) -> int:
+    """Run a program in a process of its own, and return the number that it writes."""
+    process = start_forked(exec, program, {"result": str(result), **names})
+    process.join(60)
+    process.kill()
+    return int(result.read_text())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library is told so on Linux only")
+def test_pages_are_not_asked_for_again_and_again(tmp_path: Path) -> None:
+    kept, usual = (run(PROGRAM, tmp_path / str(kept), kept=kept) for kept in (True, False))
+    assert kept < 100
+    assert usual > 10 * (kept + 1)
+
+
+GIVEN_BACK = """
+import pathlib
+import psutil
+import torch
+from tenfold.machine import liveness as process_state
+
+with process_state.keeping_freed_memory():
+    kept = [torch.ones(40 << 20, dtype=torch.uint8) for _ in range(10)]
+    kept = None
+    inside = psutil.Process().memory_info().rss
+pathlib.Path(result).write_text(str(inside - psutil.Process().memory_info().rss))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library is told so on Linux only")
+def test_the_memory_of_a_block_is_returned_after_it(tmp_path: Path) -> None:
+    assert run(GIVEN_BACK, tmp_path / "result") > 300 << 20

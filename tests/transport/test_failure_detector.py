@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from tenfold.errors import TrainingError, WorkerLost
 from tenfold.machine.rank_guard import GuardAddress
 from tenfold.transport import failure_detector
-from tenfold.transport.failure_detector import FailureDetector
+from tenfold.transport.failure_detector import FailureDetector, WaitingThread, is_any_stuck
 
 HEARTBEAT_SECONDS = 0.02
 
@@ -134,3 +135,23 @@ def test_of_a_rank_of_this_host_the_kernel_says_whether_it_is_stopped(monkeypatc
             silent.kill()
     assert isinstance(failure, WorkerLost)
     assert failure.rank == 1
+
+
+def test_a_thread_is_stuck_only_while_its_call_lasts():
+    thread, released, begun = WaitingThread(), threading.Event(), threading.Event()
+
+    def block():
+        begun.set()
+        released.wait(30)
+
+    def fail(_seconds):
+        raise RuntimeError("a rank was lost")
+
+    with pytest.raises(RuntimeError, match="a rank was lost"):
+        thread.wait(block, fail, timeout=30)
+    assert begun.wait(30)
+    assert is_any_stuck()
+    released.set()
+    thread.stop()
+    thread._thread.join(30)
+    assert thread.is_idle
