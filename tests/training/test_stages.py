@@ -67,6 +67,48 @@ class Checking(Residual):
         return self.last(h + early) * self.scale + self.shift + torch.tensor([1.0, 2.0, 3.0])
 
 
+class Attention(nn.Module):
+    """Checks shapes, asks for the batch size in several layers, and normalizes by shapes kept as tuples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = nn.Parameter(torch.randn(2, 4))
+        self.keys, self.norm, self.last = nn.Linear(4, 8), nn.LayerNorm(4), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != 4:
+            raise ValueError("four numbers a sample")
+        count, width = x.shape
+        x = self.norm(x.unsqueeze(1) + self.place)
+        query, key = self.keys(x).view(count, 2, 2, width).unbind(2)
+        return self.last((torch.softmax(query @ key.transpose(1, 2), -1) @ x).reshape(count, -1))
+
+
+class Named(nn.Module):
+    """Takes its inputs by name, one of them only if it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.last = nn.Linear(4, 6), nn.Linear(4, 6), nn.Linear(6, 2)
+
+    def forward(self, left: Tensor, mask: Tensor | None = None, *, right: Tensor, scale: float = 2.0) -> Tensor:
+        left = torch.relu(self.left(left))
+        if mask is not None:
+            left = left * mask
+        return self.last(left + torch.relu(self.right(right)) * scale)
+
+
+class OneSize(nn.Module):
+    """Works for the batch size only that it was exported with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) / len(x) if x.shape[1] == 4 else x
+
+
 def run(stages: list[Stage], x: Tensor) -> Tensor:
     values = (x,)
     for stage in stages[:-1]:
@@ -77,7 +119,11 @@ def run(stages: list[Stage], x: Tensor) -> Tensor:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
     ("kind", "begins"),
-    [(Residual, ["first", "blocks.0.norm", "last"]), (Checking, ["first", "last"])],
+    [
+        (Residual, ["first", "blocks.0.norm", "last"]),
+        (Checking, ["first", "last"]),
+        (Attention, ["norm", "keys", "last"]),
+    ],
 )
 def test_stages_compute_what_the_network_does(kind: type[Residual], begins: list[str], training: bool) -> None:
     network = kind().train(training)
@@ -109,6 +155,26 @@ def test_a_module_that_cannot_be_traced_is_one_operation_and_a_network_is_refuse
     assert TracedNetwork(nn.Sequential(nn.Linear(4, 4), Looks(), nn.Linear(4, 2))).names == ["0", "1", "2"]
     with pytest.raises(ModelError, match="stages"):
         TracedNetwork(Looks(), lambda: torch.ones(2, 4))
+
+
+def test_a_network_that_looks_at_values_or_fixes_the_batch_size_is_refused_in_one_sentence(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for network, word in ((Looks(), "values"), (OneSize(), "batch size")):
+        with pytest.raises(ModelError, match=word) as caught:
+            TracedNetwork(network, lambda: torch.randn(2, 4))
+        assert len(str(caught.value).splitlines()) == 1
+    assert not any(capfd.readouterr())  # torch would print what it has of the graph
+
+
+def test_inputs_by_name_are_measured_and_the_others_keep_their_defaults() -> None:
+    inputs = {"right": torch.randn(8, 4), "left": torch.randn(8, 4)}
+    network = Named().eval()
+    traced = TracedNetwork(network, lambda: inputs)
+    assert [segment.name for segment in traced.measure(inputs)] == ["left", "right", "last"]
+    expected = network(**inputs)
+    first, second = traced.cut(["left", "last"])
+    assert torch.equal(second(*first(**inputs)), expected)
 
 
 def test_a_parameter_that_two_stages_would_share_is_refused() -> None:

@@ -7,9 +7,10 @@ of all inputs, the batch, stays open.
 """
 
 import inspect
+import io
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from itertools import groupby
 from typing import Any
 
@@ -31,7 +32,7 @@ def export_graph(network: nn.Module, inputs: Any) -> fx.Graph:
         raise ModelError("its inputs are nested")
     batch = {0: torch.export.Dim.DYNAMIC}
     names = [*list(inspect.signature(network.forward).parameters)[: len(args)], *kwargs]
-    with _without_hooks(network):
+    with _without_hooks(network), redirect_stderr(io.StringIO()):  # torch prints the graph of one that it cannot export
         program = torch.export.export(network, args, kwargs, dynamic_shapes=dict.fromkeys(names, batch), strict=False)
     new_names = {}
     for name, constant in program.constants.items():
@@ -68,6 +69,7 @@ class _Rebuilt:
     ) -> None:
         """Write the graph: `inputs` are the names of its inputs, `new_names` those of some constants."""
         self.network, self.graph, self.new_names = network, fx.Graph(), new_names
+        self.names = {name for name, _ in network.named_modules(remove_duplicate=False)}
         self.copies: dict[fx.Node, fx.Node] = {}
         placeholders = (node for node in exported.graph.nodes if node.op == "placeholder")
         for name, node in zip(inputs, placeholders, strict=True):
@@ -85,6 +87,8 @@ class _Rebuilt:
 
     def _call_layer(self, path: str, nodes: Sequence[fx.Node]) -> bool:
         """Write the call of a layer of torch.nn with one input, whose operations these are; return whether it is so."""
+        if path not in self.names:  # torch gives what belongs to no module, such as the size of a batch, a made-up one
+            return False
         layer = self.network.get_submodule(path)
         if not type(layer).__module__.startswith("torch.nn.") or next(layer.children(), None) is not None:
             return False

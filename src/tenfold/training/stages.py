@@ -10,8 +10,10 @@ is one operation, and so is one whose `forward` draws random numbers or changes 
 happened once. `forward` may ask `self.training`: it is traced in both modes.
 """
 
+import inspect
+import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -115,10 +117,13 @@ class TracedNetwork:
     """A network as a list of operations that can be cut into stages."""
 
     def __init__(self, network: nn.Module, samples: Callable[[], Any] | None = None) -> None:
-        """Trace a network; `samples` returns the inputs of some samples, with which it is exported otherwise."""
+        """Trace a network; `samples` returns the inputs of some samples, with which it is exported otherwise.
+
+        Parameters of `forward` that these inputs leave out keep their defaults.
+        """
         self.network = network
         try:
-            self.graphs = self._of_both_modes(_Tracer().trace)
+            self.graphs = self._of_both_modes(_Tracer(network, samples).trace)
         except Exception as error:  # the user's forward may raise anything when it is given no real tensors
             self.graphs = self._exported(error, samples)
         self.names = list(dict.fromkeys(_called(self.graphs[True])))
@@ -152,9 +157,15 @@ class TracedNetwork:
                     return self._of_both_modes(lambda network: export_graph(network, inputs))
             except Exception as error:  # as above
                 problem = error
+        name, said = type(self.network).__name__, str(problem)
+        if "specialized it to be a constant" in said:
+            raise ModelError(
+                f"{name} cannot be cut into stages: its forward works for one batch size only, as len(x) makes of the "
+                "size a number; ask for x.shape[0] instead"
+            ) from problem
         raise ModelError(
-            f"{type(self.network).__name__} cannot be cut into stages: its forward can be neither traced nor exported "
-            f"({type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else 'no message'}); let it "
+            f"{name} cannot be cut into stages: its forward can be neither traced nor exported "
+            f"({type(problem).__name__}: {said.splitlines()[0] if said else 'no message'}); let it "
             "call submodules without looking at the values of tensors, or use an nn.Sequential"
         ) from problem
 
@@ -237,7 +248,7 @@ class TracedNetwork:
         args, kwargs = arguments_of(self.network, inputs)
         before = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
         for _ in range(REPEATS):
-            timer.run(*args, **kwargs)
+            timer.run(*_in_order(graph, args, kwargs))
         segments = []
         for place, (name, begin) in enumerate(zip(self.names, begins, strict=True)):
             own = nodes[begin : begins[place + 1] if place + 1 < len(begins) else len(nodes)]
@@ -305,6 +316,23 @@ def _joined(segments: Sequence[LayerSegment]) -> list[LayerSegment]:
 class _Tracer(fx.Tracer):
     """Traces into modules of the user's own, and takes those that cannot be traced as one operation."""
 
+    def __init__(self, network: nn.Module, samples: Callable[[], Any] | None) -> None:
+        super().__init__()
+        self.inputs = None if samples is None else arguments_of(network, samples())
+
+    def create_args_for_root(
+        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """Return a call of `forward` with what it is given; without inputs, with all of its parameters."""
+        if self.inputs is None:
+            return super().create_args_for_root(root_fn, is_module, concrete_args)
+        args, kwargs = self.inputs
+        names = list(inspect.signature(self.root.forward).parameters)
+        names = names[: len(args)] if len(args) <= len(names) else [f"input_{place}" for place in range(len(args))]
+        positional = [self.create_proxy("placeholder", name, (), {}) for name in names]
+        keywords = {name: self.create_proxy("placeholder", name, (), {}) for name in kwargs}
+        return (lambda network: root_fn(network, *positional, **keywords)), [self.root]
+
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         before = set(self.graph.nodes)
         try:
@@ -332,7 +360,7 @@ def _repeatable(module: nn.Module) -> Iterator[None]:
         finally:
             now = vars(module)
             names = {name for name in {*before, *now} if not name.startswith("_tensor_constant")}
-            changed |= {name for name in names if now.get(name, names) is not before.get(name, names)}
+            changed |= {name for name in names if not _is_same(now.get(name, names), before.get(name, names))}
             now.update({name: before[name] for name in changed & before.keys()})
             for name in changed - before.keys():
                 del now[name]
@@ -342,6 +370,16 @@ def _repeatable(module: nn.Module) -> Iterator[None]:
     if draws or changed or written:
         what = "draws random numbers" if draws else f"changes {', '.join(sorted(changed)) or 'a buffer'}"
         raise ModelError(f"it {what}, which a trace would not repeat; do that in a submodule")
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are one object, or like containers of the same objects, as an export leaves behind."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or not isinstance(one, (tuple, list, dict)):
+        return False
+    leaves, others = tree_leaves(one), tree_leaves(other)
+    return len(leaves) == len(others) and all(map(operator.is_, leaves, others))
 
 
 class _Timer(fx.Interpreter):
@@ -363,6 +401,12 @@ class _Timer(fx.Interpreter):
         self.seconds[n] = min(seconds, self.seconds.get(n, seconds))
         self.nbytes[n] = sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
         return fx.node.map_aggregate(result, lambda value: value.detach() if isinstance(value, Tensor) else value)
+
+
+def _in_order(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the inputs of a graph in the order in which it takes them."""
+    named = [node.target for node in graph.nodes if node.op == "placeholder"][len(args) :]
+    return [*args, *(kwargs[name] for name in named)]
 
 
 def _as_leaf(value: Any) -> Any:
