@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from looped import looped
@@ -151,6 +153,11 @@ class TestReasons:
         found = predict_time(what, hardware, repeats=2).reasons
         assert any(sentence in reason for reason in found), found
         assert all(reason.endswith(".") for reason in found)
+
+    def test_an_interval_of_the_calibrations_error_is_not_said_to_have_no_width(self):
+        prediction = predict_time(plan(), replace(on(step_time=StepTime(mean=1.0)), model_error=0.05))
+        assert prediction.interval[0] < prediction.seconds < prediction.interval[1]
+        assert not any("no width" in reason for reason in prediction.reasons)
 
     def test_where_everything_matters_nothing_is_said(self):
         assert predict_time(plan("butterfly", 16, nbytes=10**7), on(16)).reasons == ()

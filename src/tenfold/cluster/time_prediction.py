@@ -147,7 +147,7 @@ def find_reasons(workload: Workload, hardware: Hardware, timing: Timing) -> tupl
         reasons += _about_cost(workload, hardware, float(timing.seconds.mean()))
     if workload.rounds or not workload.has_rounds:
         reasons += _about_shares(timing)
-    if hardware.is_steady(workload.workers):
+    if hardware.is_steady(workload.workers) and not hardware.model_error:
         reasons.append("Step times were given without any spread, so the interval has no width.")
     return tuple(reasons)
 
