@@ -22,10 +22,18 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe's name, or t
 
 
 @app.callback()
-def list_recipes(context: typer.Context, as_json: options.Json = False) -> None:
-    """List the recipes by paper, with what each needs and how long it takes. Example: [cyan]tenfold recipe[/]"""
-    if context.invoked_subcommand is not None:
-        return
+def list_by_default(context: typer.Context, as_json: options.Json = False) -> None:
+    """List, show and run the experiments of five papers; without a command, list them."""
+    if context.invoked_subcommand is None:
+        list_recipes(as_json)
+
+
+@app.command("list")
+def list_recipes(as_json: options.Json = False) -> None:
+    """List the recipes by paper, with what each needs and how long it takes.
+
+    Example: [cyan]tenfold recipe list[/]
+    """
     from rich.table import Table
 
     from tenfold.papers.recipe import NEEDS, load, names
