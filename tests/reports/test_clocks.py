@@ -99,6 +99,11 @@ class TestWords:
 
 
 class TestTerminal:
+    def test_a_prediction_from_measurements_under_load_says_so(self, folder, virtual):
+        busy = make_virtual_run(folder, **SHORT, workers=2, result={"calibration_load": 3.0})
+        for run, unreliable in ((busy, True), (virtual, False)):
+            assert ("unreliable" in shown(run_tables.show_tables(run))) is unreliable
+
     def test_a_virtual_run_is_predicted_all_over(self, uncalibrated):
         text = shown(run_tables.show_tables(uncalibrated))
         for expected in (

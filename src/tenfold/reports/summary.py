@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tenfold.common.metric_traits import loss_last
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
+from tenfold.machine.metadata import MOST_LOAD_PER_CORE
 from tenfold.prediction.ledger import Ledger
 from tenfold.reports.formatting import (
     count,
@@ -310,6 +311,8 @@ def prediction_notes(run: Run) -> list[str]:
     if is_uncalibrated(run):
         reasons.insert(0, f"The clock is {UNCALIBRATED}.")
     reasons += [f"{text[0].upper()}{text[1:]}." for text in speed_notes([run.result.get("machine_speed", 1.0)])]
+    if (run.result.get("calibration_load") or 0.0) > MOST_LOAD_PER_CORE:
+        reasons.append("The steps that it rests on were measured while other programs were running: it is unreliable.")
     if (seconds := run.result.get("simulated_in")) is not None:
         reasons.append(f"The simulation itself took {duration(seconds)}, measured.")
     return reasons
