@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tenfold import sklearn as sklearn
     from tenfold.api.compare import compare
     from tenfold.api.cross_validate import cross_validate
-    from tenfold.api.open_run import list_runs, open_run
     from tenfold.api.plan import calibrate, plan
     from tenfold.api.simulate import forecast, scaling, simulate, twin, whatif
     from tenfold.api.sweep import sweep
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from tenfold.reports.sweep import Sweep
     from tenfold.runs import Run
     from tenfold.runs.callbacks import Callback
+    from tenfold.runs.open_run import list_runs, open_run
 
 __all__ = [
     "Callback",
@@ -78,8 +78,8 @@ _HOMES = {
     "compare": "tenfold.api.compare",
     "cross_validate": "tenfold.api.cross_validate",
     "forecast": "tenfold.api.simulate",
-    "list_runs": "tenfold.api.open_run",
-    "open_run": "tenfold.api.open_run",
+    "list_runs": "tenfold.runs.open_run",
+    "open_run": "tenfold.runs.open_run",
     "plan": "tenfold.api.plan",
     "report": "tenfold.reports.pages.run_pages",
     "resume": "tenfold.api.train",

@@ -10,12 +10,12 @@ from forked import forked_python
 from launching import free_address, rank_environment
 from typer.testing import CliRunner
 
-from tenfold.api.open_run import open_run
 from tenfold.api.simulate import simulate_script
 from tenfold.cli import app
 from tenfold.errors import ExperimentError, TrainingError
 from tenfold.prediction import script_simulation
 from tenfold.prediction.script_simulation import epochs_in
+from tenfold.runs.open_run import open_run
 
 pytestmark = pytest.mark.timeout(120)
 TRAINING = """

@@ -4,13 +4,14 @@ import pytest
 import torch
 from made_store import DIGITS, new_run, some_events
 
+from tenfold.api import predict
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import Metric, Run, tensor_file
 
 
-def opened(store, number, build=None, **kwargs):
-    return Run(store, store.find(number), build=build or (lambda run: torch.nn.Identity()), **kwargs)
+def opened(store, number, **kwargs):
+    return Run(store, store.find(number), **kwargs)
 
 
 def metric(name, value, part, epoch, step=0, seconds=0.0):
@@ -93,10 +94,11 @@ def test_the_history_of_a_resumed_run_has_no_epoch_twice(tmp_path):
     assert [row["train_loss"] for row in opened(store, number).history] == [0.0, 11.0, 12.0]
 
 
-def test_the_model_is_built_once_when_it_is_asked_for(tmp_path):
+def test_the_model_is_built_once_when_it_is_asked_for(tmp_path, monkeypatch):
     store, number = new_run(tmp_path)
     built = []
-    run = opened(store, number, build=lambda run: built.append(run) or torch.nn.Identity())
+    monkeypatch.setattr(predict, "build_model", lambda run: built.append(run) or torch.nn.Identity())
+    run = opened(store, number)
     tensor_file.save({}, run.path / "model.pt")
     assert built == []
     assert run.model is run.model

@@ -2,10 +2,9 @@ import pytest
 from looped import looped
 from made_store import DIGITS, new_run
 
-from tenfold.api.open_run import load_model
 from tenfold.errors import StoreError
 from tenfold.runs import Run
-from tenfold.runs.run_filter import filter_runs
+from tenfold.runs.open_run import filter_runs
 
 METRICS = {"accuracy": 0.98, "loss": 0.1, "map_error": 0.5, "recall": 97.0}
 """Of the first run; the last two are the user's own, one of them in percent."""
@@ -24,7 +23,7 @@ def recorded(tmp_path_factory):
     store.update(third, result={}, status="failed", error="the loss is nan")
     store.tag(second, "paper", "mnist")
     store.set_note(first, "with the fan on")
-    return [Run(store, record, build=load_model) for record in store.runs()]
+    return [Run(store, record) for record in store.runs()]
 
 
 @looped(
@@ -98,6 +97,6 @@ def test_what_is_wrong_with_a_filter_is_said(recorded, text, reason):
 
 def test_conditions_that_only_need_the_list_do_not_read_what_runs_hold(recorded):
     store = recorded[0].store
-    runs = [Run(store, record, build=load_model) for record in store.runs()]
+    runs = [Run(store, record) for record in store.runs()]
     assert [run.id for run in filter_runs(runs, "status=finished tag=paper run>0")] == [2]
     assert all(run._record is None for run in runs)

@@ -165,10 +165,7 @@ def make_run(
 
 
 def read_run(store: Store, number: int, experiment: Experiment | None = None) -> Run:
-    def build(run: Run) -> Any:
-        raise NotImplementedError
-
-    return Run(store, store.find(number), build=build, experiment=experiment)
+    return Run(store, store.find(number), experiment=experiment)
 
 
 def make_virtual_run(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 from tenfold.api.cross_validate import cross_validate
-from tenfold.api.open_run import load_model, open_run
 from tenfold.api.train import finished_run, train_and_record
 from tenfold.catalog import SOURCES, suggest
 from tenfold.common.files import short_path
@@ -40,6 +39,7 @@ from tenfold.reports.rows import NOT_VALIDATED, require_columns
 from tenfold.runs import Emit, Event, Run, Stopwatch, Store
 from tenfold.runs.bundle import Bundle, unpack
 from tenfold.runs.callbacks import Callbacks, as_list
+from tenfold.runs.open_run import open_run
 from tenfold.runs.storage.claim import Claim
 from tenfold.runs.store import CROSSVAL, one_invocation
 from tenfold.workers.task import resolve_defaults
@@ -285,7 +285,7 @@ def record_end(
                 listener(event)
     if error or number is None:
         raise TrainingError(error or "the job brought back no run")
-    return Run(store, store.find(number), build=load_model, experiment=experiment)
+    return Run(store, store.find(number), experiment=experiment)
 
 
 def ignore_event(_event: Event) -> None:

@@ -2,10 +2,12 @@
 
 import logging
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tenfold.catalog import suggest
+from tenfold.catalog import MODELS, suggest
 from tenfold.common import PARTS
-from tenfold.common.files import replacing
+from tenfold.common.files import read_regular, replacing
 from tenfold.common.imports import optional_module
+from tenfold.common.trust import was_written_here
 from tenfold.data import SOURCES, Part, Splits, Tensors, loading
 from tenfold.data.dataset_part import TARGET_NAMES, Columns
 from tenfold.data.part import (
     as_input,
     as_inputs,
+    change_main_output,
     describe_shape,
     has_several,
     main_output,
@@ -37,13 +41,105 @@ from tenfold.engines.prepare import load, python_value
 from tenfold.errors import DataError, ExperimentError, ModelError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import is_loader
-from tenfold.models.networks import scaling_in
+from tenfold.experiment.values import LARGEST_PICKLE, PythonObject, UnrecordedObject
+from tenfold.machine.cores import use_threads_that_exist
+from tenfold.models import build
+from tenfold.models.networks import add_scaling, scaling_in
 from tenfold.runs import Run
-from tenfold.runs.store import FOLD
+from tenfold.runs.store import FOLD, MODEL_PICKLE, SWEEP
 from tenfold.training import choose_loss, choose_metrics, evaluation
 from tenfold.training.flat import flat_dtype
 from tenfold.training.measures import output_kind, takes_any_labels
 from tenfold.training.network_call import takes_inputs
+
+
+def build_model(run: Run) -> nn.Module:
+    """Return a run's trained network, rebuilt with the saved weights; a pickled model is read only if it is trusted."""
+    run = with_model(run)
+    weights, shapes, model = run.weights, run.metadata["data"], run.experiment.model
+    make = partial(build, model, shape_from_record(shapes["shape"]), shapes["outputs"])
+    if isinstance(model.name, UnrecordedObject) and (file := _model_pickle(run)).exists():
+        content = _read_pickle(file)
+        if not run.is_trusted and not was_written_here(content):
+            if (network := _from_class_in_main(run, model, make)) is not None:
+                return network
+            raise ModelError(
+                f"the model {model.name} of run {run.id} was given as a Python object and cannot be imported; "
+                f"tenfold.open_run({run.id}, trust=True) reads the one kept in {file.parent.name}, as --trust does on "
+                "the command line, which runs the code in it; or define its class, or build the network yourself and "
+                "give it the weights: network.load_state_dict(run.weights)"
+            )
+        try:
+            kept = PythonObject.unpickled(content, model.name.name)
+        except Exception as error:  # a damaged pickle may raise anything
+            raise ModelError(f"{file} cannot be read ({type(error).__name__}: {error})") from error
+        make = partial(build, model := model.model_copy(update={"name": kept}), *make.args[1:])
+    if isinstance(model.name, str) and model.name in MODELS:  # a damaged record may ask for more than there is memory
+        try:
+            with torch.device("meta"):
+                _fill(make(seed=0), weights, run, assign=True)
+        except (RuntimeError, OverflowError, TypeError) as error:
+            raise ModelError(f"the model of run {run.id} cannot be built as its record says: {error}") from None
+    return _fill(make(seed=run.experiment.training.seed), weights, run).eval()
+
+
+def _read_pickle(file: Path) -> bytes:
+    try:
+        return read_regular(file, LARGEST_PICKLE)
+    except Exception as error:
+        raise ModelError(f"{file} cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _from_class_in_main(run: Run, model: Any, make: partial[nn.Module]) -> nn.Module | None:
+    """Return the trained network, made from a class that the running script or notebook defines; None if none fits."""
+    network_class = getattr(sys.modules.get("__main__"), model.name.name, None)
+    if not (
+        isinstance(network_class, type)
+        and issubclass(network_class, nn.Module)
+        and network_class.__module__ == "__main__"
+    ):
+        return None
+    try:
+        network = make.func(model.model_copy(update={"name": PythonObject(network_class)}), *make.args[1:], seed=0)
+        return _fill(network, run.weights, run).eval()
+    except Exception:  # it takes arguments that are not known, or was changed
+        return None
+
+
+def _fill(network: nn.Module, weights: dict[str, Any], run: Run, *, assign: bool = False) -> nn.Module:
+    """Return a network with the weights of a run; raise ModelError if they are not those of such a network."""
+    floats = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+    problem = ""
+    if run.experiment.training.precision == "fp64":
+        network.double()
+    add_scaling(network, scaling_in(weights), change_main_output)
+    for name, own in network.state_dict().items():
+        kinds = {own.dtype, weights[name].dtype} if name in weights and isinstance(own, torch.Tensor) else set()
+        if len(kinds) > 1 and not kinds <= floats:
+            problem = f"{name} is of type {weights[name].dtype}, in the model {own.dtype}"
+    try:
+        if not problem:
+            network.load_state_dict(weights, assign=assign)
+            return network
+    except RuntimeError as error:
+        problem = " ".join(str(error).split())
+    raise ModelError(f"{run.path / 'model.pt'} does not fit the model of run {run.id}: {problem:.400}") from None
+
+
+def _model_pickle(run: Run) -> Path:
+    """Return where the model of a run is kept; that of a fold is in the folder of the cross-validation."""
+    parent = run.metadata.get("crossval", {}).get("parent")
+    return (run.path if parent is None else run.other(parent).path) / MODEL_PICKLE
+
+
+def with_model(run: Run) -> Run:
+    """Return the run whose model is meant, before it is used: the best trial of a sweep, and any other run itself."""
+    use_threads_that_exist()
+    if run.kind != SWEEP:
+        return run
+    from tenfold.reports.sweep import Sweep
+
+    return Sweep(run).best_run
 
 
 def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
@@ -52,6 +148,7 @@ def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
     Classes are predicted by their numbers, a single logit as 0 or 1, and numbers as they are; with `probabilities`,
     those of each class or of a 1.
     """
+    run = with_model(run)
     training, classes = run.experiment.training, run.metadata["data"]["classes"]
     x = _without_targets(run, x)
     outputs = _outputs(run, x if isinstance(x, Part) else inputs_for(run, x))
@@ -245,6 +342,7 @@ def evaluate(
     run: Run, data: Any = None, *, part: str | None = None, metrics: Any = None, loss: Any = None
 ) -> Evaluation:
     """Return the loss and the metrics of a run's model on a part of its own data, or on other data."""
+    run = with_model(run)
     if part is not None and part not in PARTS:
         raise DataError(f"unknown part '{part}'; {suggest(part, PARTS)}")
     changes = {"metrics": metrics, "loss": loss}

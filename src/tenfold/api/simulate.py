@@ -14,7 +14,6 @@ from typing import Any, Unpack
 
 from tenfold.api.compare import compare, experiments_of, split_grid
 from tenfold.api.cross_validate import cross_validate
-from tenfold.api.open_run import open_run
 from tenfold.api.train import finished_run, train_and_record, warn
 from tenfold.common.metric_traits import main_metric
 from tenfold.crossval.crossval_run import predict_fold_times
@@ -38,6 +37,7 @@ from tenfold.reports.formatting import duration, metric_value, plural, ratio
 from tenfold.reports.progress import Turn
 from tenfold.reports.related_runs import find_single_worker
 from tenfold.runs import Emit, Run, Stopwatch, Store
+from tenfold.runs.open_run import open_run
 from tenfold.runs.store import SCRIPT, absolute, one_invocation
 from tenfold.workers.task import Task
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tenfold.api.compare import both, ignore_event, record_end, stored, without_idle_fields
-from tenfold.api.open_run import load_model
 from tenfold.api.search import (
     SAMPLERS,
     Space,
@@ -563,7 +562,7 @@ class SweepRun:
 
     def _open(self, number: int) -> Run:
         """Return the run of a trial that has been recorded; raise TrainingError if it failed."""
-        run = Run(self.store, self.store.find(number), build=load_model)
+        run = Run(self.store, self.store.find(number))
         if run.status == "failed":
             raise TrainingError(run.error)
         return run

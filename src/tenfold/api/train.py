@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tenfold import crossval
-from tenfold.api.open_run import load_model
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.common.files import sweep
 from tenfold.common.imports import warn_user
@@ -95,7 +94,7 @@ def _train_elsewhere(
         follow_jobs(submitter, hear, Stopwatch())
         number = submitter.train(experiment, KIND, runs, hear)
     store = Store(runs)
-    return Run(store, store.find(number), build=load_model, experiment=experiment)
+    return Run(store, store.find(number), experiment=experiment)
 
 
 def train_and_record(
@@ -133,7 +132,6 @@ def finished_run(recorded: RecordedRun) -> Run:
     return Run(
         recorded.store,
         recorded.record,
-        build=load_model,
         experiment=recorded.experiment,
         weights=recorded.outcome.weights,
         result=recorded.outcome.result,
@@ -185,7 +183,7 @@ def resume(
     _check_resumable(store, record)
     again = {field: value for field, value in given.items() if value is not None}
     trust = trust or (isinstance(run, Run) and run.is_trusted)
-    before = Run(store, record, build=load_model, trust=trust).experiment
+    before = Run(store, record, trust=trust).experiment
     experiment = before.replace(**again).with_trusted_imports()
     _check_given(experiment, number)
     remember_named(Experiment(**again).import_paths)

@@ -14,7 +14,6 @@ from rich.text import Text
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tenfold.api.open_run import open_run
 from tenfold.api.simulate import forecast
 from tenfold.api.train import finished_run, train_and_record
 from tenfold.board.demo_tasks import TASKS, RaceTask, image_task
@@ -35,6 +34,7 @@ from tenfold.reports.display import Display
 from tenfold.reports.formatting import duration, metric_value, plural
 from tenfold.runs import Emit, EpochEnded, Event, Metric, Recorded, Run, Span, Started, Stopwatch
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.open_run import open_run
 from tenfold.runs.store import one_invocation
 from tenfold.workers.fork_server import start_server
 from tenfold.workers.task import Task, make_network

@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tenfold.api.open_run import load_model
 from tenfold.board.race import Race, Scaling, race_content
 from tenfold.common.files import short_path
 from tenfold.common.metric_traits import loss_last
@@ -35,7 +34,7 @@ from tenfold.reports.pages.sections import fold_charts, fold_figures, state_note
 from tenfold.reports.related_runs import compare_runs
 from tenfold.reports.summary import ledger_note, model_quality
 from tenfold.runs import EpochEnded, FoldChanged, FoldsStarted, Run, Started, Store
-from tenfold.runs.run_filter import filter_runs
+from tenfold.runs.open_run import filter_runs
 from tenfold.runs.storage.tables import RunRecord
 from tenfold.runs.store import CROSSVAL, INVOCATION, SWEEP, Follower
 
@@ -110,7 +109,7 @@ class Watch:
 
     def open(self, number: int) -> Run:
         """Return a run; StoreError where there is none of this number."""
-        return Run(self.store, self.store.find(number), build=load_model)
+        return Run(self.store, self.store.find(number))
 
     def figure(self, run: Run, **described: Any) -> dict[str, Any]:
         """Return the figure of a run, thinned to what a plot can show, and the position to continue from."""
@@ -166,7 +165,7 @@ class RunList:
             known = {record["id"]: record for record in self.store.runs()}
             changed = [number for number, record in known.items() if self._tokens.get(number) != _token(record)]
             for record in self._read(changed):
-                run = Run(self.store, record, build=load_model)
+                run = Run(self.store, record)
                 self._put(run, self._fixed(run))
                 self._tokens[run.id] = _token(known[run.id])
             for number in set(running) & set(known) - set(changed):

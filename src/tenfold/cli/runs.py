@@ -29,7 +29,7 @@ def runs(
     [cyan]tenfold runs --filter "workers>=4 strategy=butterfly,ring accuracy>97%"[/],
     [cyan]tenfold runs -f "tag=paper age<7d"[/]
     """
-    from tenfold.api.open_run import list_runs, newest_runs
+    from tenfold.runs.open_run import list_runs, newest_runs
     from tenfold.runs.store import MEMBERS
 
     if last > 0 and not chosen:

@@ -210,8 +210,8 @@ def recommend(
 
     from rich.table import Table
 
-    from tenfold.api.open_run import open_run
     from tenfold.papers.recommender import PeopleToFollow
+    from tenfold.runs.open_run import open_run
 
     people = PeopleToFollow(open_run(run, runs=runs, trust=trust))
     if person is None:

@@ -12,7 +12,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenfold.api.open_run import list_runs, open_run
 from tenfold.engines.prepare import measuring_machine
 from tenfold.errors import ExperimentError, MachineError, TenfoldError
 from tenfold.experiment import Experiment
@@ -21,6 +20,7 @@ from tenfold.machine.metadata import collect_metadata
 from tenfold.papers.recipe import NEEDS, SCALES, Block, Recipe, Scale, Size, load
 from tenfold.papers.recipe_result import RecipeResult, Setting
 from tenfold.runs import Run, Store
+from tenfold.runs.open_run import list_runs, open_run
 from tenfold.runs.store import one_invocation
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from tenfold.common import PARTS
+from tenfold.common.imports import resolve
 from tenfold.common.trust import Origin
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
@@ -148,24 +149,9 @@ def _board_link(run: "Run") -> str:
     return f'<p><a href="{page}" target="_blank" rel="noopener">run {run.id} on the board</a></p>'
 
 
-class ModelLoader(Protocol):
-    """Builds the network of a run and uses it; implemented in `api/`, because `runs/` does not import models."""
-
-    def __call__(self, run: "Run", /) -> "nn.Module":
-        """Return the trained network."""
-        ...
-
-    def predict(self, run: "Run", x: Any, /, *, probabilities: bool = False) -> Any:
-        """Return what the network predicts for x."""
-        ...
-
-    def evaluate(self, run: "Run", data: Any, /, *, part: str | None, metrics: Any, loss: Any) -> dict[str, float]:
-        """Return the metrics of the network on data."""
-        ...
-
-    def report(self, run: "Run", path: str | Path, /) -> Path:
-        """Write the report of the run, and return its path."""
-        ...
+def _from_above(path: str) -> Any:
+    """Return a function that uses a run's model; it lies in a layer above, and is imported when it is first needed."""
+    return resolve(f"tenfold.{path}", "function")
 
 
 class Run:
@@ -176,7 +162,6 @@ class Run:
         store: Store,
         record: dict[str, Any],
         *,
-        build: ModelLoader,
         experiment: Experiment | None = None,
         weights: dict[str, Any] | None = None,
         result: dict[str, Any] | None = None,
@@ -201,7 +186,6 @@ class Run:
         """What a person noted about it; `set_note` changes it."""
         self._record = record if "result" in record else None
         self._experiment = experiment
-        self._build = build
         self._weights = weights
         self._result = result
         self.is_trusted = trust
@@ -360,7 +344,8 @@ class Run:
     @cached_property
     def model(self) -> "nn.Module":
         """The trained network, in evaluation mode."""
-        return self._build(self)
+        network: nn.Module = _from_above("api.predict:build_model")(self)
+        return network
 
     def predict(self, x: Any) -> Any:
         """Return what the model predicts for samples x: class numbers (0 or 1 for a single logit), or numbers.
@@ -369,11 +354,11 @@ class Run:
         too, without their targets or with them. It is scaled as in training: uint8 is divided by 255; for a run on a
         built-in data set, whole numbers are pixels as its files hold them.
         """
-        return self._build.predict(self, x)
+        return _from_above("api.predict:predict")(self, x)
 
     def predict_proba(self, x: Any) -> Any:
         """Return the probability of each class for samples x; for a single logit, that of class 1."""
-        return self._build.predict(self, x, probabilities=True)
+        return _from_above("api.predict:predict")(self, x, probabilities=True)
 
     def evaluate(
         self, data: Any = None, *, part: str | None = None, metrics: Any = None, loss: Any = None
@@ -383,11 +368,13 @@ class Run:
         `data` is anything that `train` accepts. `part` is train, validation or test; by default the test part, or all
         samples of other data that come undivided. `metrics` and `loss` replace those of the experiment.
         """
-        return self._build.evaluate(self, data, part=part, metrics=metrics, loss=loss)
+        evaluation = _from_above("api.predict:evaluate")(self, data, part=part, metrics=metrics, loss=loss)
+        return dict(evaluation.metrics)
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write an HTML report on the run, one self-contained file, and return its path."""
-        return self._build.report(self, path)
+        written: Path = _from_above("reports.pages.run_pages:report")(self, path)
+        return written
 
     @property
     def weights(self) -> dict[str, Any]:
@@ -455,7 +442,7 @@ class Run:
 
     def other(self, run: int, *, weights: dict[str, Any] | None = None) -> "Run":
         """Return another run of the same store, or this one with other weights; its folds know its model, too."""
-        opened = Run(self.store, self.store.find(run), build=self._build, weights=weights, trust=self.is_trusted)
+        opened = Run(self.store, self.store.find(run), weights=weights, trust=self.is_trusted)
         if opened.metadata.get("crossval", {}).get("parent", run) == self.id:
             opened._experiment = opened.experiment.replace(model=self.experiment.model)
         return opened

@@ -7,7 +7,6 @@ from contextlib import closing
 import pytest
 from made_store import DIGITS, new_run, refused, some_events
 
-from tenfold.api.open_run import load_model
 from tenfold.errors import StoreError
 from tenfold.runs import Run, Store
 from tenfold.runs.storage import tables as store_tables
@@ -82,12 +81,12 @@ def test_a_damaged_page_hides_only_the_runs_on_it(tmp_path):
 
 def test_tags_and_a_note_are_kept_with_the_run(tmp_path):
     store, number = new_run(tmp_path)
-    run = Run(store, store.find(number), build=load_model)
+    run = Run(store, store.find(number))
     run.tag("paper", "baseline", "paper")
     run.set_note("with the fan on")
     run.untag("baseline", "never had")
     assert run.tags == ("paper",)
-    again = Run(Store(tmp_path), Store(tmp_path).runs()[0], build=load_model)
+    again = Run(Store(tmp_path), Store(tmp_path).runs()[0])
     assert (again.tags, again.note) == (("paper",), "with the fan on")
     assert (again.summary()["tags"], again.summary()["note"]) == (["paper"], "with the fan on")
     run.set_note("")

@@ -1,6 +1,7 @@
-"""Filters over runs: "workers>=4 strategy=butterfly accuracy>99% tag=paper".
+"""`tenfold.open_run` and `tenfold.list_runs`: read runs from the store.
 
-A filter is a list of conditions, all of which must hold. A condition is a name, an operator and a value:
+A filter, such as "workers>=4 strategy=butterfly accuracy>99% tag=paper", is a list of conditions, all of which
+must hold. A condition is a name, an operator and a value:
 
     name      status, title, kind, tag, note, run (its number), created, age, seconds, clock; a metric of the result
               (accuracy, loss, ...); an experiment field by its short name (lr) or its full one (training.lr)
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from operator import ge, gt, le, lt
+from pathlib import Path
 from typing import Any
 
 from tenfold.catalog import suggest
@@ -23,6 +25,39 @@ from tenfold.common.metric_traits import beyond_share
 from tenfold.errors import StoreError
 from tenfold.experiment import FIELDS
 from tenfold.runs.run import Run
+from tenfold.runs.store import Store
+
+
+def open_run(run: str | int = "last", *, runs: str | Path | None = None, trust: bool = False) -> Run:
+    """Return a recorded run by its number, its title, or "last".
+
+    `run.model` builds the network again if its class or function can be imported. Importing runs code: what the record
+    names (model, data, loss, metrics, ...) is imported if your own commands have named it before, for the same file, or
+    with `trust=True`. A network that was defined in a script or a notebook is kept with the run as a pickle, which is
+    read only if this process has written it, or with `trust=True`: unpickling runs the code it holds, so trust only
+    folders that nobody else can write to. A class of the same name in the running script or notebook is used without
+    it, if the weights fit.
+    """
+    store = Store(runs, create=False)
+    return Run(store, store.find(run), trust=trust)
+
+
+def list_runs(*, runs: str | Path | None = None, filter: str = "") -> list[Run]:  # noqa: A002 - as the option
+    """Return the recorded runs, oldest first: all, or those that a filter selects.
+
+    >>> list_runs(filter="workers>=4 strategy=butterfly accuracy>99%")  # doctest: +SKIP
+    """
+    store = Store(runs, create=False)
+    listed = [Run(store, record) for record in store.runs()]
+    return filter_runs(listed, filter) if filter else listed
+
+
+def newest_runs(count: int, *, runs: str | Path | None = None, members: bool = False) -> tuple[list[Run], int]:
+    """Return the newest runs, oldest first, and the number of all runs, with or without folds and trials."""
+    store = Store(runs, create=False)
+    rows, total = store.newest(count, members=members)
+    return [Run(store, row) for row in rows], total
+
 
 CONDITION = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)\s*(?P<operator><=|>=|!=|==|=|<|>|~)\s*(?P<value>.*)", re.DOTALL)
 EXAMPLE = "such as workers>=4 or strategy=butterfly"
