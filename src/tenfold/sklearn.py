@@ -1,10 +1,9 @@
 """`Classifier` and `Regressor`: estimators of scikit-learn that train with Tenfold."""
 
 import copy
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -75,7 +74,7 @@ def fit(
     if isinstance(engine, Processes):
         start_server_for(experiment.parallel.workers)
     task = prepare(resolved, splits=splits)
-    task = dataclasses.replace(task, expects_few_steps=one_pass)
+    task = replace(task, expects_few_steps=one_pass)
     run = None
     check_new_run(task)
     if runs is None:
@@ -161,57 +160,33 @@ NARROWEST, WIDEST = 32, 256
 Array = NDArray[Any]
 
 
+@dataclass(eq=False, repr=False)
 class Estimator(BaseEstimator):  # type: ignore[misc]
     """The parameters of both estimators; see `Classifier`."""
 
-    def __init__(
-        self,
-        model: Any = None,
-        *,
-        hidden: Sequence[int] | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        optimizer: Any = None,
-        lr: float | None = None,
-        weight_decay: float = 0.0,
-        loss: Any = None,
-        validation_fraction: float = 0.0,
-        patience: int | None = None,
-        workers: int | Literal["auto"] = 1,
-        strategy: str | None = None,
-        sync_every: int | Literal["epoch"] | None = None,
-        device: str = "cpu",
-        threads: int | None = 1,
-        input_shape: Sequence[int] | None = None,
-        fields: Mapping[str, Any] | None = None,
-        callbacks: Any = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        runs: str | Path | None = None,
-    ) -> None:
-        self.model = model
-        self.hidden = hidden
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.optimizer = optimizer
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.loss = loss
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.workers = workers
-        self.strategy = strategy
-        self.sync_every = sync_every
-        self.device = device
-        self.threads = threads
-        self.input_shape = input_shape
-        self.fields = fields
-        self.callbacks = callbacks
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.runs = runs
-
-    passes_: int
+    model: Any = None
+    _: KW_ONLY
+    hidden: Sequence[int] | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    optimizer: Any = None
+    lr: float | None = None
+    weight_decay: float = 0.0
+    loss: Any = None
+    validation_fraction: float = 0.0
+    patience: int | None = None
+    workers: int | Literal["auto"] = 1
+    strategy: str | None = None
+    sync_every: int | Literal["epoch"] | None = None
+    device: str = "cpu"
+    threads: int | None = 1
+    input_shape: Sequence[int] | None = None
+    fields: Mapping[str, Any] | None = None
+    callbacks: Any = None
+    warm_start: bool = False
+    random_state: Any = None
+    runs: str | Path | None = None
+    passes_: int = field(init=False)
     """How often `partial_fit` has been called."""
 
     @property
@@ -349,6 +324,7 @@ def usual_width(numbers: int) -> int:
     return min(max(1 << math.ceil(math.log2(2 * numbers)), NARROWEST), WIDEST)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     """A network that classifies, as an estimator of scikit-learn.
 
@@ -377,58 +353,8 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     True
     """
 
-    classes_: Array
-
-    def __init__(
-        self,
-        model: Any = None,
-        *,
-        hidden: Sequence[int] | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        optimizer: Any = None,
-        lr: float | None = None,
-        weight_decay: float = 0.0,
-        loss: Any = None,
-        validation_fraction: float = 0.0,
-        patience: int | None = None,
-        workers: int | Literal["auto"] = 1,
-        strategy: str | None = None,
-        sync_every: int | Literal["epoch"] | None = None,
-        device: str = "cpu",
-        threads: int | None = 1,
-        input_shape: Sequence[int] | None = None,
-        fields: Mapping[str, Any] | None = None,
-        callbacks: Any = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        runs: str | Path | None = None,
-        class_weight: Any = None,
-    ) -> None:
-        super().__init__(
-            model,
-            hidden=hidden,
-            epochs=epochs,
-            batch_size=batch_size,
-            optimizer=optimizer,
-            lr=lr,
-            weight_decay=weight_decay,
-            loss=loss,
-            validation_fraction=validation_fraction,
-            patience=patience,
-            workers=workers,
-            strategy=strategy,
-            sync_every=sync_every,
-            device=device,
-            threads=threads,
-            input_shape=input_shape,
-            fields=fields,
-            callbacks=callbacks,
-            warm_start=warm_start,
-            random_state=random_state,
-            runs=runs,
-        )
-        self.class_weight = class_weight
+    class_weight: Any = None
+    classes_: Array = field(init=False)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Train on inputs X (samples x features) and a label for each."""
