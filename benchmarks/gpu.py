@@ -25,7 +25,7 @@ from tenfold.data import SubsetPart, Tensors, order
 from tenfold.engines import Outcome
 from tenfold.engines.one_device import train_replicas, train_together
 from tenfold.engines.prepare import prepare
-from tenfold.engines.serial import Serial
+from tenfold.engines.processes import Serial
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.runs import Event, Metric, Note, Stopwatch, Warned

@@ -15,7 +15,7 @@ from typing import Any
 from support.options import make_parser, write_json
 
 import tenfold
-from tenfold.mixing.pipeline import balance, bound
+from tenfold.mixing.round import balance, bound
 from tenfold.runs import Event, Span
 
 COMPUTING = ("data", "compute", "communicate")

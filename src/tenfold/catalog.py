@@ -181,7 +181,7 @@ NETWORK_TRANSPORTS: Registry[Any] = Registry(
 ENGINES: Registry[Any] = Registry(
     "engine",
     {
-        "serial": "tenfold.engines.serial:Serial",
+        "serial": "tenfold.engines.processes:Serial",
         "processes": "tenfold.engines.processes:Processes",
         "one-device": "tenfold.engines.one_device:OneDevice",
         "launched": "tenfold.engines.launched:Launched",

@@ -24,9 +24,9 @@ from tenfold.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.data.part import Tensors
 from tenfold.engines import RecordedRun, require_no_launcher, resolve
+from tenfold.engines.base import train_recorded
 from tenfold.engines.prepare import check_new_run, describe, prepare
 from tenfold.engines.processes import Processes
-from tenfold.engines.recording import train_recorded
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.experiment.section_fields import USUAL_BATCH

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import tenfold
-from tenfold.engines.recording import Outcome, record_work
+from tenfold.engines.base import Outcome, record_work
 from tenfold.errors import ExperimentError, ModelError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import EpochEnded, Event, Stopwatch, Store

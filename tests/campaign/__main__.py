@@ -122,7 +122,7 @@ def _import_once() -> None:
 
     import tenfold
     import tenfold.cli
-    import tenfold.engines.serial
+    import tenfold.engines.processes
     import tenfold.reports.progress
     import tenfold.reports.summary
 

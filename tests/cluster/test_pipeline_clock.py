@@ -5,8 +5,7 @@ import itertools
 import pytest
 
 from tenfold.cluster.pipeline_clock import StageTime, round_of_parts, time_pipeline
-from tenfold.mixing.pipeline import bound
-from tenfold.mixing.round import exact_round
+from tenfold.mixing.round import bound, exact_round
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

@@ -11,7 +11,7 @@ from tenfold.data import DatasetPart, Part, Splits, Tensors, load
 from tenfold.data.dataset_part import join_parts, quiet_randomness, with_loader
 from tenfold.data.part import MOST_PENDING, CopyTimer, SubsetPart
 from tenfold.runs import Span, Stopwatch
-from tenfold.workers.timekeeper import SINGLE_SPANS, Timekeeper
+from tenfold.workers.worker import SINGLE_SPANS, Timekeeper
 
 X = torch.arange(40, dtype=torch.float32).reshape(10, 2, 2)
 

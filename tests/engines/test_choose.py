@@ -16,7 +16,7 @@ from tenfold.crossval import check_folds
 from tenfold.crossval.fold import FoldMode
 from tenfold.engines import choose, resolve
 from tenfold.engines.choose import Notify, validate, validate_mixing
-from tenfold.engines.serial import Serial
+from tenfold.engines.processes import Serial
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World

@@ -14,13 +14,13 @@ from tenfold.data import Tensors
 from tenfold.engines import choose, resolve, validate
 from tenfold.engines.launched import Launched
 from tenfold.engines.prepare import prepare
+from tenfold.engines.processes import Serial
 from tenfold.engines.rank import Scattered, launch_name, scatter
-from tenfold.engines.serial import Serial
 from tenfold.errors import DataError, ExperimentError, MachineError
 from tenfold.experiment import Experiment, Training
 from tenfold.launch.detect import World, detect_world
 from tenfold.mixing.round import exact_round, shifted_round
-from tenfold.training.graphs import find_capture_obstacle
+from tenfold.training.stacked_replicas import find_capture_obstacle
 from tenfold.transport.meeting import network_of
 from tenfold.transport.network import Network, NetworkTransport, Transfers
 from tenfold.workers.task import Resolved
@@ -170,7 +170,7 @@ class TestStaging:
         monkeypatch.setattr(Mail, "takes", takes)
 
         def play(network: Network) -> tuple[Tensor, Tensor, int]:
-            transport = NetworkTransport(network, 5)
+            transport = NetworkTransport(network, torch.zeros(5))
             transport.buffer.fill_(network.rank)
             transport.mix(exact_round(3), [1.0, 1.0, 2.0])
             mixed = transport.buffer.clone()

@@ -17,7 +17,7 @@ import tenfold
 from tenfold.data import SubsetPart, Tensors
 from tenfold.engines import Outcome
 from tenfold.engines.one_device import train_replicas, train_together, with_numbers
-from tenfold.engines.serial import Serial
+from tenfold.engines.processes import Serial
 from tenfold.errors import Diverged, ExperimentError, ModelError, TenfoldError, TrainingError
 from tenfold.mixing import STRATEGIES
 from tenfold.runs import EpochEnded, Event, Lifecycle, Metric, Span, Stopwatch, checkpoint

@@ -10,12 +10,12 @@ from threaded import make_task
 from torch import nn
 
 from tenfold.engines import Outcome
-from tenfold.engines.serial import Serial
+from tenfold.engines.processes import Serial
 from tenfold.errors import ModelError
 from tenfold.runs import Event, Stopwatch, Warned, checkpoint
 from tenfold.runs.checkpoint import Resumption
 from tenfold.training import replica
-from tenfold.training import stacked_replicas as stacked
+from tenfold.training import stack as stacked
 from tenfold.workers.task import Task
 from tenfold.workers.worker import Worker
 

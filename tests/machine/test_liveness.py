@@ -13,7 +13,7 @@ from waiting import wait_until
 
 from tenfold.machine import liveness as module
 from tenfold.machine.liveness import GAP_SECONDS, LifeWatch, WorkerProgress, cpu_seconds, is_stopped
-from tenfold.transport.shared_arrays import SharedFloats
+from tenfold.transport.segment import SharedFloats
 
 
 class Clock:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold.mixing.pipeline import balance, bound, operations
+from tenfold.mixing.round import balance, bound, operations
 
 SHAPES = st.tuples(st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 6), st.integers(1, 12))
 

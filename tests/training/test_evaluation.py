@@ -39,6 +39,10 @@ from tenfold.training.evaluation import (
 )
 
 
+def accuracy_counter(training, classes):
+    return make_training_accuracy(training, choose_metrics(training, classes))
+
+
 def network():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
@@ -279,7 +283,7 @@ def test_a_network_may_use_the_memory_of_its_outputs_again():
 
 @pytest.fixture
 def counted() -> TrainingAccuracy:
-    made = make_training_accuracy(Training(), classes=3)
+    made = accuracy_counter(Training(), 3)
     assert made is not None
     return made
 
@@ -315,7 +319,7 @@ def test_positions_without_labels_do_not_count(counted: TrainingAccuracy) -> Non
 
 
 def test_a_single_logit_is_judged_by_its_sign() -> None:
-    made = make_training_accuracy(Training(loss="bce"), classes=2)
+    made = accuracy_counter(Training(loss="bce"), 2)
     assert made is not None
     made.keep(torch.tensor([[1.0], [-1.0], [2.0]]), torch.tensor([1.0, 0.0, 0.0]))
     assert made.take() == pytest.approx((2.0, 3))
@@ -333,12 +337,12 @@ def test_a_single_logit_is_judged_by_its_sign() -> None:
 def test_nothing_is_counted_where_accuracy_is_not_measured_or_batches_are_seen_repeatedly(
     training: Training, classes: int | None
 ) -> None:
-    assert make_training_accuracy(training, classes) is None
+    assert accuracy_counter(training, classes) is None
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "torch.nn.modules.loss:CrossEntropyLoss"])
 def test_a_loss_that_is_named_counts_as_the_usual_one(loss: str) -> None:
-    made = make_training_accuracy(Training(loss=loss), classes=3)
+    made = accuracy_counter(Training(loss=loss), 3)
     assert made is not None
     made.keep(torch.eye(3), torch.eye(3))  # one-hot targets
     assert made.take() == (3.0, 3)

@@ -8,9 +8,9 @@ from torch.nn import functional
 from tenfold.data import DatasetPart, SubsetPart, Tensors
 from tenfold.experiment import Training
 from tenfold.training import Replica
-from tenfold.training import stacked_replicas as stacked
-from tenfold.training.graphs import Graphed
+from tenfold.training import stack as stacked
 from tenfold.training.replica import make_replica, product, set_matmul_precision
+from tenfold.training.stacked_replicas import Graphed
 
 SAMPLES, BATCH, STEPS = 40, 8, 20
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -72,7 +72,7 @@ def recorder(monkeypatch):
 
         return replay
 
-    for module in ("stacked_replicas", "replica"):
+    for module in ("stack", "replica"):
         monkeypatch.setattr(f"tenfold.training.{module}.supports_graphs", lambda device: True)
     monkeypatch.setattr(stacked, "capture", capture)
     return recorded

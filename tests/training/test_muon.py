@@ -11,8 +11,8 @@ from tenfold.experiment import Training
 from tenfold.training import Replica
 from tenfold.training.muon import COEFFICIENTS, Muon, as_matrices, factors, find_matrices, gram
 from tenfold.training.replica import plan_lr_schedule
+from tenfold.training.stack import StackedReplicas
 from tenfold.training.stacked_optimizers import make_rule
-from tenfold.training.stacked_replicas import StackedReplicas
 
 STEPS = 3
 

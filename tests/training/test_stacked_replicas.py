@@ -12,12 +12,11 @@ from torch.nn import functional
 from tenfold.data import Tensors
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.training import Replica
-from tenfold.training import stacked_replicas as module
+from tenfold.training import Replica, stack, stacked_replicas
 from tenfold.training.flat import FlatState
 from tenfold.training.replica import plan_lr_schedule
-from tenfold.training.stack import Stack, groups_for_memory
-from tenfold.training.stacked_replicas import Lockstep, ReplicaRows, StackedReplicas
+from tenfold.training.stack import Stack, StackedReplicas, groups_for_memory
+from tenfold.training.stacked_replicas import Lockstep, ReplicaRows
 
 K, BATCH, SAMPLES = 3, 8, 60
 DEVICES = [
@@ -126,7 +125,8 @@ def quick_compiler(monkeypatch):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_compiled_steps_learn_what_others_learn(device, quick_compiler, monkeypatch):
-    monkeypatch.setattr(module, "supports_graphs", lambda _device: True)
+    for module in (stack, stacked_replicas):
+        monkeypatch.setattr(module, "supports_graphs", lambda _device: True)
     monkeypatch.setattr(StackedReplicas, "_capture", StackedReplicas._capture if device == "cuda" else lambda *_: "")
     training, order = settings_of(lr=0.1, compile=True), orders(6).to(device)
     separate = [alone(made(convolutions, device), training, order[:, row], data(device)) for row in range(K)]
@@ -145,7 +145,8 @@ def test_a_network_that_cannot_be_compiled_steps_as_without(monkeypatch):
         raise RuntimeError("no compiler")
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
-    monkeypatch.setattr(module, "supports_graphs", lambda _device: True)
+    for module in (stack, stacked_replicas):
+        monkeypatch.setattr(module, "supports_graphs", lambda _device: True)
     monkeypatch.setattr(StackedReplicas, "_capture", lambda *_: "")
     together = stacked(made(perceptron), settings_of(lr=0.1, compile=True), k=1, steps=5)
     assert together.prepare({(0, 1, BATCH): 5}) == ""
@@ -160,7 +161,8 @@ def test_a_network_that_the_only_method_refuses_is_said_to_fail():
 
 
 def test_short_runs_are_not_compiled_with_auto(monkeypatch):
-    monkeypatch.setattr(module, "supports_graphs", lambda _device: True)
+    for module in (stack, stacked_replicas):
+        monkeypatch.setattr(module, "supports_graphs", lambda _device: True)
     monkeypatch.setattr(StackedReplicas, "_capture", lambda *_: "")
     together = stacked(made(perceptron), settings_of(lr=0.1, compile="auto"), k=1, steps=5)
     together.prepare({(0, 1, BATCH): 5})
@@ -251,9 +253,9 @@ def test_mixing_is_a_product_with_the_matrix_and_keeps_moments():
     rows = ReplicaRows(Lockstep(together, [SAMPLES] * K, BATCH), slice(0, K))
 
     def mix(matrix, *, equal):
-        rows.variances_to_moments()
+        rows.batch_norm.variances_to_moments()
         rows.vector.copy_(matrix @ rows.vector)
-        rows.moments_to_variances(replicas_are_equal=equal)
+        rows.batch_norm.moments_to_variances(replicas_are_equal=equal)
 
     mix(shares, equal=True)
     means = torch.stack([state["2.running_mean"] for state in before])
@@ -340,8 +342,8 @@ def test_what_works_in_no_way_is_remembered():
 
 def test_memory_decides_how_many_go_together(monkeypatch):
     together = stacked(made(perceptron), settings_of(), method="vmap")
-    monkeypatch.setattr(module, "peak_memory", lambda work, device: 10.0)
-    monkeypatch.setattr(module, "free_memory", lambda device: 25.0)
+    monkeypatch.setattr(stack, "peak_memory", lambda work, device: 10.0)
+    monkeypatch.setattr(stack, "free_memory", lambda device: 25.0)
     together.prepare({(0, K, BATCH): 50})
     assert together.at_once == 2
     assert together.description == "3 replicas step together by vmap, 2 at a time to fit into memory"

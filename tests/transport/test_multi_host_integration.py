@@ -29,8 +29,7 @@ from transport_contract import (
 from tenfold.errors import WorkerLost
 from tenfold.mixing import Round
 from tenfold.transport import SharedMemoryTransport, Transport
-from tenfold.transport.multi_host import Hosts, MultiHostTransport, connect, hosts_of
-from tenfold.transport.network import NetworkTransport
+from tenfold.transport.network import Hosts, MultiHostTransport, NetworkTransport, connect, hosts_of
 
 pytestmark = pytest.mark.timeout(60)
 __all__ = ["crew"]

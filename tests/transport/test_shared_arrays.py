@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tenfold.errors import MachineError
 from tenfold.transport import SharedTensor
-from tenfold.transport.shared_arrays import SharedFloats
+from tenfold.transport.segment import SharedFloats
 
 DTYPES = [
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.bool),

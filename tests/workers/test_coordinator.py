@@ -30,7 +30,7 @@ def share(judge: Coordinator, outputs: torch.Tensor, first: int = 0) -> Evaluate
     targets = judge.task.splits.parts["test"].targets
     assert targets is not None
     part = Tensors(outputs, targets[first : first + len(outputs)])
-    return evaluate_share(torch.nn.Identity(), part, torch.arange(len(outputs)), judge.loss, judge.metrics)
+    return evaluate_share(torch.nn.Identity(), part, torch.arange(len(outputs)), judge.task.loss, judge.task.metrics)
 
 
 def trained(judge: Coordinator, epoch: int, output: float) -> EpochTrained:

@@ -17,8 +17,8 @@ from torch import nn
 from tenfold.data import SubsetPart, Tensors
 from tenfold.errors import ExperimentError, MachineError
 from tenfold.runs import Printed, Stopwatch
-from tenfold.transport import shared_arrays
-from tenfold.transport.shared_arrays import allocate as shared_arrays_allocate
+from tenfold.transport import segment as shared_arrays
+from tenfold.transport.segment import allocate as shared_arrays_allocate
 from tenfold.workers import process as worker_process
 from tenfold.workers.pool import WorkerConnection
 from tenfold.workers.process import TaskSnapshot, bytes_to_share, in_shared_memory

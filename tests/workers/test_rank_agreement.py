@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from torch import nn
 
-from tenfold.errors import ExperimentError, TrainingError
-from tenfold.workers.rank_agreement import (
+from tenfold.engines.rank import (
     describe_layers,
     describe_software,
     describe_sources,
     describe_tensors,
     require_same,
 )
+from tenfold.errors import ExperimentError, TrainingError
 
 REMEDY = "start all alike"
 

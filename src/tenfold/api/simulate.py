@@ -19,8 +19,8 @@ from tenfold.common.metric_traits import main_metric
 from tenfold.crossval.crossval_run import predict_fold_times
 from tenfold.data import Splits
 from tenfold.engines import Resolved, require_no_launcher
+from tenfold.engines.base import RecordedRun, record_work
 from tenfold.engines.prepare import prepare
-from tenfold.engines.recording import RecordedRun, record_work
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import FOLD_FIELDS, Data, Experiment, Parallel
 from tenfold.experiment.experiment import fields_by_name

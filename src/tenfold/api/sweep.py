@@ -27,9 +27,9 @@ from tenfold.catalog import suggest
 from tenfold.common.metric_traits import LOSS, main_metric
 from tenfold.common.trust import Origin
 from tenfold.engines import Outcome, RecordedRun, Resolved, require_no_launcher, resolve
+from tenfold.engines.base import record_work, train_recorded
 from tenfold.engines.one_device import cannot_train_together, train_together, with_numbers, without_numbers
 from tenfold.engines.prepare import check_new_run, describe, prepare, user_files
-from tenfold.engines.recording import record_work, train_recorded
 from tenfold.errors import Diverged, ExperimentError, StopTraining, StoreError, TenfoldError, TrainingError
 from tenfold.executors.jobs import OF_RUN, Job
 from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named, follow_jobs, recorded_executor

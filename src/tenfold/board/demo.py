@@ -21,9 +21,8 @@ from tenfold.board.race import PROFILE, Contestant, Race
 from tenfold.catalog import MODELS, suggest
 from tenfold.data import Splits, load
 from tenfold.engines import resolve
-from tenfold.engines.base import Engine
+from tenfold.engines.base import Engine, Outcome
 from tenfold.engines.prepare import prepare
-from tenfold.engines.recording import Outcome
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tenfold.cluster.round_clock import ClockSpan
-from tenfold.mixing.pipeline import Schedule, operations
-from tenfold.mixing.round import Round
+from tenfold.mixing.round import Round, Schedule, operations
 
 
 @dataclass(frozen=True)

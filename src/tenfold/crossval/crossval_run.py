@@ -34,9 +34,9 @@ from tenfold.crossval.modes import share_cores
 from tenfold.data import Splits, join_parts
 from tenfold.data.streams import refuse_stream
 from tenfold.engines import Outcome, choose, validate
+from tenfold.engines.base import record_work
 from tenfold.engines.prepare import prepare
 from tenfold.engines.processes import Processes
-from tenfold.engines.recording import record_work
 from tenfold.errors import DataError, ExperimentError, StopTraining, StoreError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.machine import limits

@@ -12,9 +12,9 @@ import torch
 
 from tenfold.crossval.fold import FoldContext, FoldEnd, FoldJob, FoldMode, FoldWork, fold_task, resolve_fold, train_fold
 from tenfold.engines import Outcome, choose, make_engine
+from tenfold.engines.base import Train
 from tenfold.engines.one_device import train_together
-from tenfold.engines.recording import Train
-from tenfold.engines.serial import Serial
+from tenfold.engines.processes import Serial
 from tenfold.errors import StopTraining, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.machine import cores

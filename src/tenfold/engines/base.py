@@ -1,17 +1,247 @@
-"""What every engine does: place the replicas, train them to the end, and record the run."""
+"""What every engine does: place the replicas, train them to the end, and record the run, however it ends."""
 
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from tenfold.common.files import short_path, sweep
+from tenfold.common.imports import describe_error
+from tenfold.data import Splits
 from tenfold.engines.choose import Notify
 from tenfold.engines.prepare import check_new_run, check_same_data, describe, prepare
-from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
+from tenfold.errors import Diverged, RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
-from tenfold.runs import Emit, Stopwatch, Store
+from tenfold.machine.metadata import EnergyMeter, machine_load
+from tenfold.runs import Emit, Recorded, Recorder, Stopwatch, Store, Warned, checkpoint, stored_predictions, tensor_file
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.console import keeping_console
+from tenfold.runs.recorder import EventDispatcher
+from tenfold.runs.storage.claim import check_claim
+from tenfold.runs.store import absolute
+from tenfold.runs.stored_predictions import Predictions
+from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.task import Resolved, Task
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an engine returns: the result's numbers, and the weights of the mean of all replicas."""
+
+    result: dict[str, Any]
+    weights: dict[str, Any]
+    outputs: Any = None
+    """The trained network's outputs on the test part, where the engine has kept them."""
+    predictions: dict[str, Predictions] = field(default_factory=dict)
+    """By part, the outputs to store with the run."""
+
+    @classmethod
+    def of(cls, coordinator: Coordinator) -> "Outcome":
+        """Return the outcome that a coordinator holds at the end of training."""
+        return cls(coordinator.result, coordinator.weights, coordinator.outputs, coordinator.predictions)
+
+
+Train = Callable[[Task, Stopwatch, Emit, Resumption | None], Outcome]
+"""Trains a task to the end and emits everything that happens as events."""
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A finished run: where it is recorded, what a list of runs shows of it, and its outcome."""
+
+    store: Store
+    record: dict[str, Any]
+    outcome: Outcome
+    experiment: Experiment
+    splits: Splits | None = None
+    """The data, where what follows the run may use them."""
+
+    @classmethod
+    def finished(
+        cls, store: Store, number: int, outcome: Outcome, experiment: Experiment, splits: Splits | None = None
+    ) -> "RecordedRun":
+        """Return a run that has just ended, without reading its outcome from the store again."""
+        return cls(store, store.listed(number), outcome, experiment, splits)
+
+
+Work = Callable[[Emit], Outcome]
+"""Anything that can be recorded: it reports its events to the function it is given, and returns its outcome."""
+
+
+def train_recorded(
+    train: Train,
+    task: Task,
+    store: Store,
+    run: int,
+    stopwatch: Stopwatch,
+    listen: Emit,
+    resumption: Resumption | None = None,
+    *,
+    before_end: Callable[[Task, Outcome], None] | None = None,
+    can_resume: bool = True,
+) -> Outcome:
+    """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder.
+
+    `record_work` calls `train` and saves what comes of it, however that ends. `before_end` is called after training,
+    before the outcome is recorded, to add to it. A fold cannot be resumed alone (`can_resume`).
+    """
+    task = replace(task, checkpoints=store.folder_of(run) / "checkpoint")
+    earlier = store.find(run)["result"] if resumption else None
+
+    def work(emit: Emit) -> Outcome:
+        if resumption is not None and resumption.problem:
+            emit(Warned(at=stopwatch.now(), text=resumption.problem))
+        outcome = train(task, stopwatch, emit, resumption)
+        if before_end is not None:
+            before_end(task, outcome)
+        return outcome
+
+    return record_work(work, store, run, stopwatch, listen, known=earlier, can_resume=can_resume)
+
+
+def record_work(
+    work: Work,
+    store: Store,
+    run: int,
+    stopwatch: Stopwatch,
+    listen: Emit,
+    *,
+    partial: Callable[[], dict[str, Any]] | None = None,
+    known: dict[str, Any] | None = None,
+    can_resume: bool = True,
+) -> Outcome:
+    """Do the work and record it under a run number: events, what it prints, its result, and its weights as model.pt.
+
+    If the work fails or is interrupted, `partial()` is recorded as the result; by default, the metrics measured so far
+    on top of `known`. A storage failure does not stop the work: it is reported once, and the result's "problem" names
+    it. A run is finished, and its checkpoints are removed, when its weights and its result are safely stored; until
+    then it is interrupted and can be resumed.
+    """
+    path = store.folder_of(run)
+    is_first = _is_first()
+    load_before, energy = machine_load(), EnergyMeter()
+    with keeping_console(path) as console:
+        dispatcher = EventDispatcher(Recorder(store, run), stopwatch, listen, console, dict(known or {}), partial)
+        outcome = _run_or_record_failure(work, dispatcher, path, can_resume=can_resume)
+        outcome.result["total_seconds"] = stopwatch.now()
+        outcome.result["listening_seconds"] = dispatcher.listening
+        predicted = outcome.result.get("clock") == "predicted"
+        if is_first and not predicted:
+            outcome.result["first_in_process"] = True
+        outcome.result.update(_machine_use(load_before, energy, predicted=predicted))
+        _finish(outcome, dispatcher, path)
+    return outcome
+
+
+_began: list[bool] = []
+
+
+def _is_first() -> bool:
+    """Return whether no other work was recorded in this process; libraries prepare themselves during the first."""
+    _began.append(True)
+    return len(_began) == 1
+
+
+def _run_or_record_failure(work: Work, dispatcher: EventDispatcher, path: Path, *, can_resume: bool) -> Outcome:
+    """Do the work; if it fails or is interrupted, record that and raise the error again."""
+    try:
+        dispatcher(Recorded(at=dispatcher.stopwatch.now(), run=dispatcher.recorder.run))
+        outcome = work(dispatcher)
+        check_claim(path)
+    except RunTakenOver:
+        dispatcher.recorder.abandon()
+        raise
+    except WorkerLost as error:
+        dispatcher.known["lost_rank"] = error.rank
+        dispatcher.end("interrupted", str(error))
+        raise
+    except TenfoldError as error:
+        if isinstance(error, Diverged):
+            dispatcher.known["diverged"] = True
+        dispatcher.end("failed", str(error))
+        raise
+    except KeyboardInterrupt as error:
+        dispatcher.end("interrupted")
+        if can_resume:
+            error.add_note(_how_to_resume(dispatcher.recorder))
+        raise
+    except BaseException as error:
+        dispatcher.end("failed", describe_error(error))
+        raise
+    return outcome
+
+
+def _how_to_resume(recorder: Recorder) -> str:
+    number, folder = recorder.run, recorder.store.folder
+    runs = "" if folder == absolute() else f', runs="{short_path(folder).as_posix()}"'
+    return f"run {number} was interrupted; tenfold.resume({number}{runs}) continues from the last completed epoch"
+
+
+def _machine_use(load_before: float | None, energy: EnergyMeter, *, predicted: bool) -> dict[str, Any]:
+    """Return the entries of a result that say how busy the machine was, and which energy it used for measured times."""
+    use: dict[str, Any] = {}
+    if (joules := energy.joules()) is not None and not predicted:
+        use["energy_joules"] = joules
+    load_after = machine_load()
+    if load_before is not None and load_after is not None:
+        use["load"] = {"before": load_before, "after": load_after, "cores": os.cpu_count()}
+    return use
+
+
+def _finish(outcome: Outcome, dispatcher: EventDispatcher, path: Path) -> None:
+    """Save the files of a run whose work is done, record its result, and then remove its checkpoints."""
+    if problem := _save_files(outcome, path, dispatcher.recorder):
+        outcome.result["problem"] = problem
+        dispatcher.end("interrupted", problem, outcome.result)
+        return
+    outcome.result["problem"] = ""
+    if failed := outcome.result.get("failed"):  # folds of a cross-validation, which can be trained again
+        of = f"{len(failed)} of {len(outcome.result['folds'])} folds failed"
+        dispatcher.end("interrupted", f"{of}: {failed[0]}", outcome.result)
+        return
+    if dispatcher.end("finished", result=outcome.result):
+        checkpoint.remove(path / "checkpoint")
+    outcome.result["problem"] = dispatcher.recorder.problem
+
+
+def _save_files(outcome: Outcome, folder: Path, recorder: Recorder) -> str:
+    """Save the weights and the predictions of a run; return why the weights could not be saved, "" if they were."""
+    try:
+        if outcome.weights:  # a script saves its own
+            tensor_file.save(outcome.weights, folder / "model.pt")
+    except StoreError as error:
+        recorder.report(str(error))
+        return str(error)
+    try:
+        stored_predictions.save(outcome.predictions, folder / stored_predictions.FILE)
+    except StoreError as error:  # a run is complete without its predictions
+        recorder.report(str(error))
+    return ""
+
+
+def open_for_resume(
+    store: Store, record: dict[str, Any], *, force: bool = False
+) -> tuple[Stopwatch, Resumption | None]:
+    """Claim a run to resume it, and return its stopwatch and its last checkpoint, if it has one.
+
+    Temporary files that a killed process left are removed. `force` claims the run even if another process seems to
+    work on it.
+    """
+    run, folder = record["id"], store.path(record["id"], record["title"]) / "checkpoint"
+    if not record["experiment"] or not record["metadata"]:
+        raise StoreError(f"run {run} cannot be resumed: {'; '.join(record['problems'])}")
+    store.claim(run, force=force)
+    try:
+        manifest, problem = checkpoint.find_undamaged(folder)
+        sweep(folder.parent)
+        stopwatch = Stopwatch(store.restart(run, epoch=manifest["epoch"] if manifest else 0))
+    except BaseException:
+        store.release(run)
+        raise
+    return stopwatch, Resumption(folder, manifest, problem) if manifest else None
 
 
 class Engine(ABC):

@@ -1,17 +1,16 @@
 """From an experiment as it was given to the one that is trained here: checks, defaults, and the engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tenfold.catalog import ENGINES, package_of
 from tenfold.common.imports import warn_user
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Experiment, Parallel
+from tenfold.experiment import Experiment
 from tenfold.experiment.values import AUTO, member_of
 from tenfold.launch.detect import World, detect_world
 from tenfold.machine import devices
-from tenfold.mixing import Strategy
 from tenfold.mixing.builders import Mixing
 from tenfold.training.optimizers import try_options
 from tenfold.workers.task import Resolved
@@ -31,10 +30,7 @@ def resolve(experiment: Experiment, notify: Notify = ignore) -> Resolved:
 
     `notify` is called with what an engine has to say before the training begins.
     """
-    world = detect_world()
-    resolved, engine = _resolve(experiment, world)
-    if experiment.machine.engine == AUTO and (installed := installed_engine(experiment, world)) is not None:
-        notify(f'engine "{installed}" of the package {package_of(ENGINES.plugins[installed])}')
+    resolved, engine = _resolve(experiment, detect_world(), notify)
     return replace(resolved, engine=engine.create(resolved, notify))
 
 
@@ -43,15 +39,16 @@ def make_engine(resolved: Resolved) -> "Engine":
     return choose(resolved.experiment, resolved.world).create(resolved, ignore)
 
 
-def choose(experiment: Experiment, world: World | None = None) -> "type[Engine]":
+def choose(experiment: Experiment, world: World | None = None, notify: Notify = ignore) -> "type[Engine]":
     """Return the engine that the experiment names, or with "auto" the first that is meant for it.
 
-    Engines of installed packages come first: the built-in ones leave nothing over.
+    Engines of installed packages come first, of which `notify` is told: the built-in ones leave nothing over.
     """
     named = experiment.machine.engine
     if named != AUTO:
         return _checked(member_of(ENGINES, named))
     if (installed := installed_engine(experiment, world)) is not None:
+        notify(f'engine "{installed}" of the package {package_of(ENGINES.plugins[installed])}')
         return _checked(ENGINES[installed])
     built_in = (ENGINES[name] for name in ENGINES.built_in)  # imported only up to the one that is meant
     engine: type[Engine] | None = next((engine for engine in built_in if engine.is_usual(experiment, world)), None)
@@ -116,16 +113,16 @@ def validate(experiment: Experiment, world: World | None = None) -> "type[Engine
 
     `world` is what a launcher started, if one did.
     """
-    return _resolve(experiment, world)[1]
+    return _resolve(experiment, world, ignore)[1]
 
 
-def _resolve(experiment: Experiment, world: World | None) -> "tuple[Resolved, type[Engine]]":
+def _resolve(experiment: Experiment, world: World | None, notify: Notify) -> "tuple[Resolved, type[Engine]]":
     if (folds := experiment.parallel.folds) is not None:
         raise ExperimentError(
             f"parallel.folds = {folds}: training makes one model; use `tenfold crossval` or "
             "tenfold.cross_validate to train one for each fold"
         )
-    engine = choose(experiment, world)
+    engine = choose(experiment, world, notify)
     if (reason := engine.supports(experiment, world)) is not None:
         raise ExperimentError(reason)
     if world is not None and (engine.needs_launcher or is_launched(experiment, world)):
@@ -134,7 +131,7 @@ def _resolve(experiment: Experiment, world: World | None) -> "tuple[Resolved, ty
         resolved = Resolved.of(experiment)
     validate_mixing(resolved)
     if resolved.experiment.parallel.divides_model:
-        _validate_division(resolved, engine)
+        _raise_first(_problems_of_division(resolved, engine))
     training = resolved.experiment.training
     if training.optimizer_options or training.nesterov or training.needs_closure:
         try_options(training)
@@ -153,101 +150,113 @@ def require_no_launcher(what: str) -> None:
 
 def validate_mixing(resolved: Resolved) -> None:
     """Raise ExperimentError for a strategy, outer optimizer, compression and optimizer that do not work together."""
+    _raise_first(_problems_of_mixing(resolved))
+
+
+def _raise_first(problems: Iterator[str]) -> None:
+    if (problem := next(problems, None)) is not None:
+        raise ExperimentError(problem)
+
+
+def _problems_of_mixing(resolved: Resolved) -> Iterator[str]:
     experiment, strategy = resolved.experiment, resolved.strategy
-    parallel, n = experiment.parallel, experiment.parallel.replicas
-    may_shrink = experiment.machine.on_failure == "continue" and not experiment.machine.is_virtual
-    _validate_exactness(resolved.mixing, range(n, 0, -1) if may_shrink else [n])
-    if may_shrink and n > 1:
-        _validate_shrinking(parallel, strategy)
-    if experiment.training.optimizer_traits.steps_with_all_workers:
-        _validate_divided_steps(resolved)
-    if parallel.average == "gradients":
-        _validate_gradients(experiment)
-    if parallel.optimizer_state == "average" and experiment.training.needs_closure:
-        raise ExperimentError(
-            f'training.optimizer = "{experiment.training.optimizer}" has no state to average; '
-            'set parallel.optimizer_state = "local"'
+    training, parallel, machine = experiment.training, experiment.parallel, experiment.machine
+    may_shrink, n = machine.on_failure == "continue" and not machine.is_virtual, parallel.replicas
+    by_gradients, optimizer = parallel.average == "gradients", f'training.optimizer = "{training.optimizer}"'
+    yield from _problems_of_inexact_rounds(resolved.mixing, range(n, 0, -1) if may_shrink else [n])
+    if may_shrink and n > 1 and strategy.asynchronous:
+        yield (
+            f'machine.on_failure = "continue" requires a strategy with rounds, and parallel.strategy = '
+            f'"{parallel.strategy}" has none; use one such as butterfly, or set machine.on_failure = "end"'
         )
-    if experiment.training.precision == "fp64" and experiment.machine.device.startswith("mps"):
-        raise ExperimentError(
-            'training.precision = "fp64" is not available on Apple\'s GPUs; set machine.device = "cpu"'
+    if training.optimizer_traits.steps_with_all_workers:
+        yield from _problems_of_divided_steps(resolved)
+    if by_gradients:
+        for field, plain in (("outer", "none"), ("optimizer_state", "local")):
+            if getattr(parallel, field) != plain:
+                averages = 'parallel.average = "gradients" averages before every step'
+                yield f'{averages} and requires parallel.{field} = "{plain}"'
+    if by_gradients and training.needs_closure:
+        yield (
+            f"{optimizer} evaluates several gradients a step, which cannot be averaged; set parallel.average = "
+            '"weights"'
         )
-    if experiment.training.compile is True and not experiment.machine.is_virtual and trains_on_cpu(experiment):
-        raise ExperimentError(
+    if parallel.optimizer_state == "average" and training.needs_closure:
+        yield f'{optimizer} has no state to average; set parallel.optimizer_state = "local"'
+    if training.precision == "fp64" and machine.device.startswith("mps"):
+        yield 'training.precision = "fp64" is not available on Apple\'s GPUs; set machine.device = "cpu"'
+    if training.compile is True and not machine.is_virtual and trains_on_cpu(experiment):
+        yield (
             "training.compile is for GPUs: on CPUs compiled networks were slower; leave it unset, or set it to "
             '"auto", which compiles on GPUs alone'
         )
-    if experiment.training.precision == "fp16":
-        _validate_fp16(experiment, asynchronous=strategy.asynchronous)
+    if training.precision == "fp16":
+        yield from _problems_of_fp16(experiment, asynchronous=strategy.asynchronous)
     if strategy.asynchronous:
-        _validate_asynchronous(experiment)
+        yield from _problems_without_rounds(experiment)
 
 
-def _validate_division(resolved: Resolved, engine: "type[Engine]") -> None:
-    """Raise ExperimentError for what a model that is divided among workers cannot do."""
+def _problems_of_division(resolved: Resolved, engine: "type[Engine]") -> Iterator[str]:
+    """Yield what a model that is divided among workers cannot do."""
     experiment = resolved.experiment
     training, parallel = experiment.training, experiment.parallel
     divide = f'parallel.divide = "{parallel.divide}"'
     if not engine.divides_models:
-        raise ExperimentError(
+        yield (
             f"{divide} needs worker processes on the CPUs of one machine, not the engine {engine.name}; use "
             'machine.device = "cpu" without a launcher'
         )
     if resolved.strategy.asynchronous:
-        raise ExperimentError(f'{divide} needs a strategy with rounds, not "{parallel.strategy}"; use butterfly')
+        yield f'{divide} needs a strategy with rounds, not "{parallel.strategy}"; use butterfly'
     if experiment.machine.on_failure == "continue":
-        raise ExperimentError(f'{divide}: no worker can do without the others; set machine.on_failure = "end"')
+        yield f'{divide}: no worker can do without the others; set machine.on_failure = "end"'
     if training.needs_closure or training.optimizer_traits.averages_weights:
-        raise ExperimentError(f"{divide}: {training.optimizer} needs the whole model on one worker; use muon or sgd")
+        yield f"{divide}: {training.optimizer} needs the whole model on one worker; use muon or sgd"
     if parallel.divide == "layers" and training.accumulate > 1:
-        raise ExperimentError(
+        yield (
             f"{divide}: micro-batches are the pieces of a batch; set parallel.micro_batches = {training.accumulate} "
             "instead of training.accumulate"
         )
 
 
-def _validate_exactness(mixing: Mixing, counts: Sequence[int]) -> None:
-    """Raise ExperimentError for what needs identical replicas after each round, with any of these numbers of them."""
+def _problems_of_inexact_rounds(mixing: Mixing, counts: Sequence[int]) -> Iterator[str]:
+    """Yield what needs identical replicas after each round, where one of these numbers of them does not have these."""
     parallel, strategy = mixing.parallel, mixing.strategy
     choices = {
         "outer": parallel.outer != "none",
         "compression": mixing.make_compressor(1).error_feedback,
         "average": parallel.average == "gradients",
     }
-    inexact = next((count for count in counts if not _exact(strategy, count)), None)
+    inexact = next((n for n in counts if strategy.period(n) != 1 or not strategy.round(0, n).is_exact), None)
     for field, chosen in choices.items():
         if chosen and inexact is not None:
             left = f" with the {inexact} workers that may be left" if inexact != parallel.workers else ""
-            raise ExperimentError(
+            yield (
                 f'parallel.{field} = "{getattr(parallel, field)}" requires identical replicas after each round, '
                 f'which "{parallel.strategy}" does not guarantee{left}; use {EXACT}'
             )
 
 
-def _validate_asynchronous(experiment: Experiment) -> None:
-    """Raise ExperimentError for what needs rounds, which asynchronous strategies do not have."""
+def _problems_without_rounds(experiment: Experiment) -> Iterator[str]:
+    """Yield what needs rounds, which asynchronous strategies do not have."""
     training, parallel = experiment.training, experiment.parallel
+    strategy = f'parallel.strategy = "{parallel.strategy}"'
     if training.ema is not None:
-        raise ExperimentError(
-            f'training.ema needs a strategy with rounds, and parallel.strategy = "{parallel.strategy}" has none; '
-            "use one such as butterfly, or leave it unset"
+        yield (
+            f"training.ema needs a strategy with rounds, and {strategy} has none; use one such as butterfly, or leave "
+            "it unset"
         )
     if training.evaluate_every < 1:
-        raise ExperimentError(
-            f'training.evaluate_every must be 1 with parallel.strategy = "{parallel.strategy}", '
-            "whose workers wait for each other only after an epoch"
-        )
+        yield f"training.evaluate_every must be 1 with {strategy}, whose workers wait for others only after an epoch"
     for field, plain in (("compression", "none"), ("optimizer_state", "local")):
         if getattr(parallel, field) != plain:
-            raise ExperimentError(f'parallel.strategy = "{parallel.strategy}" requires parallel.{field} = "{plain}"')
+            yield f'{strategy} requires parallel.{field} = "{plain}"'
     if training.needs_closure:
-        raise ExperimentError(
-            f'training.optimizer = "{training.optimizer}" cannot be used with "{parallel.strategy}"; use sgd'
-        )
+        yield f'training.optimizer = "{training.optimizer}" cannot be used with "{parallel.strategy}"; use sgd'
 
 
-def _validate_divided_steps(resolved: Resolved) -> None:
-    """Raise ExperimentError for what an optimizer cannot do whose steps all workers take together."""
+def _problems_of_divided_steps(resolved: Resolved) -> Iterator[str]:
+    """Yield what an optimizer cannot do whose steps all workers take together."""
     experiment = resolved.experiment
     training, parallel = experiment.training, experiment.parallel
     problems = {
@@ -262,21 +271,20 @@ def _validate_divided_steps(resolved: Resolved) -> None:
         f"training.accumulate = {training.accumulate}: it cuts batches into portions": training.accumulate > 1,
         "model.batchnorm: set it to false": experiment.model.batchnorm,
     }
-    if (problem := next((text for text, holds in problems.items() if holds), None)) is not None:
-        raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be used with {problem}')
+    for text, holds in problems.items():
+        if holds:
+            yield f'training.optimizer = "{training.optimizer}" cannot be used with {text}'
 
 
-def _validate_fp16(experiment: Experiment, *, asynchronous: bool) -> None:
-    """Raise ExperimentError where steps cannot be skipped when their gradients overflow."""
+def _problems_of_fp16(experiment: Experiment, *, asynchronous: bool) -> Iterator[str]:
+    """Yield where steps cannot be skipped when their gradients overflow."""
+    parallel, skipping = experiment.parallel, 'training.precision = "fp16" skips steps whose gradients overflow, which'
     if trains_on_cpu(experiment):
-        raise ExperimentError(
-            'training.precision = "fp16" is for GPUs; on a CPU use "bf16", which needs no loss scaling'
-        )
-    skipping = 'training.precision = "fp16" skips steps whose gradients overflow, which'
+        yield 'training.precision = "fp16" is for GPUs; on a CPU use "bf16", which needs no loss scaling'
     if experiment.training.needs_closure:
-        raise ExperimentError(f'{skipping} {experiment.training.optimizer} cannot do; use "bf16"')
-    if asynchronous or (experiment.parallel.workers > 1 and experiment.parallel.average == "gradients"):
-        raise ExperimentError(
+        yield f'{skipping} {experiment.training.optimizer} cannot do; use "bf16"'
+    if asynchronous or (parallel.workers > 1 and parallel.average == "gradients"):
+        yield (
             f'{skipping} a worker cannot do alone while gradients are exchanged; use "bf16", or parallel.average = '
             '"weights" with a strategy that has rounds'
         )
@@ -298,31 +306,3 @@ def require_launcher_for_transport(experiment: Experiment) -> str | None:
     if transport in ("auto", "shared-memory"):
         return None
     return f'machine.transport = "{transport}" {NEEDS_LAUNCHER}'
-
-
-def _exact(strategy: Strategy, n: int) -> bool:
-    """Return whether n replicas are identical after every round."""
-    return strategy.period(n) == 1 and strategy.round(0, n).is_exact
-
-
-def _validate_gradients(experiment: Experiment) -> None:
-    parallel = experiment.parallel
-    for field, plain in (("outer", "none"), ("optimizer_state", "local")):
-        if getattr(parallel, field) != plain:
-            raise ExperimentError(
-                f'parallel.average = "gradients" averages before every step and requires parallel.{field} = "{plain}"'
-            )
-    if experiment.training.needs_closure:
-        raise ExperimentError(
-            f'training.optimizer = "{experiment.training.optimizer}" evaluates several gradients a step, which cannot '
-            'be averaged; set parallel.average = "weights"'
-        )
-
-
-def _validate_shrinking(parallel: Parallel, strategy: Strategy) -> None:
-    """Raise ExperimentError for what cannot continue with fewer workers."""
-    if strategy.asynchronous:
-        raise ExperimentError(
-            f'machine.on_failure = "continue" requires a strategy with rounds, and parallel.strategy = '
-            f'"{parallel.strategy}" has none; use one such as butterfly, or set machine.on_failure = "end"'
-        )

@@ -10,11 +10,10 @@ from time import perf_counter
 from typing import Any, Self
 
 import psutil
-import torch
 
 from tenfold.catalog import SOURCES
 from tenfold.common.trust import remember_named
-from tenfold.engines.base import Engine
+from tenfold.engines.base import Engine, Outcome, RecordedRun, open_for_resume, train_recorded
 from tenfold.engines.choose import NEEDS_LAUNCHER, Notify, is_launched
 from tenfold.engines.prepare import assign_cores, check_new_run, check_same_data, describe, load_task, module_digests
 from tenfold.engines.rank import (
@@ -22,38 +21,32 @@ from tenfold.engines.rank import (
     Orders,
     RankConnection,
     clear,
-    ending_by_signal,
-    launch_name,
-    own_device,
-    scatter,
-    watch_progress,
-)
-from tenfold.engines.recording import Outcome, RecordedRun, open_for_resume, train_recorded
-from tenfold.errors import ExperimentError, StoreError, TrainingError, WorkerLost
-from tenfold.experiment import Experiment
-from tenfold.experiment.values import PythonObject
-from tenfold.launch.detect import World
-from tenfold.machine import cores
-from tenfold.machine import cores as affinity
-from tenfold.machine.liveness import keeping_freed_memory
-from tenfold.runs import Emit, Stopwatch, Store, Warned
-from tenfold.runs.checkpoint import Resumption
-from tenfold.runs.storage.claim import LostWorker, lost_in
-from tenfold.runs.store import RemoteStore
-from tenfold.training.randomness import training_rng
-from tenfold.training.replica import set_matmul_precision
-from tenfold.transport.meeting import JoinedRank, join
-from tenfold.workers.channels import Channels
-from tenfold.workers.coordinator import Coordinator
-from tenfold.workers.rank_agreement import (
     describe_differences,
     describe_layers,
     describe_software,
     describe_sources,
     describe_tensors,
+    ending_by_signal,
     find_differences,
+    launch_name,
+    own_device,
     require_same,
+    scatter,
+    watch_progress,
 )
+from tenfold.errors import ExperimentError, StoreError, TrainingError, WorkerLost
+from tenfold.experiment import Experiment
+from tenfold.experiment.values import PythonObject
+from tenfold.launch.detect import World
+from tenfold.machine import cores
+from tenfold.runs import Emit, Stopwatch, Store, Warned
+from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.storage.claim import LostWorker, lost_in
+from tenfold.runs.store import RemoteStore
+from tenfold.training.replica import training_environment
+from tenfold.transport.meeting import JoinedRank, join
+from tenfold.workers.channels import Channels
+from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.task import Decision, Message, Resolved, Task, make_network
 from tenfold.workers.worker import Worker
 
@@ -143,7 +136,6 @@ class Launched(Engine):
 
     @classmethod
     def supports(cls, experiment: Experiment, world: World | None) -> str | None:
-        """Return why the ranks of this launcher cannot train the experiment."""
         if world is None:
             return f'machine.engine = "launched" {NEEDS_LAUNCHER}'
         parallel, continues = experiment.parallel, experiment.machine.on_failure == "continue"
@@ -172,12 +164,10 @@ class Launched(Engine):
 
     @classmethod
     def is_usual(cls, experiment: Experiment, world: World | None) -> bool:
-        """Return whether a launcher started the workers."""
         return is_launched(experiment, world)
 
     @classmethod
     def create(cls, resolved: Resolved, _notify: Notify) -> Self:
-        """Return the engine of this rank."""
         assert resolved.world is not None, "supports() has asked for a launcher"
         machine = resolved.experiment.machine
         return cls(resolved.world, machine.transport, machine.stall_after)
@@ -204,7 +194,6 @@ class Launched(Engine):
 
     @property
     def records(self) -> bool:
-        """Whether this is the rank that records the run."""
         return self.world.rank == 0
 
     @contextmanager
@@ -247,7 +236,7 @@ class Launched(Engine):
         bound = set(mine) != together  # the launcher has already assigned the cores
         threads, pinned = assign_cores(experiment.machine, len(host), cores.budget(allowed=together))
         if bound:
-            threads, pinned = min(threads, len(mine)), affinity.NOT_PINNED
+            threads, pinned = min(threads, len(mine)), cores.NOT_PINNED
         if experiment.data.distribute == "each":
             return load_task(resolved, threads, pinned)
         on_cpu = replace(resolved, experiment=experiment.replace(device="cpu"))
@@ -385,7 +374,6 @@ class Launched(Engine):
         }
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train to the end, on rank 0."""
         manifest = resumption.manifest if resumption else None
         with self.session():
             self.joined.network.barrier()
@@ -431,38 +419,26 @@ class Launched(Engine):
     ) -> dict[str, Any]:
         """Train this rank's replica, and return the weights of the mean of all."""
         post = RankConnection(self.joined.network, emit, coordinator, task.checkpoints)
-        before = torch.get_num_threads()
-        cores.set_threads(task.threads)
-        cpus = task.cores.cpus(self.world.local_rank)
-        try:
-            with (
-                keeping_freed_memory(),
-                training_rng(),
-                set_matmul_precision(task.experiment.training.precision),
-                affinity.pinned(cpus) as trouble,
-            ):
-                if trouble:
-                    post.emit(Warned(at=stopwatch.now(), text=trouble, worker=self.world.rank, concerns_worker=True))
-                channels = self._channels(task)
-                stalls = watch_progress(self.world, self.joined.network, task.experiment.machine.stall_after)
-                with channels.gradient_transport, channels.transport, self.session(), stalls as progress:
+        cpus, precision = task.cores.cpus(self.world.local_rank), task.experiment.training.precision
+        with training_environment(task.threads, precision, cpus) as trouble:
+            if trouble:
+                post.emit(Warned(at=stopwatch.now(), text=trouble, worker=self.world.rank, concerns_worker=True))
+            channels = self._channels(task)
+            stalls = watch_progress(self.world, self.joined.network, task.experiment.machine.stall_after)
+            with channels.gradient_transport, channels.transport, self.session(), stalls as progress:
 
-                    def report(message: Message) -> Decision:
-                        with progress.allow_more_time():  # rank 0 evaluates and saves meanwhile
-                            return post.report(message)
+                def report(message: Message) -> Decision:
+                    with progress.allow_more_time():  # rank 0 evaluates and saves meanwhile
+                        return post.report(message)
 
-                    with progress.allow_more_time():
-                        worker = Worker(task, channels, stopwatch, post.emit, report, progress)
-                        if resumption is not None:
-                            worker.resume(resumption.state(self.world.rank))
-                        else:
-                            channels.transport.broadcast()  # a user's network may start from other weights on each rank
-                    worker.train()
-                return {
-                    name: tensor.detach().cpu().clone() for name, tensor in worker.replica.network.state_dict().items()
-                }
-        finally:
-            torch.set_num_threads(before)
+                with progress.allow_more_time():
+                    worker = Worker(task, channels, stopwatch, post.emit, report, progress)
+                    if resumption is not None:
+                        worker.resume(resumption.state(self.world.rank))
+                    else:
+                        channels.transport.broadcast()  # a user's network may start from other weights on each rank
+                worker.train()
+            return worker.final_weights()
 
     def _channels(self, task: Task) -> Channels:
         share, metadata = self._transport in ("auto", "shared-memory"), task.metadata

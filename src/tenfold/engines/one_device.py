@@ -1,34 +1,29 @@
 """Replicas that step together on one device: the workers of a task, or those of several folds or trials."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from tenfold.engines.base import Engine
+from tenfold.engines.base import Engine, Outcome
 from tenfold.engines.choose import is_launched, require_launcher_for_transport, require_no_ranks, trains_on_cpu
-from tenfold.engines.recording import Outcome
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import Experiment, Training
 from tenfold.launch.detect import World
 from tenfold.machine import cores
-from tenfold.machine.liveness import keeping_freed_memory
 from tenfold.models.networks import scaling_buffers
 from tenfold.runs import Emit, Event, Stopwatch
 from tenfold.runs.checkpoint import Resumption
-from tenfold.training import base_lr, choose_loss
-from tenfold.training.randomness import training_rng
-from tenfold.training.replica import plan_lr_schedule, set_matmul_precision
+from tenfold.training import base_lr
+from tenfold.training.replica import plan_lr_schedule, training_environment
 from tenfold.training.schedules import SCHEDULES
+from tenfold.training.stack import StackedReplicas
 from tenfold.training.stacked_optimizers import make_rule
-from tenfold.training.stacked_replicas import Lockstep, ReplicaRows, StackedReplicas, resident
+from tenfold.training.stacked_replicas import Lockstep, ReplicaRows, resident
 from tenfold.workers.channels import stacked_channels
 from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.task import Decision, Message, Resolved, Task, make_network
-from tenfold.workers.timekeeper import Timekeeper
-from tenfold.workers.worker import Worker
+from tenfold.workers.worker import Timekeeper, Worker
 
 NUMBERS = ("lr", "momentum", "weight_decay", "seed")
 """The fields in which tasks that train together may differ."""
@@ -42,18 +37,15 @@ class OneDevice(Engine):
 
     @classmethod
     def supports(cls, experiment: Experiment, world: World | None) -> str | None:
-        """Return why replicas that step together on one device cannot train the experiment."""
         unsupported = require_no_ranks(cls.name, world) or require_launcher_for_transport(experiment)
         return unsupported or cannot_step_together(experiment)
 
     @classmethod
     def is_usual(cls, experiment: Experiment, world: World | None) -> bool:
-        """Return whether there are several workers on a GPU, which no launcher started."""
         several = experiment.parallel.workers > 1 and not is_launched(experiment, world)
         return several and not trains_on_cpu(experiment)
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train to the end."""
         return train_replicas(task, stopwatch, emit, resumption)
 
 
@@ -181,12 +173,11 @@ def _make_stacked(task: Task, owners: Sequence[Task]) -> StackedReplicas:
         labels_per_sample=task.splits.labels_per_sample,
         warmup=task.resolved.warmup_epochs,
     )
-    loss = choose_loss(training, task.splits.classes, task.splits.loss_unit)
     return StackedReplicas(
         network,
         len(owners),
         training,
-        loss,
+        task.loss,
         whole[0],
         lr_schedule=lr_schedule,
         method=machine.stacking,
@@ -197,16 +188,10 @@ def _make_stacked(task: Task, owners: Sequence[Task]) -> StackedReplicas:
     )
 
 
-@contextmanager
-def on_device(task: Task) -> Iterator[None]:
-    """Use all cores while the block lasts, and leave random generators and settings as they were."""
-    before = torch.get_num_threads()
-    cores.set_threads(task.experiment.machine.threads or cores.budget())
-    try:
-        with keeping_freed_memory(), training_rng(), set_matmul_precision(task.experiment.training.precision):
-            yield
-    finally:
-        torch.set_num_threads(before)
+def on_device(task: Task) -> AbstractContextManager[str | None]:
+    """Return the block in which replicas step together, with all cores."""
+    experiment = task.experiment
+    return training_environment(experiment.machine.threads or cores.budget(), experiment.training.precision)
 
 
 def without_numbers(experiment: Experiment) -> Experiment:

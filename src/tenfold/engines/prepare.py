@@ -235,10 +235,10 @@ def user_files(experiment: Experiment) -> dict[str, str]:
     looked at.
     """
     name = experiment.data.name
-    found = user_modules(experiment)
+    digests = module_digests(experiment.import_paths)
     if isinstance(name, str) and ":" not in name and name not in SOURCES and names_data_file(name):
-        found[name] = file_digest(Path(name).expanduser())
-    return found
+        digests[name] = file_digest(Path(name).expanduser())
+    return digests
 
 
 def user_modules(experiment: Experiment) -> dict[str, str]:
@@ -270,13 +270,13 @@ def file_digest(path: Path | None) -> str:
 
 def _listed(folder: Path) -> list[tuple[str, int, int]]:
     """Return the names, sizes and times of the files in a folder, without links to what is not there."""
-    found = []
+    files = []
     for path in sorted(folder.rglob("*")):
         with suppress(FileNotFoundError):  # removed meanwhile
             if path.is_file():
                 stat = path.stat()
-                found.append((str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns))
-    return found
+                files.append((str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns))
+    return files
 
 
 @cache

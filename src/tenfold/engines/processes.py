@@ -1,4 +1,4 @@
-"""Replicas in processes of this machine, which average in shared memory."""
+"""Replicas in this process or in several of this machine, which average in shared memory."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -6,23 +6,24 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tenfold.engines.base import Engine
+from tenfold.engines.base import Engine, Outcome
 from tenfold.engines.choose import (
     is_launched,
     require_launcher_for_transport,
     require_no_ranks,
     trains_on_cpu,
 )
-from tenfold.engines.recording import Outcome
-from tenfold.errors import WorkerLost, name_workers
+from tenfold.errors import ExperimentError, MachineError, WorkerLost, name_workers
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
-from tenfold.machine import limits
-from tenfold.runs import Emit, Event, Stopwatch, Warned
+from tenfold.machine import cores, limits
+from tenfold.machine.liveness import WorkerProgress
+from tenfold.runs import Emit, Event, Note, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
+from tenfold.training.replica import training_environment
 from tenfold.transport import clean_up_orphans
 from tenfold.transport.segment import StopReason
-from tenfold.workers.channels import SharedChannels
+from tenfold.workers.channels import SharedChannels, single_worker_channels
 from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.divided import DividedChannels
 from tenfold.workers.elastic import Replacement
@@ -30,7 +31,8 @@ from tenfold.workers.fork_server import check_may_start, start_server
 from tenfold.workers.pool import WorkerPool
 from tenfold.workers.process import TaskSnapshot, WorkerSetup, check_room, run_workers
 from tenfold.workers.sandblaster import count_rows
-from tenfold.workers.task import Finished, Message, Resolved, Task
+from tenfold.workers.task import Decision, Finished, Message, Resolved, Task
+from tenfold.workers.worker import Worker
 
 
 class Processes(Engine):
@@ -44,7 +46,6 @@ class Processes(Engine):
 
     @classmethod
     def supports(cls, experiment: Experiment, world: World | None) -> str | None:
-        """Return why processes of this machine cannot train the experiment."""
         machine = experiment.machine
         if experiment.parallel.workers > 1 and not trains_on_cpu(experiment):
             return (
@@ -56,7 +57,6 @@ class Processes(Engine):
 
     @classmethod
     def is_usual(cls, experiment: Experiment, world: World | None) -> bool:
-        """Return whether there are several workers on the CPU, which no launcher started."""
         several = experiment.parallel.workers > 1 and not is_launched(experiment, world)
         return several and trains_on_cpu(experiment)
 
@@ -105,7 +105,6 @@ class Processes(Engine):
         return Outcome.of(coordinator)
 
     def _ranks_by_process(self, task: Task) -> list[range]:
-        """Return the ranks of the workers in each process."""
         return [range(rank, rank + 1) for rank in range(task.workers)]
 
     def _exchange_times(self) -> NDArray[Any] | None:
@@ -201,3 +200,70 @@ def _named(error: BaseException, ranks: range) -> BaseException:
         return RuntimeError(f"{name_workers(ranks)} failed:\n{error}")
     error.args = (f"{name_workers(ranks)}: {error}",)
     return error
+
+
+BUSY = "other programs use most of the cores, and the threads of this one would not sleep while they wait"
+IN_A_PROCESS = f"{BUSY}: the worker trains in a process of its own"
+SPINNING = f"{BUSY}: set {cores.WAIT_POLICY}=PASSIVE before Python starts"
+
+
+class Serial(Engine):
+    """Trains one replica in this process."""
+
+    name = "serial"
+    predictable = True
+
+    @classmethod
+    def supports(cls, experiment: Experiment, world: World | None) -> str | None:
+        if (workers := experiment.parallel.workers) > 1:
+            return f'machine.engine = "serial" runs one worker, but parallel.workers = {workers}; use auto or processes'
+        return require_no_ranks(cls.name, world) or require_launcher_for_transport(experiment)
+
+    @classmethod
+    def is_usual(cls, experiment: Experiment, world: World | None) -> bool:
+        return experiment.parallel.workers == 1 and not is_launched(experiment, world)
+
+    def __init__(self, progress: WorkerProgress | None = None) -> None:
+        """Publish progress to `progress`, for the process that watches this one, if one does."""
+        self._is_watched = progress is not None
+        self._progress = progress or WorkerProgress()
+
+    def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
+        """Train to the end; if this process's threads would disturb one another, in a process whose threads do not."""
+        chosen = task.experiment.machine.engine == "auto" and not self._is_watched
+        if chosen and task.device.type == "cpu" and task.threads > 1 and cores.waiting_threads_spin():
+            if (trouble := _why_not_sent(task)) is None:
+                emit(Note(at=stopwatch.now(), text=IN_A_PROCESS))
+                return Processes().run(task, stopwatch, emit, resumption)
+            emit(Warned(at=stopwatch.now(), text=f"{SPINNING} ({trouble})"))
+        with training_environment(task.threads, task.experiment.training.precision, task.cores.cpus(0)) as trouble:
+            if trouble:
+                emit(Warned(at=stopwatch.now(), text=trouble))
+            return self._run(task, stopwatch, emit, resumption)
+
+    def _run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None) -> Outcome:
+        coordinator = Coordinator(task, stopwatch, emit, resumption.manifest if resumption else None)
+        metadata, rows = task.metadata, count_rows(task)
+        channels = single_worker_channels(metadata.numel, task.device, task.strategy, metadata.dtype, rows)
+
+        def report(message: Message) -> Decision:
+            with self._progress.allow_more_time():
+                return coordinator.decide([message])
+
+        worker = Worker(task, channels, stopwatch, emit, report, self._progress)
+        if resumption is not None:
+            worker.resume(resumption.state(0))
+        coordinator.start(resumed=resumption is not None)
+        worker.train()
+        return Outcome.of(coordinator)
+
+
+def _why_not_sent(task: Task) -> str | None:
+    """Return why a process of its own cannot train the task; None if it can."""
+    try:
+        check_may_start()
+        check_room(task.splits)
+        TaskSnapshot(task).close()
+    except (ExperimentError, MachineError) as error:
+        return str(error)
+    return None

@@ -88,7 +88,7 @@ def _read_line(words: list[str], where: str, slots: int) -> tuple[str, int]:
 SSH = ("ssh", "-tt", "-o", "BatchMode=yes")
 """With a terminal (-tt) a remote program is hung up on when ssh ends; BatchMode never asks for a password."""
 WAIT_SECONDS = 15.0
-"""Seconds that a command has to end after it is asked to; torchrun gives its workers ten of them."""
+"""Seconds that a command has to end after SIGTERM; torchrun gives its workers ten of them."""
 
 Say = Callable[[str, str], None]
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from tenfold.common.imports import warn_user
 from tenfold.engines.choose import validate_mixing
+from tenfold.engines.rank import describe_software, describe_sources, describe_tensors, require_same
 from tenfold.errors import ExperimentError, ModelError, TrainingError
 from tenfold.experiment import Experiment, Parallel
 from tenfold.loop.sharding import describe_shards, here
@@ -21,7 +22,6 @@ from tenfold.training import FlatState, flat_size
 from tenfold.training.flat import exchange_size, flat_dtype
 from tenfold.transport.meeting import join
 from tenfold.workers.channels import Channels, single_worker_channels
-from tenfold.workers.rank_agreement import describe_software, describe_sources, describe_tensors, require_same
 from tenfold.workers.rounds import ReplicaRounds, average_tensors
 from tenfold.workers.task import Resolved, describe_line_searches
 
@@ -34,6 +34,7 @@ class LoopReplica:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, vector: Tensor) -> None:
         self.flat = FlatState(model, vector)
+        self.batch_norm = self.flat.batch_norm
         self.optimizer = optimizer
         self.lr = self.optimizer_lr
         optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -126,12 +127,11 @@ class LoopWorker:
         self._gradients = parallel.average == "gradients"
         counts = self._agree(parallel, samples)
         channels.transport.broadcast()
-        replica.flat.batch_norm.update_reference_means()
+        replica.batch_norm.update_reference_means()
         self._rounds = ReplicaRounds(Mixing.of(parallel), replica, channels, counts)
 
     @property
     def rounds(self) -> int:
-        """Rounds so far."""
         return self._rounds.count
 
     @property
@@ -172,7 +172,6 @@ class LoopWorker:
 
     @torch.no_grad()
     def _before_step(self, *_: Any) -> None:
-        """Average the gradients."""
         if self._replica.skips:
             return
         self._replica.unscale()

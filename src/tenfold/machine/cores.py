@@ -210,7 +210,7 @@ def _guess(numbers: tuple[int, ...]) -> tuple[Cpu, ...]:
 
 
 def share(budget: int, workers: int, threads: int | None = None, *, oversubscribe: bool = False) -> int:
-    """Threads for each worker: those asked for, or an equal share of the budget of cores, max(1, budget // workers)."""
+    """Threads for each worker: those requested, or an equal share of the budget of cores, max(1, budget // workers)."""
     if workers < 1:
         raise MachineError(f"cannot share {budget} cores among {workers} workers; there must be at least 1")
     if threads is None:
@@ -406,11 +406,11 @@ def plan(topology: Topology, workers: int, threads: int, policy: str) -> CoreMap
         raise MachineError(f"{error}, or a list of cpus such as '0-3,8'") from None
     if not order:
         return NOT_PINNED
-    taken = [
+    cpus_of_workers = [
         [order[(worker * threads + thread) % len(order)] for thread in range(threads)] for worker in range(workers)
     ]
     note = f"{workers} workers x {threads} threads share {len(order)} cpus" if workers * threads > len(order) else ""
-    return CoreMap(policy, tuple(tuple(dict.fromkeys(cpus)) for cpus in taken), note)
+    return CoreMap(policy, tuple(tuple(dict.fromkeys(cpus)) for cpus in cpus_of_workers), note)
 
 
 def cpu_count_of(policy: str, otherwise: int) -> int:

@@ -137,7 +137,7 @@ def _require_cuda(device: str, index: int) -> None:
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not num_gpus:
         raise MachineError(
-            f"device '{device}' was asked for, but torch {torch.__version__} finds no GPU it can use; "
+            f"device '{device}' was requested, but torch {torch.__version__} finds no GPU it can use; "
             f"check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or use {_alternative()}"
         )
     if index >= num_gpus:

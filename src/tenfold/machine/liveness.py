@@ -147,9 +147,9 @@ class WorkerProgress:
     def mark(self) -> None:
         """Publish that a step or the evaluation of a batch is done."""
         floats, first, now = self._floats, self._first, time.monotonic()
-        taken = now - floats[first + AT]
-        if floats[first + COUNT] >= FIRST_STEPS and taken > floats[first + LONGEST]:
-            floats[first + LONGEST] = taken
+        elapsed = now - floats[first + AT]
+        if floats[first + COUNT] >= FIRST_STEPS and elapsed > floats[first + LONGEST]:
+            floats[first + LONGEST] = elapsed
         floats[first + COUNT] += 1
         floats[first + AT] = now
 

@@ -134,7 +134,7 @@ def has_bf16(sets: list[str]) -> bool:
 
 @cache
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """What Linux says about the first cpu; on hybrid processors they agree in what is asked here.
+    """What Linux says about the first cpu; on hybrid processors they agree in all that is used here.
 
     Read once: with many cpus, the file is long and Linux asks each of them for its clock rate.
     """
@@ -198,12 +198,12 @@ def _counters() -> dict[str, tuple[float, float]]:
 
 
 def _processors() -> dict[str, tuple[float, float]]:
-    found = {}
+    energy = {}
     for domain in POWERCAP.glob(RAPL_PACKAGES):
         with suppress(OSError, ValueError):  # only root may read it on most systems
             used, limit = (int((domain / name).read_text()) / 1e6 for name in ("energy_uj", "max_energy_range_uj"))
-            found[domain.name] = used, limit
-    return found
+            energy[domain.name] = used, limit
+    return energy
 
 
 def _gpus() -> dict[str, tuple[float, float]]:
@@ -211,9 +211,9 @@ def _gpus() -> dict[str, tuple[float, float]]:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         return {}
-    found: dict[str, tuple[float, float]] = {}
+    energy: dict[str, tuple[float, float]] = {}
     if library.nvmlInit_v2() != 0:
-        return found
+        return energy
     try:
         count = ctypes.c_uint()
         library.nvmlDeviceGetCount_v2(ctypes.byref(count))
@@ -222,10 +222,10 @@ def _gpus() -> dict[str, tuple[float, float]]:
             if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) == 0 and (
                 library.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(used)) == 0
             ):
-                found[f"gpu {index}"] = used.value / 1e3, 0.0
+                energy[f"gpu {index}"] = used.value / 1e3, 0.0
     finally:
         library.nvmlShutdown()
-    return found
+    return energy
 
 
 _profile: ContextVar[Path | None] = ContextVar("profile", default=None)

@@ -85,11 +85,11 @@ def _member(kind: str, member: Any, base: type[Any], options: dict[str, Any], *a
 # higher learning rate compensates for that, also when gradients are averaged, the default.
 
 LARGEST_SQRT, FACTOR_BEYOND = 8, 2.0
-"""Up to this many replicas sqrt(n) was found to work; the factor for more."""
+"""Up to this many replicas sqrt(n) works; the factor for more."""
 
 
 def scale_auto(n: int) -> float:
-    """Return sqrt(n) for up to 8 replicas, as far as that was found to work, and 2 for more; not used for Muon.
+    """Return sqrt(n) for up to 8 replicas, as far as that works, and 2 for more; not used for Muon.
 
     Where an optimizer's traits say `lr_grows_with_workers`, `lr_scale` takes sqrt(n) for any number of replicas.
     """
@@ -119,7 +119,7 @@ def lr_scale(experiment: Experiment, strategy: Strategy) -> float:
 
     It is 1 for replicas that have no rounds, which are not averaged, for an optimizer whose step all workers take
     together, and with an outer optimizer, whose momentum compensates for it. "auto" is sqrt(n) for Muon, for which that
-    was found to work up to 64 replicas.
+    works up to 64 replicas.
     """
     parallel = experiment.parallel
     n = parallel.replicas

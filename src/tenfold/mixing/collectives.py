@@ -73,7 +73,6 @@ class Peers(Collective):
     plan: Callable[[Integers, int], Waves]
 
     def waves(self, groups: Integers, nbytes: int) -> Waves:
-        """Return what is sent in groups of one size."""
         return self.plan(groups, nbytes)
 
 
@@ -88,7 +87,6 @@ class Server(Collective):
             raise ExperimentError(f"parameter-server: servers is {self.servers}; it must be at least 1")
 
     def waves(self, groups: Integers, nbytes: int) -> Waves:
-        """Two phases, push and pull."""
         members = np.repeat(groups, self.servers, axis=1)
         servers = np.broadcast_to(np.tile(-1 - np.arange(self.servers), groups.shape[1]), members.shape)
         shares = np.broadcast_to(np.tile(_split(nbytes, self.servers), groups.shape[1]), members.shape)

@@ -30,7 +30,6 @@ class Packed:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are sent."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
 
@@ -85,11 +84,9 @@ class NoCompression(Compressor):
     error_feedback: ClassVar[bool] = False
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
-        """Copy the numbers."""
         return out.copy_(packed.tensors[0])
 
     def pack(self, u: Tensor) -> Packed:
-        """Copy the numbers."""
         return Packed((u.clone(),))
 
 
@@ -101,11 +98,9 @@ class BF16(Compressor):
     error_feedback: ClassVar[bool] = False
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
-        """Convert back."""
         return out.copy_(packed.tensors[0])
 
     def pack(self, u: Tensor) -> Packed:
-        """Round the numbers."""
         return Packed((u.to(torch.bfloat16),))
 
 
@@ -125,14 +120,12 @@ class Int8(Compressor):
         require(self.block >= 1, f"int8: block is {self.block}; it must be at least 1")
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
-        """Rebuild each block from its integers and its scale."""
         steps, scales = packed.tensors
         # The scale comes last so that the largest number of a block, 127 / 127 of the scale, is rebuilt exactly.
         rebuilt = in_blocks(steps, self.block).to(scales.dtype).div_(STEPS).mul_(scales[:, None])
         return out.copy_(rebuilt.view(-1)[: self.size])
 
     def pack(self, u: Tensor) -> Packed:
-        """Round each block to integers of its scale."""
         blocks = in_blocks(u, self.block)
         scales = torch.linalg.vector_norm(blocks, ord=float("inf"), dim=1)
         divisor = scales.masked_fill(scales == 0, 1)[:, None]
@@ -164,12 +157,10 @@ class TopK(Compressor):
         return min(self.size, max(1, round(self.fraction * self.size)))
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
-        """Put the numbers in their places, zero elsewhere."""
         places, values = packed.tensors
         return out.zero_().index_copy_(0, places.long(), values)
 
     def pack(self, u: Tensor) -> Packed:
-        """Select the largest numbers."""
         places = torch.topk(u.abs(), self.k, sorted=False).indices.sort().values
         return Packed((places.to(torch.int32), u[places]))
 
@@ -196,17 +187,15 @@ class OneBit(Compressor):
         require(self.column is None or self.column >= 1, f"1bit: column is {self.column}; it must be at least 1")
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
-        """Rebuild each number as one of its column's two means."""
         octets, means = packed.tensors
         bits = octets[:, None].bitwise_right_shift(_places(octets)).bitwise_and_(1).view(-1)[: self.size]
         return out.copy_(means.view(-1)[2 * self._columns(out) + 1 - bits])
 
     def pack(self, u: Tensor) -> Packed:
-        """Take the signs, and the means of the columns."""
-        """Take the means in float64, which holds the sum of a column of equal numbers exactly."""
         positive = u >= 0
         places = 2 * self._columns(u) + ~positive
         count = 2 * len(self._lengths)
+        # float64 holds the sum of a column of equal numbers exactly
         total = torch.zeros(count, dtype=torch.float64, device=u.device).index_add_(0, places, u.double())
         means = (total / torch.bincount(places, minlength=count).clamp_min(1)).to(u.dtype).view(-1, 2)
         bits = in_blocks(positive.to(torch.uint8), BYTE)
@@ -214,7 +203,6 @@ class OneBit(Compressor):
 
     @property
     def _lengths(self) -> tuple[int, ...]:
-        """The lengths of the columns."""
         if self.column is None and self.rows:
             return self.rows
         column = self.column or USUAL_COLUMN
@@ -222,7 +210,6 @@ class OneBit(Compressor):
         return (column,) * full + (rest,) * (rest > 0)
 
     def _columns(self, like: Tensor) -> Tensor:
-        """Return the column of each number."""
         return _numbered(self._lengths, like.device)
 
 

@@ -40,11 +40,9 @@ class PlainAverage(OuterOptimizer):
     name: ClassVar[str] = "none"
 
     def start(self, _x0: Tensor, /) -> State:
-        """Return an empty state: there is nothing to remember."""
         return {}
 
     def update(self, _state: State, mean: Tensor, /, *, n: int, lr: float) -> Tensor:  # noqa: ARG002
-        """Return the mean as it is."""
         return mean
 
 
@@ -71,11 +69,9 @@ class BMUF(OuterOptimizer):
         require(self.zeta > 0, f"bmuf: zeta is {self.zeta}; it must be more than 0")
 
     def start(self, x0: Tensor, /) -> State:
-        """Remember X = x0 and D = 0."""
         return {"reference": x0.clone(), "velocity": torch.zeros_like(x0)}
 
     def update(self, state: State, mean: Tensor, /, *, n: int, lr: float) -> Tensor:  # noqa: ARG002
-        """Move X by the filtered step and restart from it."""
         mu = 1 - 1 / n if self.mu is None else self.mu
         reference, velocity = state["reference"], state["velocity"]
         velocity.mul_(mu).add_(mean.sub_(reference), alpha=self.zeta)
@@ -104,7 +100,6 @@ class SlowMo(OuterOptimizer):
         require(0 <= self.beta < 1, f"slowmo: beta is {self.beta}; it must be at least 0 and less than 1")
 
     def start(self, x0: Tensor, /) -> State:
-        """Remember x0 and u = 0."""
         return {"reference": x0.clone(), "momentum": torch.zeros_like(x0)}
 
     def update(self, state: State, mean: Tensor, /, *, n: int, lr: float) -> Tensor:  # noqa: ARG002
@@ -137,11 +132,9 @@ class DiLoCo(OuterOptimizer):
         require(0 <= self.momentum < 1, f"diloco: momentum is {self.momentum}; it must be at least 0 and less than 1")
 
     def start(self, x0: Tensor, /) -> State:
-        """Remember x_old = x0 and b = 0."""
         return {"reference": x0.clone(), "momentum": torch.zeros_like(x0)}
 
     def update(self, state: State, mean: Tensor, /, *, n: int, lr: float) -> Tensor:  # noqa: ARG002
-        """Take one outer Nesterov step and restart from there."""
         reference, momentum = state["reference"], state["momentum"]
         way = mean.sub_(reference).neg_()
         momentum.mul_(self.momentum).add_(way)

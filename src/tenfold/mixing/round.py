@@ -1,9 +1,9 @@
-"""`Round`: who averages with whom, as a value; and `Exchange`, its counterpart without rounds."""
+"""Who averages with whom, as a value: `Round`, and `Exchange` without rounds; and the order of a pipeline's passes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,6 @@ class Round:
 
     @property
     def n(self) -> int:
-        """How many replicas there are."""
         return len(self.sources)
 
     @cached_property
@@ -223,3 +222,47 @@ def is_round_due(step: int | NDArray[np.int64], sync_every: int, local_after: in
     if sync_every < 1:
         raise ExperimentError(f"sync_every is {sync_every}; it must be at least 1 step")
     return (step <= local_after) | ((step - local_after) % sync_every == 0)
+
+
+# Pipelines: in which order each stage of a divided network works on the micro-batches of a step.
+#
+# A schedule is data, as a round is: the stages carry it out on real tensors, and the clock computes its bubble from it.
+#
+# - GPipe (Huang et al., 2019, arXiv 1811.06965): all micro-batches forward, then all backward.
+# - 1F1B (Narayanan et al., 2019, arXiv 1806.03377, in its synchronous form): a stage that is k stages before the last
+#   begins with k forwards, and then alternates; it keeps the activations of at most k + 1 micro-batches.
+#
+# Both go through the micro-batches in the same order, forward and backward, so gradients add up in the same order as
+# in one process with `accumulate`. Both have the same bubble: with p equal stages and m micro-batches a stage works in
+# m of m + p - 1 turns.
+
+Schedule = Literal["gpipe", "1f1b"]
+
+
+class Operation(NamedTuple):
+    """A pass of one micro-batch through a stage."""
+
+    kind: Literal["forward", "backward"]
+    micro_batch: int
+
+
+def operations(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> tuple[Operation, ...]:
+    """Return what a stage does in one step, in order."""
+    ahead = micro_batches if schedule == "gpipe" else min(stages - stage - 1, micro_batches)
+    order = [Operation("forward", number) for number in range(ahead)]
+    for number in range(micro_batches):
+        if ahead + number < micro_batches:
+            order.append(Operation("forward", ahead + number))
+        order.append(Operation("backward", number))
+    return tuple(order)
+
+
+def balance(seconds: Sequence[float]) -> float:
+    """Return the mean over the stages, divided by the slowest: 1 where all take the same time."""
+    return sum(seconds) / len(seconds) / max(seconds)
+
+
+def bound(seconds: Sequence[float], micro_batches: int) -> float:
+    """Return the largest speedup over one process: p x balance x m / (m + p - 1), for the seconds of p stages."""
+    stages = len(seconds)
+    return stages * balance(seconds) * micro_batches / (micro_batches + stages - 1)

@@ -74,11 +74,9 @@ class AsynchronousStrategy(Strategy):
         """Carry out an exchange among `n` workers on the vectors, in place."""
 
     def round(self, _r: int, n: int, /) -> Round:
-        """Return an idle round: exchanges happen outside rounds."""
         return idle_round(n)
 
     def period(self, _n: int, /) -> int | None:
-        """Return 1: all rounds are alike."""
         return 1
 
 
@@ -102,15 +100,12 @@ class AllReduce(Strategy):
         COLLECTIVES[self.algorithm]
 
     def round(self, _r: int, n: int, /) -> Round:
-        """Return the exact mean over all."""
         return exact_round(n, COLLECTIVES[self.algorithm])
 
     def final(self, n: int, /) -> Round:
-        """Return the exact mean over all."""
         return self.round(0, n)
 
     def period(self, _n: int, /) -> int | None:
-        """Return 1: every round is the same."""
         return 1
 
 
@@ -126,11 +121,9 @@ class Butterfly(Strategy):
     name: ClassVar[str] = "butterfly"
 
     def round(self, r: int, n: int, /) -> Round:
-        """Return the groups that differ in one digit of their ranks."""
         return _digit_round(r % self.period(n), n)
 
     def period(self, n: int, /) -> int:
-        """Return the number of prime factors of n (at least 1)."""
         return max(1, len(prime_factors(n)))
 
 
@@ -171,11 +164,9 @@ class Ring(Strategy):
         require(self.sides in (1, 2), f"ring: sides is {self.sides}; it must be 1 or 2")
 
     def round(self, _r: int, n: int, /) -> Round:
-        """Return the neighbors on the circle."""
         return shifted_round(n, (-1, 1)[: self.sides])
 
     def period(self, _n: int, /) -> int | None:
-        """Return 1: every round is the same."""
         return 1
 
 
@@ -201,11 +192,9 @@ class HoppingRing(Strategy):
         return 1 << turn if self.hops == "doubling" else 1 + turn
 
     def round(self, r: int, n: int, /) -> Round:
-        """Return the ring with this round's hop."""
         return shifted_round(n, (-self.hop(r, n),))
 
     def period(self, n: int, /) -> int:
-        """Return ceil(lg n) for doubling hops, n - 1 for linear ones (at least 1)."""
         return max(1, (n - 1).bit_length() if self.hops == "doubling" else n - 1)
 
 
@@ -233,7 +222,6 @@ class Gossip(Strategy):
         return order[: n // 2 * 2].astype(np.int64).reshape(-1, 2)
 
     def round(self, r: int, n: int, /) -> Round:
-        """Return this round's pairs; a replica without a partner rests."""
         sources: list[tuple[int, ...]] = [(rank,) for rank in range(n)]
         for item, other in np.sort(self.matching(r, n)).tolist():
             sources[item] = sources[other] = (item, other)
@@ -265,13 +253,11 @@ class Hierarchical(Strategy):
         require(self.outer_every >= 1, f"hierarchical: outer_every is {self.outer_every}; it must be at least 1")
 
     def round(self, r: int, n: int, /) -> Round:
-        """Return the nodes as groups, or all in one group when the nodes meet."""
         if (r + 1) % self.outer_every == 0:
             return exact_round(n)
         return group_round(tuple(tuple(range(n)[at : at + self.node_size]) for at in range(0, n, self.node_size)))
 
     def period(self, _n: int, /) -> int | None:
-        """Return `outer_every`."""
         return self.outer_every
 
 
@@ -289,15 +275,12 @@ class ParameterServer(Strategy):
         Server(self.servers)
 
     def round(self, _r: int, n: int, /) -> Round:
-        """Return the exact mean over all, by way of the servers."""
         return exact_round(n, Server(self.servers))
 
     def final(self, n: int, /) -> Round:
-        """Return the exact mean over all, by way of the servers."""
         return self.round(0, n)
 
     def period(self, _n: int, /) -> int | None:
-        """Return 1: every round is the same."""
         return 1
 
 
@@ -308,11 +291,9 @@ class NoMixing(Strategy):
     name: ClassVar[str] = "none"
 
     def round(self, _r: int, n: int, /) -> Round:
-        """Return an idle round."""
         return idle_round(n)
 
     def period(self, _n: int, /) -> int | None:
-        """Return 1: every round is the same."""
         return 1
 
 
@@ -351,16 +332,13 @@ class Downpour(AsynchronousStrategy):
 
     @property
     def center_parts(self) -> int:
-        """Return the number of servers."""
         return self.servers
 
     def exchange(self, _rank: int, step: int, _n: int, /) -> Exchange | None:
-        """Push every n_push steps and fetch every n_fetch, both from and to the server."""
         pushes, fetches = step % self.n_push == 0, step % self.n_fetch == 0
         return Exchange(CENTER, sends=pushes, receives=fetches) if pushes or fetches else None
 
     def apply(self, exchange: Exchange, vectors: ExchangeVectors, _n: int, /) -> None:
-        """Let the server step along the gradients that are pushed, then copy its weights where they are fetched."""
         if exchange.sends:
             gradients, squares = vectors.gradients, vectors.center_state
             squares.addcmul_(gradients, gradients)
@@ -388,7 +366,6 @@ class EASGD(AsynchronousStrategy):
         require(self.tau >= 1, f"easgd: tau is {self.tau}; it must be at least 1")
 
     def exchange(self, _rank: int, step: int, _n: int, /) -> Exchange | None:
-        """Exchange weights with the center every tau steps."""
         return Exchange(CENTER) if step % self.tau == 0 else None
 
     def strength(self, n: int) -> float:
@@ -396,7 +373,6 @@ class EASGD(AsynchronousStrategy):
         return self.alpha if self.alpha is not None else 0.9 / n
 
     def apply(self, _exchange: Exchange, vectors: ExchangeVectors, n: int, /) -> None:
-        """Pull the replica and the center towards each other; their sum is kept."""
         pull = (vectors.mine - vectors.theirs).mul_(self.strength(n))
         vectors.mine.sub_(pull)
         vectors.theirs.add_(pull)
@@ -416,7 +392,6 @@ class ADPSGD(AsynchronousStrategy):
     """Another seed draws other partners."""
 
     def exchange(self, rank: int, step: int, n: int, /) -> Exchange | None:
-        """Average an even rank with a random odd one after every step; odd ranks only answer."""
         answering = n // 2
         if rank % 2 or not answering:
             return None
@@ -424,7 +399,6 @@ class ADPSGD(AsynchronousStrategy):
         return Exchange(1 + 2 * int(answering * drawn))
 
     def apply(self, _exchange: Exchange, vectors: ExchangeVectors, _n: int, /) -> None:
-        """Give both replicas their mean."""
         vectors.mine.add_(vectors.theirs).mul_(0.5)
         vectors.theirs.copy_(vectors.mine)
 

@@ -25,8 +25,7 @@ from tenfold.cluster.workload import Workload
 from tenfold.data.part import select_rows
 from tenfold.engines.processes import Processes
 from tenfold.machine.cores import using_threads
-from tenfold.mixing.pipeline import balance
-from tenfold.mixing.round import exact_round
+from tenfold.mixing.round import balance, exact_round
 from tenfold.prediction.probes import ReportProgress, StepSpans, burst_task
 from tenfold.runs import Event, Span, Stopwatch
 from tenfold.training import choose_loss

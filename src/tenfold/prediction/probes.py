@@ -36,7 +36,7 @@ from tenfold.workers.task import Resolved, Task
 SYNC_EVERY = 3
 """A round in every third step: one step with the round, one right after it, and one that it does not affect."""
 MOST_STEPS = 150
-"""Steps of a worker that are certainly recorded one by one (see `timekeeper.SINGLE_SPANS`)."""
+"""Steps of a worker that are certainly recorded one by one (see `SINGLE_SPANS` in workers/worker.py)."""
 WARMUP_STEPS, WARMUP_SHARE = 3, 4
 """First steps of a process, in which torch prepares its kernels: their number, or their part of a longer burst."""
 EVALUATED, MOST_EVALUATED, EVALUATED_SHARE = 128, 1024, 4

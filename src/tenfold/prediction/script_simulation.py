@@ -27,8 +27,8 @@ import numpy as np
 
 from tenfold.cluster.cluster import HERE, Cluster, cluster_of
 from tenfold.cluster.time_prediction import prediction_interval
+from tenfold.engines.base import Outcome
 from tenfold.engines.prepare import file_digest, origin
-from tenfold.engines.recording import Outcome
 from tenfold.errors import ExperimentError, MachineError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.experiment.field_types import Fields

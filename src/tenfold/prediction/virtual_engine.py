@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from tenfold.cluster.cluster import cluster_of
 from tenfold.cluster.time_prediction import TimePrediction
+from tenfold.engines.base import Outcome
 from tenfold.engines.choose import Notify, require_no_ranks, trains_on_cpu
 from tenfold.engines.one_device import cannot_step_together, train_replicas
 from tenfold.engines.processes import Processes
-from tenfold.engines.recording import Outcome
 from tenfold.errors import ExperimentError, MachineError
 from tenfold.experiment import Experiment
 from tenfold.experiment.section_fields import MICRO_BATCHES_PER_STAGE
 from tenfold.launch.detect import World
 from tenfold.machine import cores, limits
 from tenfold.machine.limits import format_bytes
-from tenfold.mixing.pipeline import bound
+from tenfold.mixing.round import bound
 from tenfold.prediction.calibration import silent
 from tenfold.prediction.probes import ReportProgress
 from tenfold.prediction.task_prediction import PredictedEvents, predict_task

@@ -25,9 +25,7 @@ class NeuronGroup(Protocol):
         ...
 
     @property
-    def size(self) -> int:
-        """How many they are."""
-        ...
+    def size(self) -> int: ...
 
     def all_gather(self, tensor: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the tensors of all workers, which have these shapes."""
@@ -111,7 +109,6 @@ class DividedLinear(DividedLayer, nn.Linear):
     """Some neurons of a linear layer."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        """Return the outputs of all neurons."""
         share = super().forward(_SummedGradient.apply(input, self.group))  # type: ignore[no-untyped-call]
         return _Gathered.apply(share, self.group, self.sizes)  # type: ignore[no-any-return, no-untyped-call]
 

@@ -27,7 +27,6 @@ from tenfold.training.measures import (
     Measure,
     are_probabilities,
     as_number,
-    choose_metrics,
     classes_second,
     describe_failure,
     is_share,
@@ -134,7 +133,7 @@ def _piece_size(network: nn.Module, x: Any, y: Any, precision: str, device_type:
     ):
         return None
     with keep_rng_state(), autocast(precision, device_type):  # not one: a network may drop a dimension of size 1
-        tried = call_network(network, tree_map(lambda one: one[:2], x))
+        tried = call_network(network, tree_map(lambda leaf: leaf[:2], x))
     each = sum(leaf.nbytes for leaf in tree_leaves(tried)) // 2
     return max(1, LARGEST_OUTPUT // each) if each * BATCH > LARGEST_OUTPUT else None
 
@@ -164,7 +163,7 @@ def join_outputs(outputs: Sequence[Any]) -> Any:
 def _by_sample(outputs: Any, targets: Any) -> Any:
     """Return outputs with one row for each sample: a single number is repeated."""
     samples = len(tree_leaves(targets)[0])
-    return tree_map(lambda one: one if one.ndim else one.expand(samples), outputs)
+    return tree_map(lambda leaf: leaf if leaf.ndim else leaf.expand(samples), outputs)
 
 
 def _kept(output: Tensor) -> Tensor:
@@ -287,7 +286,6 @@ class _ShareCollector:
         self._pending_numbers = 0
 
     def add(self, outputs: Any, targets: Any) -> None:
-        """Add a batch."""
         samples = len(tree_leaves(targets)[0])
         if not self._samples:
             self._begin(outputs, targets)
@@ -313,7 +311,6 @@ class _ShareCollector:
             self._flush()
 
     def finish(self) -> EvaluatedShare:
-        """Return what the batches add up to."""
         self._flush()
         try:
             outputs = join_outputs(self._outputs) if self._outputs else None
@@ -540,9 +537,9 @@ class TrainingAccuracy:
             return
 
 
-def make_training_accuracy(training: Training, classes: int | None) -> TrainingAccuracy | None:
+def make_training_accuracy(training: Training, metrics: Mapping[str, AlignedMeasure]) -> TrainingAccuracy | None:
     """Return a counter of correct predictions; None if accuracy is not measured, or steps repeat their batches."""
-    chosen = choose_metrics(training, classes).get("accuracy")
+    chosen = metrics.get("accuracy")
     if chosen is None or chosen.own or training.needs_closure:
         return None
     return TrainingAccuracy(chosen)

@@ -18,44 +18,41 @@ Statistics = Sequence[tuple[Tensor, Tensor]]
 """The running mean and the running variance of each layer."""
 
 
-def variances_to_moments(statistics: Statistics, reference_means: Sequence[Tensor]) -> None:
-    """Replace each running variance by the second moment about the layer's reference mean, before averaging."""
-    for (mean, variance), reference in zip(statistics, reference_means, strict=True):
-        variance.add_((mean - reference).square_())
-
-
-def moments_to_variances(statistics: Statistics, reference_means: Sequence[Tensor]) -> None:
-    """Turn the second moments back into variances, after averaging."""
-    for (mean, variance), reference in zip(statistics, reference_means, strict=True):
-        variance.sub_((mean - reference).square_()).clamp_(min=0)
-
-
 class BatchNormStatistics:
-    """The running statistics of all batch normalization layers of one replica."""
+    """The running statistics of all batch normalization layers of a replica, or of several that are rows of a stack."""
 
-    def __init__(self, network: nn.Module) -> None:
-        self._statistics = [
-            (layer.running_mean, layer.running_var)
-            for layer in network.modules()
-            if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None and layer.running_var is not None
-        ]
-        self.reference_means = [mean.clone() for mean, _ in self._statistics]
+    def __init__(self, statistics: Statistics, reference_means: list[Tensor] | None = None) -> None:
+        self.statistics = statistics
+        self.reference_means = [mean.clone() for mean, _ in statistics] if reference_means is None else reference_means
         """The points c, one for each layer."""
 
+    @classmethod
+    def of(cls, network: nn.Module) -> "BatchNormStatistics":
+        """Return the statistics of a network."""
+        return cls(
+            [
+                (layer.running_mean, layer.running_var)
+                for layer in network.modules()
+                if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None and layer.running_var is not None
+            ]
+        )
+
     def variances_to_moments(self) -> None:
-        """Replace the variances by second moments, before a round."""
-        variances_to_moments(self._statistics, self.reference_means)
+        """Replace each running variance by the second moment about the layer's reference mean, before a round."""
+        for (mean, variance), reference in zip(self.statistics, self.reference_means, strict=True):
+            variance.add_((mean - reference).square_())
 
     def moments_to_variances(self, *, replicas_are_equal: bool) -> None:
         """Restore the variances, after a round; `replicas_are_equal` says that it has made all replicas the same."""
-        moments_to_variances(self._statistics, self.reference_means)
+        for (mean, variance), reference in zip(self.statistics, self.reference_means, strict=True):
+            variance.sub_((mean - reference).square_()).clamp_(min=0)
         if replicas_are_equal:
             self.update_reference_means()
 
     def update_reference_means(self) -> None:
         """Move the points c to the running means, which are the same on all replicas."""
-        for (mean, _), reference in zip(self._statistics, self.reference_means, strict=True):
-            reference.copy_(mean)
+        for (mean, _), reference in zip(self.statistics, self.reference_means, strict=True):
+            reference.copy_(mean if mean.ndim == reference.ndim else mean[0])
 
 
 ALIGNMENT = 16  # floats in a cache line: every tensor begins on one, as its own allocation would
@@ -119,7 +116,7 @@ class FlatState:
         self._names = [name for name, _ in network.named_parameters()]
         self.parameters = sum(room for _, room in self._slots)
         """How many of the vector's first numbers are parameters."""
-        self.batch_norm = BatchNormStatistics(network)
+        self.batch_norm = BatchNormStatistics.of(network)
         """The running statistics in the vector, which a round averages as second moments."""
 
     @property
@@ -137,9 +134,9 @@ class FlatState:
     def find_replaced(self, network: nn.Module, *, memory: bool) -> str:
         """Return the name of a parameter that the network has replaced by another since, or ""; `memory`: or moved."""
         now, start = dict(network.named_parameters()), 0
-        for name, (known, room) in zip(self._names, self._slots, strict=True):
+        for name, (parameter, room) in zip(self._names, self._slots, strict=True):
             place = self.vector.data_ptr() + start * self.vector.element_size()
-            if now.pop(name, None) is not known or (memory and known.numel() and known.data_ptr() != place):
+            if now.pop(name, None) is not parameter or (memory and parameter.numel() and parameter.data_ptr() != place):
                 return name
             start += room
         return next(iter(now), "")

@@ -121,13 +121,11 @@ class LbfgsState:
     """The dot products of rows, as far as they are needed."""
 
     def numbers(self) -> NDArray[np.float64]:
-        """Return the state as a vector of numbers."""
         small = [self.x, self.gradient, self.loss, self.samples, self.iterations, len(self.pairs), *self.pairs]
         return np.concatenate([[len(self.products)], small, self.products.ravel()])
 
     @classmethod
     def of(cls, numbers: NDArray[np.float64]) -> "LbfgsState":
-        """Return the state that `numbers` returned."""
         rows, x, gradient, _, samples, iterations, count = (0 if math.isnan(n) else int(n) for n in numbers[:7])
         end = 7 + count
         products = numbers[end : end + rows * rows].reshape(rows, rows).copy()

@@ -58,9 +58,9 @@ class AlignedMeasure:
         self.own = False
         """Whether it is the user's own function."""
         self.optional = False
-        """Whether it was not asked for, and is left out where the network has no main output."""
+        """Whether it was not requested, and is left out where the network has no main output."""
         self.metric = ""
-        """Of a loss: a built-in metric that was asked for; one that cannot take the outputs is refused on the first
+        """Of a loss: a requested built-in metric; one that cannot take the outputs is refused on the first
         batch, and not after the first epoch."""
         self.convert: Callable[[Any, Any], tuple[Any, Any]] | None = None
         """Makes what the function takes from outputs and targets, where these come in another form."""
@@ -282,8 +282,8 @@ def loss_as_sums(loss: Any) -> SumMetric | None:
         if type(loss) in _ONE_OUTPUT_FOR_EACH_TARGET:
             elements = _shaped(elements)
         return _reduced(mean_of(elements), str(loss.reduction))
-    found = next((function for known, function in _LOSSES_OF_ELEMENTS.items() if known is loss), None)
-    return mean_of(found) if found is not None else None
+    of_elements = next((function for built_in, function in _LOSSES_OF_ELEMENTS.items() if built_in is loss), None)
+    return mean_of(of_elements) if of_elements is not None else None
 
 
 def loss_divisor(loss: Any) -> Divisor | None:
@@ -325,7 +325,7 @@ def is_mean_of_pieces(loss: Measure, pieces: Sequence[tuple[Any, Any]]) -> bool:
     """
 
     def gradient(outputs: Any, targets: Any) -> Tensor:
-        followed = tree_map(lambda one: one.detach().requires_grad_(one.is_floating_point()), outputs)
+        followed = tree_map(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()), outputs)
         leaves = [leaf for leaf in tree_leaves(followed) if leaf.requires_grad]
         gradients = torch.autograd.grad(loss(followed, targets), leaves, materialize_grads=True)
         return torch.cat([item.reshape(len(item), -1).double() for item in gradients], 1)

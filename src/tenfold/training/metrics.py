@@ -74,7 +74,6 @@ class ExactSum:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all numbers were finite."""
         return not any(self.odd)
 
     @property

@@ -245,7 +245,6 @@ class NaturalForward:
             self.optimizer = weakref.ref(optimizer)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the layer's outputs."""
         layer, optimizer = self.layer, self.optimizer()
         if optimizer is None or not (torch.is_grad_enabled() and layer.weight.requires_grad) or not x.numel():
             return functional.linear(x, layer.weight, layer.bias)
@@ -271,7 +270,6 @@ class NaturalLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, weight and bias."""
         x, weight, bias = ctx.saved_tensors
         x_gradient = (gradient @ weight.to(gradient.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
         inputs = Rows(_flat(x, weight), with_one=bias is not None and bias.requires_grad)

@@ -141,11 +141,9 @@ class RngState:
 
     @classmethod
     def read(cls) -> Self:
-        """Return the current state."""
         return cls(torch.get_rng_state(), np.random.get_bit_generator(), random.getstate())  # type: ignore[attr-defined]
 
     def restore(self) -> None:
-        """Restore this state."""
         torch.set_rng_state(self.torch)
         np.random.set_bit_generator(self.numpy)  # type: ignore[attr-defined]
         random.setstate(self.python)

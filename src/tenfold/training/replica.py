@@ -11,13 +11,15 @@ from tenfold.data import Part, batches
 from tenfold.data.part import select_rows, tree_leaves, tree_map
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
+from tenfold.machine.cores import pinned, using_threads
 from tenfold.machine.devices import start_libraries, supports_graphs, synchronize
+from tenfold.machine.liveness import keeping_freed_memory
 from tenfold.training.evaluation import TrainingAccuracy
-from tenfold.training.flat import FlatState
+from tenfold.training.flat import BatchNormStatistics, FlatState
 from tenfold.training.measures import AlignedMeasure, Measure, is_mean_of_pieces, loss_divisor, shares_of_pieces
 from tenfold.training.network_call import autocast, call_network
 from tenfold.training.optimizers import base_lr, has_sparse_gradients, make_optimizer
-from tenfold.training.randomness import seed_everything
+from tenfold.training.randomness import seed_everything, training_rng
 from tenfold.training.schedules import LrSchedule, choose_schedule
 
 Seed = tuple[int, int, int]
@@ -42,6 +44,22 @@ def set_matmul_precision(precision: str) -> Iterator[None]:
         products.allow_tf32, convolutions.allow_tf32 = before
 
 
+@contextmanager
+def training_environment(threads: int, precision: str, cpus: tuple[int, ...] = ()) -> Iterator[str | None]:
+    """Train in this block with these threads, on these cores (none: any), and leave the process as it was.
+
+    Yields a sentence if the system cannot pin it to the cores.
+    """
+    with (
+        using_threads(threads),
+        keeping_freed_memory(),
+        training_rng(),
+        set_matmul_precision(precision),
+        pinned(cpus) as trouble,
+    ):
+        yield trouble
+
+
 def product(matrix: Tensor, other: Tensor) -> Tensor:
     """Return matrix times other in full fp32, also where training uses tf32: averaged weights keep their digits."""
     with set_matmul_precision("fp32"):
@@ -58,15 +76,16 @@ class TrainedState:
     description = ""
     """How the replicas step and why, if there is something to say."""
 
-    def __init__(self, training: Training, vector: Tensor) -> None:
+    def __init__(self, training: Training, vector: Tensor, batch_norm: BatchNormStatistics) -> None:
         self.training = training
+        self.batch_norm = batch_norm
         self.vector = vector
         """The whole state, which rounds average: a flat vector, or one for each replica as the rows of a matrix."""
         self.steps = 0
         self.ema_weights = vector.clone() if training.ema is not None else None
         """The exponential moving average of the weights, where the experiment asks for it."""
         self.accuracy: TrainingAccuracy | None = None
-        """Counts correct predictions on training batches, if they are asked for."""
+        """Counts correct predictions on training batches, if they are requested."""
 
     def synchronize(self) -> None:
         """Wait until the device has completed its work, so that what follows is timed by itself."""
@@ -101,7 +120,7 @@ class Replica(TrainedState):
     ) -> None:
         self.network = network
         self.flat = FlatState(network, vector)
-        super().__init__(training, self.flat.vector)
+        super().__init__(training, self.flat.vector, self.flat.batch_norm)
         self.loss = loss
         self._divisor = loss.divisor if isinstance(loss, AlignedMeasure) else loss_divisor(loss)
         self.lr_schedule = plan_lr_schedule(
@@ -128,11 +147,6 @@ class Replica(TrainedState):
         with autocast(self.training.precision, self._device_type):
             start_libraries(self.network, self.flat.vector.device, sizes)
         return ""
-
-    @property
-    def references(self) -> list[Tensor]:
-        """The reference means of batch normalization."""
-        return self.flat.batch_norm.reference_means
 
     def begin_epoch(self, seeds: Sequence[Seed]) -> None:
         """Seed the random generators, and prepare the network for training."""
@@ -282,14 +296,13 @@ class Replica(TrainedState):
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "steps": self.steps,
-            "centers": self.flat.batch_norm.reference_means,
+            "centers": self.batch_norm.reference_means,
             **({"ema": self.ema_weights} if self.ema_weights is not None else {}),
             **({"scaler": self.scaler.state_dict()} if self.scaler is not None else {}),
             **self.lr_schedule.state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
@@ -298,7 +311,7 @@ class Replica(TrainedState):
             self.ema_weights.copy_(state["ema"])
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
-        for reference, saved in zip(self.flat.batch_norm.reference_means, state["centers"], strict=True):
+        for reference, saved in zip(self.batch_norm.reference_means, state["centers"], strict=True):
             reference.copy_(saved)
 
 
@@ -312,7 +325,7 @@ def make_replica(
     capturing: bool = True,
     **options: Any,
 ) -> Replica:
-    """Return a replica that steps as fast as its device allows: on a GPU one whose steps are captured (`graphs.py`).
+    """Return a replica that steps as fast as its device allows: on a GPU one whose steps are captured (`Graphed`).
 
     If they cannot be captured, `warn` is called with the reason. `capturing` says whether the caller allows whole
     steps to be captured.
@@ -320,7 +333,7 @@ def make_replica(
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     if not supports_graphs(device):
         return Replica(network, training, loss, **options)
-    from tenfold.training.graphs import Graphed, find_capture_obstacle
+    from tenfold.training.stacked_replicas import Graphed, find_capture_obstacle
 
     why = find_capture_obstacle(training, part) if capturing else "the replicas average more than their weights"
     if not why:

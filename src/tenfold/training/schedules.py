@@ -226,7 +226,6 @@ class StepwiseSchedule:
         return {"scheduler": kept, "lr": float(self._scheduler.optimizer.param_groups[0]["lr"])}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
         self._saved = state
         if self._scheduler is not None:
             self._restore(self._scheduler, state)

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,9 @@ from tenfold.training.muon import (
 )
 from tenfold.training.network_call import arguments_of, autocast, call_network, plain_outputs
 from tenfold.training.optimizers import base_lr
-from tenfold.training.stack import Stack
+
+if TYPE_CHECKING:
+    from tenfold.training.stack import Stack
 
 STREAMS = 16
 """How many branches of a CUDA graph may run at the same time."""
@@ -45,7 +47,7 @@ class GradientMethod(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, stack: Stack, loss: Measure, gradient: Tensor, precision: str) -> None:
+    def __init__(self, stack: "Stack", loss: Measure, gradient: Tensor, precision: str) -> None:
         self.stack = stack
         self.loss = loss
         self.views = stack.gradient_views(gradient)
@@ -67,14 +69,13 @@ class Loop(GradientMethod):
 
     name = "loop"
 
-    def __init__(self, stack: Stack, loss: Measure, gradient: Tensor, precision: str) -> None:
+    def __init__(self, stack: "Stack", loss: Measure, gradient: Tensor, precision: str) -> None:
         super().__init__(stack, loss, gradient, precision)
         self.rng_states: list[Tensor] | None = None
         """The state of torch's random generator for each replica."""
         self._tensors: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
     def gradients(self, x: Any, y: Tensor, rows: slice, losses: Tensor) -> None:
-        """Compute one row after another."""
 
         def job(place: int, row: int) -> Callable[[], None]:
             return lambda: self._one(tree_map(lambda of: of[place], x), y[place], row, losses[place])
@@ -105,7 +106,7 @@ class Compiled(Loop):
 
     name = "compiled"
 
-    def __init__(self, stack: Stack, loss: Measure, gradient: Tensor, precision: str) -> None:
+    def __init__(self, stack: "Stack", loss: Measure, gradient: Tensor, precision: str) -> None:
         super().__init__(stack, loss, gradient, precision)
         self.size = 0
         """The samples of the batches that are compiled for: each size takes seconds to compile."""
@@ -138,7 +139,6 @@ class Vmap(GradientMethod):
     name = "vmap"
 
     def gradients(self, x: Any, y: Tensor, rows: slice, losses: Tensor) -> None:
-        """Compute all rows at once."""
         stack = self.stack
         views = {name: view[rows] for name, view in stack.views.items()}
         learnt = {name: views.pop(name) for name in stack.names}
@@ -235,7 +235,6 @@ class ElementwiseRule(Rule):
     def update_all(
         self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor, *, learning: Sequence[slice]
     ) -> None:
-        """Do `update` for the columns that are learnt."""
         for columns in learning:
             own = {role: matrix[:, columns] for role, matrix in roles.items()}
             self.update(w[:, columns], g[:, columns], own, lr, t)
@@ -266,7 +265,6 @@ class Sgd(ElementwiseRule):
     nesterov: bool = False
 
     def start(self, weights: Tensor) -> Roles:
-        """Remember nothing where there is no momentum."""
         return super().start(weights) if _is_used(self.momentum) else {}
 
     def _step(self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor) -> None:
@@ -296,7 +294,6 @@ class Adam(ElementwiseRule):
     decoupled_weight_decay: bool = False
 
     def start(self, weights: Tensor) -> Roles:
-        """Remember one matrix more for amsgrad."""
         extra = {"max_exp_avg_sq": torch.zeros_like(weights)} if self.amsgrad else {}
         return super().start(weights) | extra
 
@@ -336,7 +333,6 @@ class RmsProp(ElementwiseRule):
     centered: bool = False
 
     def start(self, weights: Tensor) -> Roles:
-        """Remember only what is used."""
         used = {"square_avg": True, "momentum_buffer": _is_used(self.momentum), "grad_avg": self.centered}
         return {role: torch.zeros_like(weights) for role in self.roles if used[role]}
 
@@ -362,7 +358,6 @@ class Adagrad(ElementwiseRule):
     eps: float = 1e-10
 
     def start(self, weights: Tensor) -> Roles:
-        """Begin with the given sum."""
         return {"sum": torch.full_like(weights, self.initial_accumulator_value)}
 
     def _step(self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor) -> None:
@@ -445,7 +440,7 @@ class StackedOptimizer:
         self.gradient = torch.zeros_like(weights)
         self.roles = rule.start(weights)
         fine = torch.float32 if weights.device.type == "mps" else torch.float64  # Apple's GPUs know no doubles
-        self.taken = torch.zeros(len(weights), 1, dtype=fine, device=weights.device)
+        self.steps = torch.zeros(len(weights), 1, dtype=fine, device=weights.device)
         """Steps that each replica has taken."""
         self.lr = torch.zeros(len(weights), 1, dtype=weights.dtype, device=weights.device)
 
@@ -455,7 +450,7 @@ class StackedOptimizer:
         if self.clip is not None:
             norm = torch.linalg.vector_norm(g, dim=1, keepdim=True)
             g.mul_((self.clip / (norm + 1e-6)).clamp_(max=1))
-        t = self.taken[rows].add_(1)
+        t = self.steps[rows].add_(1)
         roles = {role: matrix[rows] for role, matrix in self.roles.items()}
         columns: dict[str, Any] = {name: column[rows] for name, column in self._columns.items()}
         rule = replace(self.rule, **columns) if columns else self.rule
@@ -465,11 +460,11 @@ class StackedOptimizer:
         """Let these replicas begin again, as before the first step."""
         for role, matrix in self.rule.start(self.weights[rows]).items():
             self.roles[role][rows].copy_(matrix)
-        self.taken[rows].zero_()
+        self.steps[rows].zero_()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all that changes from step to step, by name; the weights are not among it."""
-        return {**self.roles, "taken": self.taken}
+        return {**self.roles, "steps": self.steps}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -492,7 +487,6 @@ class MuonRule(Rule):
     partner: str = "sgd"
 
     def start(self, weights: Tensor) -> Roles:
-        """Remember what AdamW and the partner do, too."""
         own = super().start(weights) | self._partner.start(weights)
         return own | self._adamw.start(weights) if self.tables else own
 
@@ -545,13 +539,13 @@ def _columns(matrix: Tensor, start: int, shape: Shape) -> Tensor:
     return matrix[:, start : start + math.prod(shape)]
 
 
-def _without(learning: Sequence[slice], taken: Sequence[slice]) -> list[slice]:
-    """Return the columns that are learnt and not taken."""
+def _without(learning: Sequence[slice], others: Sequence[slice]) -> list[slice]:
+    """Return the columns that are learned and not among the others."""
     rest = []
     for columns in learning:
         start = columns.start
         for gap in sorted(
-            (item for item in taken if columns.start <= item.start < columns.stop), key=lambda one: one.start
+            (item for item in others if columns.start <= item.start < columns.stop), key=lambda item: item.start
         ):
             if start < gap.start:
                 rest.append(slice(start, gap.start))

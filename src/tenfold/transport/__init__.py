@@ -7,8 +7,7 @@ mpirun started on any number of hosts.
 
 from tenfold.transport.base import SingleWorkerTransport, Transport, average_in_rank_order, compute_shares
 from tenfold.transport.network import Network
-from tenfold.transport.segment import Segment, StopReason, clean_up_orphans
-from tenfold.transport.shared_arrays import SharedTensor
+from tenfold.transport.segment import Segment, SharedTensor, StopReason, clean_up_orphans
 from tenfold.transport.shared_memory import SharedMemoryTransport
 
 __all__ = [

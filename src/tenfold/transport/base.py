@@ -186,7 +186,6 @@ class SingleWorkerTransport(Transport):
         self.buffer = torch.zeros(numel, dtype=dtype, device=device)
 
     def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:  # noqa: ARG002
-        """Keep the weights: they are their own mean."""
         check_size(round_, self.size)
 
     def barrier(self, timeout: float | None = None) -> None:
@@ -196,7 +195,6 @@ class SingleWorkerTransport(Transport):
         """Keep the weights: they are the root's."""
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """Return the one worker's values."""
         return [[float(value) for value in values]]
 
     def abort(self) -> None:

@@ -112,9 +112,9 @@ LEFT = b"left"
 class KeyValueStore(Protocol):
     """The methods of torch's stores that are used here; each waits for the server's answer."""
 
-    def set(self, key: str, value: Any, /) -> None: ...  # noqa: D102
-    def multi_get(self, keys: list[str], /) -> list[bytes]: ...  # noqa: D102
-    def compare_set(self, key: str, expected: Any, desired: Any, /) -> bytes: ...  # noqa: D102
+    def set(self, key: str, value: Any, /) -> None: ...
+    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
+    def compare_set(self, key: str, expected: Any, desired: Any, /) -> bytes: ...
 
 
 class Meeting(Protocol):
@@ -122,8 +122,8 @@ class Meeting(Protocol):
 
     rank: int
 
-    def all_gather(self, value: Any) -> list[Any]: ...  # noqa: D102
-    def barrier(self, timeout: float | None = None, /) -> None: ...  # noqa: D102
+    def all_gather(self, value: Any) -> list[Any]: ...
+    def barrier(self, timeout: float | None = None, /) -> None: ...
 
 
 class FailureDetector:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import torch
@@ -29,8 +29,7 @@ from tenfold.machine.rank_guard import addresses_of_host, describe_stop, kill_if
 from tenfold.transport.base import Transport
 from tenfold.transport.codec import decode_error, encode_error
 from tenfold.transport.failure_detector import HEARTBEAT_SECONDS, HEARTBEAT_TIMEOUT_SECONDS
-from tenfold.transport.multi_host import Hosts, connect, hosts_of
-from tenfold.transport.network import START_SECONDS, Network, NetworkTransport
+from tenfold.transport.network import START_SECONDS, Hosts, Network, NetworkTransport, connect, hosts_of
 
 REPORT_STOP = "tenfold.transport.meeting:report_stop"
 """The import path of `report_stop`, for a guard."""
@@ -70,7 +69,6 @@ class StartupStore:
         return bool(self._store.add("arrived", 0) >= self._world.size)
 
     def find_missing(self) -> list[int]:
-        """Return the ranks that have not arrived."""
         return [rank for rank in range(self._world.size) if not self._store.check([f"arrived/{rank}"])]
 
     def report(self, lost: WorkerLost) -> None:
@@ -111,17 +109,7 @@ STORE_SECONDS = 30.0
 LOOPBACK = "127.0.0.1"
 
 
-class Collectives(Protocol):
-    """The parts of a `Network` that are needed to agree on a store."""
-
-    rank: int
-    size: int
-
-    def broadcast(self, value: Any = None) -> Any: ...  # noqa: D102
-    def all_gather(self, value: Any) -> list[Any]: ...  # noqa: D102
-
-
-def open_store(network: Collectives) -> Any:
+def open_store(network: Network) -> Any:
     """Return a store that rank 0 hosts and all ranks reach; None where some rank cannot reach rank 0's host by TCP.
 
     All ranks call this together. Ranks of one host use the loopback interface, which no other host reaches. The keys
@@ -340,7 +328,6 @@ class JoinedRank:
 
     @cached_property
     def hosts(self) -> Hosts:
-        """The ranks of each host."""
         return hosts_of(self.names)
 
     def transport(
@@ -357,7 +344,7 @@ class JoinedRank:
         """
         if share_memory:
             return connect(self.network, self.hosts, numel, dtype, device)
-        return NetworkTransport(self.network, numel, dtype, device)
+        return NetworkTransport(self.network, torch.zeros(numel, dtype=dtype, device=device))
 
 
 _joined: dict[str, JoinedRank] = {}

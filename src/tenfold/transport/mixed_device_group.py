@@ -1,6 +1,6 @@
 """A process group for several kinds of devices: "cpu:tenfold,cuda:nccl" leaves the tensors of GPUs to NCCL.
 
-torch lets a process group that is written in Python take the place of all that were asked for, whatever its device. So
+torch lets a process group that is written in Python take the place of all that were requested, whatever its device. So
 this one makes the others itself, and hands them the operations on their tensors.
 """
 
@@ -55,13 +55,11 @@ class MixedDeviceGroup(TenfoldProcessGroup):
         return super()._get_backend(device) if other is None else other._get_backend(device)
 
     def shutdown(self) -> None:
-        """Leave all groups."""
         for other in self.others.values():
             other.shutdown()
         super().shutdown()
 
     def abort(self) -> None:
-        """End the waiting of all ranks with an error."""
         for other in self.others.values():
             other.abort()
         super().abort()
@@ -91,7 +89,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def _other_backends() -> Mapping[str, str]:
-    """Return which backend was asked for on which other device; torch does not say, so its variables are read."""
+    """Return which backend was requested on which other device; torch does not say, so its variables are read."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_name != "_new_process_group_helper":
         frame = frame.f_back

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from tenfold.errors import ModelError
 from tenfold.transport.base import wait
-from tenfold.transport.segment import Check, Counters, Segment, Until
+from tenfold.transport.segment import Segment
 from tenfold.transport.shared_collectives import DTYPES, SharedCollectives, Steps, row_bytes, span_of
+from tenfold.transport.shared_memory import Check, Counters, Until
 from tenfold.transport.shared_messages import HEAD, LEAST_RING, Outgoing, SharedMessages
 
 RING_MEMORY = 1 << 28

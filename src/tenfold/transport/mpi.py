@@ -52,31 +52,25 @@ class MPI(Network):
             return cls(communicator, starting=watch.check)
 
     def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
-        """Send and receive without waiting in between."""
         requests = [self._comm.Irecv(tensor.numpy(), source=rank) for rank, tensor in receives]
         requests += [self._comm.Isend(tensor.numpy(), dest=rank) for rank, tensor in sends]
         self._wait(requests, timeout)
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Use MPI's own all-reduce."""
         from mpi4py import MPI as library  # noqa: N811
 
         self._wait([self._comm.Iallreduce(library.IN_PLACE, tensor.numpy())])
 
     def gather_tensor(self, tensor: Tensor, rows: Tensor | None) -> None:
-        """Use MPI's own gather."""
         self._wait([self._comm.Igather(tensor.numpy(), None if rows is None else rows.numpy(), root=0)])
 
     def broadcast_tensor(self, tensor: Tensor) -> None:
-        """Use MPI's own broadcast."""
         self._wait([self._comm.Ibcast(tensor.numpy(), root=0)])
 
     def supports(self, device: torch.device) -> bool:
-        """Return whether this is the CPU."""
         return device.type == "cpu"
 
     def report_failure(self, error: BaseException | None = None) -> None:
-        """Tell every rank, unless another was first."""
         super().report_failure(error)
         if self._detector is None and self.failure() is None:
             content = bytearray(encode_error(error, self.rank))
@@ -85,7 +79,6 @@ class MPI(Network):
             self._pending = [self._reports.Isend(content, dest=rank) for rank in others]
 
     def failure(self, within: float = 0.0) -> BaseException | None:
-        """Return what was reported or detected."""
         if self._detector is not None:
             return super().failure(within)
         from mpi4py import MPI as library  # noqa: N811
@@ -104,7 +97,6 @@ class MPI(Network):
         return self._reported
 
     def check(self, seconds: float) -> None:
-        """Raise what was reported or detected."""
         super().check(seconds)
         if self._detector is None and (failure := self.failure()) is not None:
             raise failure

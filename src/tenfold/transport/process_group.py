@@ -2,13 +2,14 @@
 
 torch.distributed's functions, DistributedDataParallel and whatever is built on them call the methods of a
 `ProcessGroup`. Here each makes the tensors contiguous, chooses the operation (`shared_collectives.py`,
-`shared_messages.py`, between hosts `host_collectives.py`) and begins it (`process_group_work.py`).
+`shared_messages.py`) and begins it (`process_group_work.py`).
 """
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,11 +20,17 @@ from torch.distributed.distributed_c10d import Work
 
 from tenfold.errors import ExperimentError
 from tenfold.machine import cores
-from tenfold.transport.host_collectives import HostCollectives
 from tenfold.transport.process_group_members import Members, RankWatch
 from tenfold.transport.process_group_work import CollectiveError, GlooMessage, GroupWork, Progress
-from tenfold.transport.segment import Counters
-from tenfold.transport.shared_collectives import SharedCollectives, Steps, check_reduction, row_bytes, span_of
+from tenfold.transport.shared_collectives import (
+    HostCollectives,
+    SharedCollectives,
+    Steps,
+    check_reduction,
+    row_bytes,
+    span_of,
+)
+from tenfold.transport.shared_memory import Counters
 from tenfold.transport.shared_messages import SharedMessages
 from tenfold.transport.torch_distributed import choose_interface
 
@@ -40,9 +47,9 @@ def _admit_monitored_barrier() -> None:
 
     @functools.wraps(original)
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        found = dist.group.WORLD if group is None else group
-        if isinstance(found, TenfoldProcessGroup):
-            found.monitored_barrier(timeout, wait_all_ranks)
+        chosen = dist.group.WORLD if group is None else group
+        if isinstance(chosen, TenfoldProcessGroup):
+            chosen.monitored_barrier(timeout, wait_all_ranks)
         else:
             original(group, timeout, wait_all_ranks)
 
@@ -80,7 +87,6 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
     # What torch asks about a group.
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """Return the name of the backend."""
         return "tenfold"
 
     def _get_backend_name(self) -> str:
@@ -89,22 +95,18 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
     name = getBackendName
 
     def getGroupName(self) -> str:  # noqa: N802 - torch's name
-        """Return the name by which torch finds this group."""
         return self._name
 
     def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
-        """Set the name by which torch finds this group."""
         self._name = name
 
     _set_group_name = setGroupName
     group_name = property(getGroupName)
 
     def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
-        """Return what the group is for."""
         return self._desc
 
     def setGroupDesc(self, text: str) -> None:  # noqa: N802 - torch's name
-        """Set what the group is for."""
         self._desc = text
 
     _set_group_desc = setGroupDesc
@@ -119,11 +121,9 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self
 
     def get_group_store(self) -> Any:
-        """Return the store by which the ranks met."""
         return self._store
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Change how long operations that are begun from now on may take."""
         self._timeout = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
@@ -147,7 +147,6 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
     # Collective operations.
 
     def allreduce(self, tensors: Any, opts: Any = None) -> GroupWork:
-        """Replace tensors by their reduction over all ranks."""
         tensors = tensors if isinstance(tensors, list) else [tensors]
         reduction = _reduction(opts, tensors)
         if len(tensors) == 1 and not tensors[0].is_sparse and tensors[0].is_contiguous():
@@ -184,33 +183,26 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
             tensor.copy_(total.coalesce())
 
     def reduce(self, tensors: Any, opts: Any = None) -> GroupWork:
-        """Replace the root's tensors by the reduction over all ranks."""
         reduction = _reduction(opts, tensors)
         return self._begin("reduce", self._all_reduce(tensors, reduction, opts.rootRank), tensors, opts)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> GroupWork:
-        """Copy the root's tensors."""
-        return self._begin("broadcast", self._broadcast(tensors, opts.rootRank), tensors, opts)
-
-    def _broadcast(self, tensors: Sequence[Tensor], root: int) -> Steps:
-        for tensor in tensors:
-            flat = tensor.contiguous()
-            yield from self._collectives.broadcast(flat, root)
-            _copy_back(flat, tensor)
+        steps = (
+            _fill([tensor], lambda flats: self._collectives.broadcast(flats[0], opts.rootRank)) for tensor in tensors
+        )
+        return self._begin("broadcast", _in_turn(steps), tensors, opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
         """Copy every rank's tensors; outputs[i][r] is for the input i of rank r, which may have its own size."""
         for outs in outputs:
             self._check_count("all_gather", "output tensors", len(outs))
         result = [out for outs in outputs for out in outs]
-        return self._begin("all_gather", self._all_gather(list(zip(outputs, inputs, strict=True))), result, opts)
+        pairs = zip(outputs, inputs, strict=True)
+        steps = [_fill(outs, partial(self._all_gather, own)) for outs, own in pairs]
+        return self._begin("all_gather", _in_turn(steps), result, opts)
 
-    def _all_gather(self, pairs: Sequence[tuple[Sequence[Tensor], Tensor]]) -> Steps:
-        for outs, own in pairs:
-            flats = [out.contiguous() for out in outs]
-            yield from self._collectives.all_gather(own.contiguous(), flats)
-            for flat, out in zip(flats, outs, strict=True):
-                _copy_back(flat, out)
+    def _all_gather(self, own: Tensor, flats: Sequence[Tensor]) -> Steps:
+        return self._collectives.all_gather(own.contiguous(), flats)  # type: ignore[no-any-return]
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
         """Copy every rank's tensors; outputs[r] are for the inputs of rank r."""
@@ -232,40 +224,29 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
                     f"all_gather: an output of {out.numel():,} {_type(out)} for {self._size} inputs of {own.numel():,} "
                     f"{_type(own)} each; it needs {self._size * own.numel():,} of the same type"
                 )
-        return self._begin("all_gather", self._all_gather_single(outputs, inputs), list(outputs), opts)
+        steps = [
+            _fill([out], lambda flats, own=own: self._all_gather(own, _parts(flats[0], self._size)))  # type: ignore[misc]
+            for out, own in zip(outputs, inputs, strict=True)
+        ]
+        return self._begin("all_gather", _in_turn(steps), list(outputs), opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def _all_gather_single(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Steps:
-        for out, own in zip(outputs, inputs, strict=True):
-            flat = out.contiguous()
-            yield from self._collectives.all_gather(own.contiguous(), _parts(flat, self._size))
-            _copy_back(flat, out)
-
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
-        """Copy every rank's tensor on the root."""
         outs = outputs[0] if outputs else []
         if opts.rootRank == self._rank:
             self._check_count("gather", "output tensors", len(outs))
-        return self._begin("gather", self._gather(outs, inputs[0], opts.rootRank), outs, opts)
-
-    def _gather(self, outs: Sequence[Tensor], own: Tensor, root: int) -> Steps:
-        flats = [out.contiguous() for out in outs]
-        yield from self._collectives.gather(own.contiguous(), flats, root)
-        for flat, out in zip(flats, outs, strict=True):
-            _copy_back(flat, out)
+        root, [own] = opts.rootRank, inputs
+        steps = _fill(outs, lambda flats: self._collectives.gather(own.contiguous(), flats, root))
+        return self._begin("gather", steps, outs, opts)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
-        """Copy this rank's tensor of those that the root has."""
         parts = inputs[0] if inputs else []
         if opts.rootRank == self._rank:
             self._check_count("scatter", "input tensors", len(parts))
-        return self._begin("scatter", self._scatter(outputs[0], parts, opts.rootRank), outputs, opts)
-
-    def _scatter(self, out: Tensor, parts: Sequence[Tensor], root: int) -> Steps:
-        flat = out.contiguous()
-        yield from self._collectives.scatter(flat, [part.contiguous() for part in parts], root)
-        _copy_back(flat, out)
+        root = opts.rootRank
+        steps = _fill(outputs, lambda flats: self._collectives.scatter(flats[0], _contiguous(parts), root))
+        return self._begin("scatter", steps, outputs, opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
         """Reduce the input for each rank over all ranks, and keep this rank's."""
@@ -279,13 +260,14 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
                     f"reduce_scatter: an output of {out.numel():,} for an input of {parts[self._rank].numel():,}; "
                     "both need the same size"
                 )
-        return self._begin("reduce_scatter", self._reduce_scatter(pairs, reduction), list(outputs), opts)
+        steps = [
+            _fill([out], lambda flats, parts=parts: self._reduce_scatter(parts, flats[0], reduction))  # type: ignore[misc]
+            for out, parts in pairs
+        ]
+        return self._begin("reduce_scatter", _in_turn(steps), list(outputs), opts)
 
-    def _reduce_scatter(self, pairs: Sequence[tuple[Tensor, Sequence[Tensor]]], reduction: str) -> Steps:
-        for out, parts in pairs:
-            flat = out.contiguous()
-            yield from self._collectives.reduce_scatter([part.contiguous() for part in parts], flat, reduction)
-            _copy_back(flat, out)
+    def _reduce_scatter(self, parts: Sequence[Tensor], flat: Tensor, reduction: str) -> Steps:
+        return self._collectives.reduce_scatter(_contiguous(parts), flat, reduction)  # type: ignore[no-any-return]
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> GroupWork:  # noqa: A002
         """Reduce a tensor over all ranks, and keep this rank's part of it."""
@@ -306,16 +288,10 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
-        """Send a tensor to every rank, and receive one from each."""
         self._check_count("all_to_all", "input tensors", len(inputs))
         self._check_count("all_to_all", "output tensors", len(outputs))
-        return self._begin("all_to_all", self._all_to_all(outputs, inputs), list(outputs), opts)
-
-    def _all_to_all(self, outs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Steps:
-        flats = [out.contiguous() for out in outs]
-        yield from self._collectives.all_to_all(flats, [part.contiguous() for part in inputs])
-        for flat, out in zip(flats, outs, strict=True):
-            _copy_back(flat, out)
+        steps = _fill(outputs, lambda flats: self._collectives.all_to_all(flats, _contiguous(inputs)))
+        return self._begin("all_to_all", steps, list(outputs), opts)
 
     def all_to_all_single(
         self,
@@ -326,21 +302,17 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         opts: Any = None,
     ) -> GroupWork:
         """Send a part of a tensor to every rank, and receive one from each; without sizes all are equal."""
-        flat = output.contiguous()
-        outs = self._split("output", flat, output_splits)
-        inputs = self._split("input", input.contiguous(), input_splits)
-        return self._begin("all_to_all", self._all_to_all_single(output, flat, outs, inputs), [output], opts)
+        received, sent = self._split("output", output, output_splits), self._split("input", input, input_splits)
+
+        def exchange(flats: Sequence[Tensor]) -> Steps:
+            outs, inputs = _cut(flats[0], received), _cut(input.contiguous(), sent)
+            return self._collectives.all_to_all(outs, inputs)  # type: ignore[no-any-return]
+
+        return self._begin("all_to_all", _fill([output], exchange), [output], opts)
 
     alltoall_base = all_to_all_single
 
-    def _all_to_all_single(
-        self, output: Tensor, flat: Tensor, outs: Sequence[Tensor], inputs: Sequence[Tensor]
-    ) -> Steps:
-        yield from self._collectives.all_to_all(outs, inputs)
-        _copy_back(flat, output)
-
     def barrier(self, opts: Any = None) -> GroupWork:
-        """Wait for all ranks."""
         return self._begin("barrier", self._collectives.barrier(), [], opts)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
@@ -382,19 +354,16 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
     # Messages.
 
     def send(self, tensors: Any, receiver: int, tag: int = 0) -> Work:
-        """Begin to send a tensor to a rank."""
         if self._hosts is not None:
             return GlooMessage(self._hosts.gloo.send([tensors[0].contiguous()], receiver, tag), self._watch)
         return self._message("send", tensors[0].contiguous(), receiver, tag, self._timeout)
 
     def recv(self, tensors: Any, sender: int, tag: int = 0) -> Work:
-        """Begin to receive a tensor from a rank."""
         if self._hosts is not None:
             return GlooMessage(self._hosts.gloo.recv(tensors, sender, tag), self._watch)
         return self._message("recv", tensors[0], sender, tag, self._timeout)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        """Begin to receive a tensor from any rank."""
         if self._hosts is not None:
             return GlooMessage(self._hosts.gloo.recv_anysource(tensors, tag), self._watch)
         return self._message("recv", tensors[0], None, tag, self._timeout)
@@ -453,9 +422,9 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if count != self._size:
             raise ExperimentError(f"{name}: {count} {what} for {self._size} ranks; it needs one for each")
 
-    def _split(self, which: str, flat: Tensor, splits: Sequence[int]) -> list[Tensor]:
-        """Return the parts of a tensor by rank, of these lengths along its first dimension."""
-        rows = flat.shape[0] if flat.dim() else 1
+    def _split(self, which: str, whole: Tensor, splits: Sequence[int]) -> list[int]:
+        """Return how many numbers of a tensor each rank's part has, given their lengths along its first dimension."""
+        rows = whole.shape[0] if whole.dim() else 1
         if not splits:
             if rows % self._size:
                 raise ExperimentError(
@@ -466,8 +435,8 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._check_count("all_to_all", f"sizes of {which} parts", len(splits))
         if sum(splits) != rows:
             raise ExperimentError(f"all_to_all: the sizes of {which} parts sum to {sum(splits)}, not to {rows} rows")
-        width = flat.numel() // rows if rows else 0
-        return list(flat.view(-1).split([size * width for size in splits]))  # type: ignore[no-untyped-call]
+        width = whole.numel() // rows if rows else 0
+        return [size * width for size in splits]
 
 
 def _reduction(opts: Any, tensors: Sequence[Tensor]) -> str:
@@ -485,6 +454,27 @@ def _copy_back(flat: Tensor, tensor: Tensor) -> None:
     """Write to a tensor what was received in a contiguous copy of it."""
     if flat is not tensor and flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat)
+
+
+def _fill(tensors: Sequence[Tensor], operation: Callable[[list[Tensor]], Steps]) -> Steps:
+    """Carry out an operation on contiguous copies of tensors, or on themselves, and write the results to these."""
+    flats = _contiguous(tensors)
+    yield from operation(flats)
+    for flat, tensor in zip(flats, tensors, strict=True):
+        _copy_back(flat, tensor)
+
+
+def _in_turn(operations: Iterable[Steps]) -> Steps:
+    for operation in operations:
+        yield from operation
+
+
+def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.contiguous() for tensor in tensors]
+
+
+def _cut(flat: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    return list(flat.view(-1).split(sizes))  # type: ignore[no-untyped-call]
 
 
 def _parts(flat: Tensor, count: int) -> list[Tensor]:

@@ -20,8 +20,7 @@ from tenfold.transport.failure_detector import (
     start_detector,
 )
 from tenfold.transport.meeting import REPORT_STOP
-from tenfold.transport.multi_host import Hosts, hosts_of
-from tenfold.transport.network import LEAVE_SECONDS
+from tenfold.transport.network import LEAVE_SECONDS, Hosts, hosts_of
 from tenfold.transport.process_group_work import CollectiveError, GroupWork, RankLost
 from tenfold.transport.segment import Segment, StopReason
 from tenfold.transport.shared_collectives import row_bytes
@@ -86,7 +85,6 @@ class Members:
 
     @property
     def host(self) -> tuple[int, ...]:
-        """The ranks of this rank's host."""
         return next(host for host in self.hosts if self.rank in host)
 
     def _share(self) -> Segment | None:
@@ -221,7 +219,6 @@ class RankWatch:
         )
 
     def _name(self, ranks: Sequence[int]) -> str:
-        """Name ranks of this host."""
         names = []
         for rank in ranks:
             pid = abs(self._segment.words[self._segment.pid_at(rank)])

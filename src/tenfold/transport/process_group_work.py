@@ -115,7 +115,6 @@ class GroupWork(Work):
         return self.done
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End it, successfully or with an error."""
         if self.done:
             return
         if isinstance(error, TrainingError) and not isinstance(error, CollectiveError):
@@ -129,23 +128,19 @@ class GroupWork(Work):
 
     def missing(self) -> list[int]:
         """Return the ranks that it waits for, where that is known."""
-        found: list[int] = getattr(self.ready, "missing", list)()
-        return found
+        missing: list[int] = getattr(self.ready, "missing", list)()
+        return missing
 
     def is_completed(self) -> bool:
-        """Return whether it has ended."""
         return self._progress.poll(self)
 
     def is_success(self) -> bool:
-        """Return whether it has ended without an error."""
         return self.is_completed() and self.error is None
 
     def exception(self) -> BaseException | None:
-        """Return the error that ended it, if any."""
         return self.error
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait until it has ended, and raise its error."""
         seconds = timeout.total_seconds()
         if seconds > 0:
             self.until, self.timeout = min(self.until, time.perf_counter() + seconds), min(self.timeout, seconds)
@@ -153,25 +148,20 @@ class GroupWork(Work):
         return True
 
     def synchronize(self) -> None:
-        """Wait until it has ended."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """Wait until it has ended: there are no streams on a CPU."""
         self.wait()
 
     def result(self) -> list[Tensor]:
-        """Return the tensors that it fills."""
         return self._result
 
     def source_rank(self) -> int:
-        """Return the rank that a message came from."""
         return int(self.transfer.source)
 
     _source_rank = source_rank
 
     def get_future(self) -> Any:
-        """Return a future for the tensors that it fills."""
         with self._progress.lock:
             if self.done and self.error is None and self._outcome is None:
                 self._outcome = Future()
@@ -205,18 +195,15 @@ class GlooMessage(Work):
         self._work, self._watch = work, watch
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait until it has ended, and raise its error."""
         try:
             return bool(self._work.wait(timeout))
         except RuntimeError as error:
             raise self._watch.explain(error) from None
 
     def is_completed(self) -> bool:
-        """Return whether it has ended."""
         return bool(self._work.is_completed())
 
     def source_rank(self) -> int:
-        """Return the rank that a message came from."""
         return int(self._work._source_rank())
 
     _source_rank = source_rank
@@ -309,7 +296,6 @@ class Progress:
         return pending
 
     def close(self) -> None:
-        """End the thread."""
         atexit.unregister(self.close)
         self._closed = True
         self._wake.set()

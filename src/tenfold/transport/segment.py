@@ -1,13 +1,13 @@
-"""A segment of shared memory in which workers average: the counters that order them, and the arithmetic."""
+"""Memory that the processes of one machine share: segments for workers' weights, tensors, and lists of numbers."""
 
+import errno
 import fcntl
-import math
 import mmap
 import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
@@ -17,12 +17,122 @@ import numpy as np
 import psutil
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from tenfold.errors import MachineError, TrainingError, WorkerLost
+from tenfold.errors import MachineError, TrainingError
 from tenfold.machine.limits import free_memory
-from tenfold.machine.liveness import is_alive
-from tenfold.transport.base import CHECK_SECONDS, SPINS, wait
-from tenfold.transport.shared_arrays import allocate
+
+FLOAT_BYTES = 8
+
+
+def allocate(nbytes: int, directory: Path | None = None) -> tuple[int, str, Path | None]:
+    """Return new memory that other processes open by name: its descriptor, its name, and its file if it has one.
+
+    It is a memfd, which needs no writable /dev/shm; where there is none, or with a directory, it is a file.
+    """
+    file = None
+    if directory is None and hasattr(os, "memfd_create"):
+        fd = os.memfd_create(f"tenfold-{os.getpid()}")
+        name = f"/proc/{os.getpid()}/fd/{fd}"
+    else:
+        fd, name = tempfile.mkstemp(prefix=f"tenfold-{os.getpid()}-", dir=directory)
+        file = Path(name)
+    try:
+        os.ftruncate(fd, nbytes)
+    except OSError as error:
+        os.close(fd)
+        if file is not None:
+            file.unlink(missing_ok=True)
+        hint = "; `ulimit -f` limits its size" if error.errno == errno.EFBIG else ""
+        raise MachineError(
+            f"{nbytes:,} bytes of memory that the workers share cannot be reserved ({error.strerror}){hint}"
+        ) from None
+    return fd, name, file
+
+
+class SharedTensor:
+    """A tensor in memory that other processes of this machine open by name; it exists while its creator keeps it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        tensor = tensor.detach().cpu().contiguous()
+        self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
+        self._fd, self.name, self._file = allocate(max(1, tensor.nbytes))
+        try:
+            if tensor.nbytes:
+                self._map()[:] = tensor.reshape(-1).view(torch.uint8)
+        except BaseException:
+            self.close()
+            raise
+
+    def open(self) -> Tensor:
+        """Return the tensor, not a copy of it."""
+        if 0 in self.shape:
+            return torch.empty(self.shape, dtype=self.dtype)
+        if self._fd < 0:
+            self._fd = os.open(self.name, os.O_RDWR | os.O_CLOEXEC)
+        return self._map().view(self.dtype).view(self.shape)
+
+    def close(self) -> None:
+        """Release the memory; processes that have it open keep it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+    def _map(self) -> Tensor:
+        return torch.frombuffer(mmap.mmap(self._fd, 0), dtype=torch.uint8)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"name": self.name, "shape": self.shape, "dtype": self.dtype, "_fd": -1, "_file": None}
+
+
+class SharedFloats:
+    """A list of floats in memory that other processes open by name."""
+
+    def __init__(self, size: int) -> None:
+        self._fd, self.name, self._file = allocate(FLOAT_BYTES * size)
+        self._map()
+
+    def _map(self) -> None:
+        self._memory = mmap.mmap(self._fd, 0)
+        self._floats: Any = memoryview(self._memory).cast("d")
+
+    def __len__(self) -> int:
+        return len(self._floats)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self._floats)
+
+    def __getitem__(self, index: int) -> float:
+        return float(self._floats[index])
+
+    def __setitem__(self, index: int, value: float) -> None:
+        self._floats[index] = value
+
+    def close(self) -> None:
+        """Release the memory; processes that have it open keep it."""
+        if self._fd >= 0:
+            self._floats.release()
+            self._memory.close()
+            os.close(self._fd)
+            self._fd = -1
+            if self._file is not None:
+                self._file.unlink(missing_ok=True)
+
+    def __getstate__(self) -> str:
+        return self.name
+
+    def __setstate__(self, name: str) -> None:
+        self.name, self._file = name, None
+        try:
+            self._fd = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # the program was killed while it started this process, which ends, too
+            raise SystemExit(1) from None
+        self._map()
+        os.close(self._fd)
+        self._fd = -1
+
 
 WORD = 8
 """Bytes of a word; processors read and write an aligned one as a whole."""
@@ -65,16 +175,16 @@ class LockedIntegers:
 # Layout, in cache lines of 128 bytes (two real ones, since processors fetch neighbors in pairs):
 #
 #     header       magic, number of workers, elements per buffer, type, whether there are channels
-#     stop reason  why all workers must stop (0: they need not), the rank that it is about; the membership asked for
+#     stop reason  why all workers must stop (0: they need not), the rank that it is about; the membership requested
 #     counters     one line a worker, see `Counters`
 #     pids         one line a worker
 #     mailboxes    four lines a worker, for `gather`
-#     channels     where asked for, one line for each pair of workers, see `shared_messages.py`
+#     channels     where requested, one line for each pair of workers, see `shared_messages.py`
 #     buffers      one per worker, each starting on a page
 #
 # The memory is a memfd, which workers open as /proc/<pid>/fd/<number>. It vanishes with the last process that maps
 # it, even after kill -9, needs no resource tracker, and is not limited by the size of /dev/shm (64 MB in many
-# containers). Where there is no memfd, or a directory is asked for, it is a file there, `tenfold-<pid>-...`, which
+# containers). Where there is no memfd, or a directory is requested, it is a file there, `tenfold-<pid>-...`, which
 # the creator removes on close, and `clean_up_orphans` if the creator was killed.
 
 MAGIC = 0x74656E666F6C6402
@@ -193,7 +303,7 @@ class Segment:
 
     @property
     def membership(self) -> int:
-        """The number of the membership that is asked for; workers with another one pause until they have it."""
+        """The number of the membership that is requested; workers with another one pause until they have it."""
         return self.words[LINE + 2]
 
     @membership.setter
@@ -274,178 +384,3 @@ def _row_bytes(numel: int, dtype: torch.dtype) -> int:
 
 def _whole_pages(nbytes: int) -> int:
     return -(-nbytes // PAGE) * PAGE
-
-
-# Synchronization through shared counters.
-#
-# Every worker has one counter, which only it writes and which only grows. All workers run through the same
-# operations, and an operation moves the counter by the same number of ticks on every worker, whether or not it has
-# anything to do. So "worker j has reached tick t" means the same to every worker, a worker that is ahead has simply
-# passed it, and each can wait for just those that it depends on.
-#
-# On x86 stores become visible in order, so a tick also publishes the weights written before it; elsewhere the words
-# are locked (see `LockedIntegers`).
-
-Until = Callable[[Callable[[], bool]], None]
-"""Returns when the function that it is given returns True."""
-Check = Callable[[float], None]
-"""Raises when ranks have failed; called repeatedly while waiting, about every given number of seconds."""
-
-
-class MembersChanged(Exception):  # noqa: N818 - it is no error
-    """Other workers take part from now on; what the members were doing together must be repeated with them."""
-
-
-class Counters:
-    """One worker's counter, and its view of the others'."""
-
-    def __init__(
-        self,
-        segment: Segment,
-        rank: int,
-        timeout: float,
-        ranks: Sequence[int] | None = None,
-        until: Until | None = None,
-        check: Check | None = None,
-    ) -> None:
-        """Join as `rank`; `ranks` are the workers' numbers in error messages, where these differ.
-
-        `until` is how to wait where several workers share a process, so that polling would block the others. `check`
-        knows of failures that cannot be seen in the shared memory.
-        """
-        self._segment = segment
-        self._ranks = range(segment.size) if ranks is None else ranks
-        self._words = segment.words
-        self._timeout = timeout
-        self._until = until
-        self._check = check
-        self._mine = segment.counter_at(rank)
-        self._members = tuple(range(segment.size))
-        self._theirs = [segment.counter_at(other) for other in self._members]
-        self._ticks = self._words[self._mine]
-        self._membership: int | None = None
-        self._words[segment.pid_at(rank)] = os.getpid()
-
-    def regroup(self, members: Sequence[int], membership: int, ticks: int) -> None:
-        """Take part with these members of the segment only, all of which count from `ticks`, until that changes.
-
-        From the first call on, `MembersChanged` is raised when another membership is asked for, and the process that
-        changes memberships handles workers that die.
-        """
-        self._members, self._membership = tuple(members), membership
-        self._theirs = [self._segment.counter_at(member) for member in members]
-        self._ticks = ticks
-        self._words[self._mine] = ticks
-
-    def check_members(self) -> None:
-        """Raise MembersChanged if another membership is asked for."""
-        if self._is_outdated():
-            raise MembersChanged
-
-    def _is_outdated(self) -> bool:
-        return self._membership is not None and self._segment.membership != self._membership
-
-    def tick(self) -> int:
-        """Advance this worker's counter by one tick, and return that tick."""
-        self._ticks += 1
-        self._words[self._mine] = self._ticks
-        return self._ticks
-
-    def arrival(self, ranks: Sequence[int]) -> "Arrival":
-        """Return a function that says whether each of the ranks has reached this worker's tick."""
-        return Arrival(self._words, self._theirs, ranks, self._ticks)
-
-    def wait(self, ranks: Iterable[int], timeout: float | None = None, ticks: int | None = None) -> None:
-        """Wait until each of the ranks has reached a tick, by default this worker's."""
-        words, until = self._words, self._until
-        ticks = self._ticks if ticks is None else ticks
-        for rank in ranks:
-            at = self._theirs[rank]
-            if until is not None:
-                until(lambda at=at: words[at] >= ticks)  # type: ignore[misc]
-                continue
-            for _ in range(SPINS):
-                if words[at] >= ticks:
-                    break
-            else:
-                self._wait_long(rank, timeout if timeout is not None else self._timeout, ticks)
-
-    def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Wait until `ready()` is true; raise WorkerLost or MembersChanged where that is pointless."""
-        if self._until is not None:
-            self._until(ready)
-            return
-        for _ in range(SPINS):
-            if ready():
-                return
-
-        def check(_: float) -> None:
-            if self._check is not None:
-                self._check(CHECK_SECONDS)
-            self._raise_if_stopped()
-
-        wait(lambda: ready() or self._is_outdated(), check)
-        if self._is_outdated():
-            raise MembersChanged
-
-    def _wait_long(self, rank: int, timeout: float, ticks: int) -> None:
-        words, at = self._words, self._theirs[rank]
-        wait(
-            lambda: words[at] >= ticks or self._is_outdated(),
-            lambda waited: self.check_for_failure(rank, waited, timeout, ticks),
-            timeout,
-        )
-        if words[at] < ticks:
-            raise MembersChanged
-
-    def check_for_failure(self, rank: int, waited: float, timeout: float, ticks: int) -> None:
-        """Raise an error if this rank, which has not reached a tick, is dead or late, or if all must stop."""
-        if self._check is not None:
-            self._check(CHECK_SECONDS)
-        segment = self._segment
-        pid = self._words[segment.pid_at(self._members[rank])]
-        # The counter is read after the death is seen: a worker may finish its part and then leave.
-        dead = self._membership is None and pid and not is_alive(pid)
-        if dead and self._words[self._theirs[rank]] < ticks:
-            segment.stop(StopReason.DIED, rank)
-        elif waited >= timeout:
-            segment.stop(StopReason.LATE, rank)
-        self._raise_if_stopped(timeout)
-
-    def _raise_if_stopped(self, timeout: float = math.inf) -> None:
-        """Raise the error that says why all workers must stop, if they must."""
-        segment = self._segment
-        reason, about = segment.stop_reason
-        if reason is StopReason.NONE:
-            return
-        worker = f"worker {self._ranks[about]} (pid {self._words[segment.pid_at(about)] or 'unknown'})"
-        if reason is StopReason.ASKED:
-            raise TrainingError("training was stopped by another worker or by the main process; see its message")
-        if reason is StopReason.LATE:
-            sentence = f"{worker} did not respond within {timeout:g} s; it hangs, or needs a longer timeout"
-        else:
-            sentence = f"{worker} died; look for its own error message, or for a lack of memory on this machine"
-        raise WorkerLost(self._ranks[about], sentence)
-
-
-class Arrival:
-    """Says when called whether each of the ranks has reached a tick; ranks that have are not asked again."""
-
-    __slots__ = ("_counters", "_left", "_ticks", "_words")
-
-    def __init__(self, words: SharedIntegers, counters: Sequence[int], ranks: Sequence[int], ticks: int) -> None:
-        self._words, self._counters, self._ticks = words, counters, ticks
-        self._left = list(ranks)
-
-    def __call__(self) -> bool:
-        """Return whether all of them have."""
-        words, counters, ticks, left = self._words, self._counters, self._ticks, self._left
-        while left:
-            if words[counters[left[-1]]] < ticks:
-                return False
-            left.pop()
-        return True
-
-    def missing(self) -> list[int]:
-        """Return the ranks that have not reached the tick yet."""
-        return sorted(rank for rank in self._left if self._words[self._counters[rank]] < self._ticks)

@@ -1,6 +1,8 @@
-"""Rounds of workers on one machine, whose weights are in memory that all of them share."""
+"""Workers on one machine: the counters that order them, and their rounds on weights in memory that all share."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
@@ -10,9 +12,193 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tenfold.errors import TrainingError, WorkerLost
+from tenfold.machine.liveness import is_alive
 from tenfold.mixing import Round
-from tenfold.transport.base import Transport, average_in_rank_order, check_size, compute_shares
-from tenfold.transport.segment import MAILBOX, Check, Counters, Segment, Until, round_up
+from tenfold.transport.base import (
+    CHECK_SECONDS,
+    SPINS,
+    Transport,
+    average_in_rank_order,
+    check_size,
+    compute_shares,
+    wait,
+)
+from tenfold.transport.segment import MAILBOX, Segment, SharedIntegers, StopReason, round_up
+
+# Synchronization through shared counters.
+#
+# Every worker has one counter, which only it writes and which only grows. All workers run through the same
+# operations, and an operation moves the counter by the same number of ticks on every worker, whether or not it has
+# anything to do. So "worker j has reached tick t" means the same to every worker, a worker that is ahead has simply
+# passed it, and each can wait for just those that it depends on.
+#
+# On x86 stores become visible in order, so a tick also publishes the weights written before it; elsewhere the words
+# are locked (see `LockedIntegers`).
+
+Until = Callable[[Callable[[], bool]], None]
+"""Returns when the function that it is given returns True."""
+Check = Callable[[float], None]
+"""Raises when ranks have failed; called repeatedly while waiting, about every given number of seconds."""
+
+
+class MembersChanged(Exception):  # noqa: N818 - it is no error
+    """Other workers take part from now on; what the members were doing together must be repeated with them."""
+
+
+class Counters:
+    """One worker's counter, and its view of the others'."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        rank: int,
+        timeout: float,
+        ranks: Sequence[int] | None = None,
+        until: Until | None = None,
+        check: Check | None = None,
+    ) -> None:
+        """Join as `rank`; `ranks` are the workers' numbers in error messages, where these differ.
+
+        `until` is how to wait where several workers share a process, so that polling would block the others. `check`
+        knows of failures that cannot be seen in the shared memory.
+        """
+        self._segment = segment
+        self._ranks = range(segment.size) if ranks is None else ranks
+        self._words = segment.words
+        self._timeout = timeout
+        self._until = until
+        self._check = check
+        self._mine = segment.counter_at(rank)
+        self._members = tuple(range(segment.size))
+        self._theirs = [segment.counter_at(other) for other in self._members]
+        self._ticks = self._words[self._mine]
+        self._membership: int | None = None
+        self._words[segment.pid_at(rank)] = os.getpid()
+
+    def regroup(self, members: Sequence[int], membership: int, ticks: int) -> None:
+        """Take part with these members of the segment only, all of which count from `ticks`, until that changes.
+
+        From the first call on, `MembersChanged` is raised when another membership is requested, and the process that
+        changes memberships handles workers that die.
+        """
+        self._members, self._membership = tuple(members), membership
+        self._theirs = [self._segment.counter_at(member) for member in members]
+        self._ticks = ticks
+        self._words[self._mine] = ticks
+
+    def check_members(self) -> None:
+        """Raise MembersChanged if another membership is requested."""
+        if self._is_outdated():
+            raise MembersChanged
+
+    def _is_outdated(self) -> bool:
+        return self._membership is not None and self._segment.membership != self._membership
+
+    def tick(self) -> int:
+        """Advance this worker's counter by one tick, and return that tick."""
+        self._ticks += 1
+        self._words[self._mine] = self._ticks
+        return self._ticks
+
+    def arrival(self, ranks: Sequence[int]) -> "Arrival":
+        """Return a function that says whether each of the ranks has reached this worker's tick."""
+        return Arrival(self._words, self._theirs, ranks, self._ticks)
+
+    def wait(self, ranks: Iterable[int], timeout: float | None = None, ticks: int | None = None) -> None:
+        """Wait until each of the ranks has reached a tick, by default this worker's."""
+        words, until = self._words, self._until
+        ticks = self._ticks if ticks is None else ticks
+        for rank in ranks:
+            at = self._theirs[rank]
+            if until is not None:
+                until(lambda at=at: words[at] >= ticks)  # type: ignore[misc]
+                continue
+            for _ in range(SPINS):
+                if words[at] >= ticks:
+                    break
+            else:
+                self._wait_long(rank, timeout if timeout is not None else self._timeout, ticks)
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait until `ready()` is true; raise WorkerLost or MembersChanged where that is pointless."""
+        if self._until is not None:
+            self._until(ready)
+            return
+        for _ in range(SPINS):
+            if ready():
+                return
+
+        def check(_: float) -> None:
+            if self._check is not None:
+                self._check(CHECK_SECONDS)
+            self._raise_if_stopped()
+
+        wait(lambda: ready() or self._is_outdated(), check)
+        if self._is_outdated():
+            raise MembersChanged
+
+    def _wait_long(self, rank: int, timeout: float, ticks: int) -> None:
+        words, at = self._words, self._theirs[rank]
+        wait(
+            lambda: words[at] >= ticks or self._is_outdated(),
+            lambda waited: self.check_for_failure(rank, waited, timeout, ticks),
+            timeout,
+        )
+        if words[at] < ticks:
+            raise MembersChanged
+
+    def check_for_failure(self, rank: int, waited: float, timeout: float, ticks: int) -> None:
+        """Raise an error if this rank, which has not reached a tick, is dead or late, or if all must stop."""
+        if self._check is not None:
+            self._check(CHECK_SECONDS)
+        segment = self._segment
+        pid = self._words[segment.pid_at(self._members[rank])]
+        # The counter is read after the death is seen: a worker may finish its part and then leave.
+        dead = self._membership is None and pid and not is_alive(pid)
+        if dead and self._words[self._theirs[rank]] < ticks:
+            segment.stop(StopReason.DIED, rank)
+        elif waited >= timeout:
+            segment.stop(StopReason.LATE, rank)
+        self._raise_if_stopped(timeout)
+
+    def _raise_if_stopped(self, timeout: float = math.inf) -> None:
+        """Raise the error that says why all workers must stop, if they must."""
+        segment = self._segment
+        reason, about = segment.stop_reason
+        if reason is StopReason.NONE:
+            return
+        worker = f"worker {self._ranks[about]} (pid {self._words[segment.pid_at(about)] or 'unknown'})"
+        if reason is StopReason.ASKED:
+            raise TrainingError("training was stopped by another worker or by the main process; see its message")
+        if reason is StopReason.LATE:
+            sentence = f"{worker} did not respond within {timeout:g} s; it hangs, or needs a longer timeout"
+        else:
+            sentence = f"{worker} died; look for its own error message, or for a lack of memory on this machine"
+        raise WorkerLost(self._ranks[about], sentence)
+
+
+class Arrival:
+    """Says when called whether each of the ranks has reached a tick; ranks that have are not asked again."""
+
+    __slots__ = ("_counters", "_left", "_ticks", "_words")
+
+    def __init__(self, words: SharedIntegers, counters: Sequence[int], ranks: Sequence[int], ticks: int) -> None:
+        self._words, self._counters, self._ticks = words, counters, ticks
+        self._left = list(ranks)
+
+    def __call__(self) -> bool:
+        words, counters, ticks, left = self._words, self._counters, self._ticks, self._left
+        while left:
+            if words[counters[left[-1]]] < ticks:
+                return False
+            left.pop()
+        return True
+
+    def missing(self) -> list[int]:
+        """Return the ranks that have not reached the tick yet."""
+        return sorted(rank for rank in self._left if self._words[self._counters[rank]] < self._ticks)
+
 
 CACHE, LARGEST_BLOCK, SMALLEST_BLOCK = 1 << 20, 1 << 18, 1 << 16
 """Bytes of cache a core has to itself, and of one worker's weights in a block."""
@@ -109,11 +295,9 @@ class SharedMemoryTransport(Transport):
             self.bytes_moved += plan.nbytes
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Wait until every worker has called this."""
         self._meet(self._others, timeout)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Wait until `ready()` is true; raise if a worker is lost."""
         self._counters.wait_until(ready)
 
     def broadcast(self, root: int = 0) -> None:
@@ -161,11 +345,9 @@ class SharedMemoryTransport(Transport):
         return gathered
 
     def abort(self) -> None:
-        """End the waiting of all workers with an error."""
         self._segment.abort()
 
     def close(self) -> None:
-        """Release the memory, which stays mapped for as long as the buffer is in use."""
         self._segment.close()
 
     def _meet(self, ranks: tuple[int, ...], timeout: float | None = None) -> None:

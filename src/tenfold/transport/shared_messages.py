@@ -44,7 +44,6 @@ class Outgoing:
         return not self.parts
 
     def missing(self) -> list[int]:
-        """Return the rank that it waits for."""
         return [self.peer]
 
     def finish(self) -> None:
@@ -170,15 +169,15 @@ class SharedMessages:
     def _read(self, sender: int) -> bool:
         """Take bytes out of the ring; return whether a message was completed."""
         at, row = self._channel(sender, self.rank), self._rows[self.rank] + sender * self._ring
-        taken = self._words[at + TAKEN_AT]
-        there = self._words[at] - taken
+        received = self._words[at + TAKEN_AT]
+        there = self._words[at] - received
         message = self._arriving.get(sender)
         if message is None:
             if there < HEAD:
                 return False
             head = np.empty(2, np.int64)
-            self._copy(row, taken % self._ring, head.ctypes.data, HEAD, into_ring=False)
-            taken, there = taken + HEAD, there - HEAD
+            self._copy(row, received % self._ring, head.ctypes.data, HEAD, into_ring=False)
+            received, there = received + HEAD, there - HEAD
             message = self._arriving[sender] = _Arriving(sender, int(head[0]), int(head[1]))
             receive = next((receive for receive in self._receives if message.is_for(receive)), None)
             if receive is not None:
@@ -190,9 +189,9 @@ class SharedMessages:
                     self._aside.append(message)
         now = min(there, message.nbytes - message.got)
         place = message.receive.span.address if message.aside is None and message.receive else message.aside.ctypes.data
-        self._copy(row, taken % self._ring, place + message.got, now, into_ring=False)
+        self._copy(row, received % self._ring, place + message.got, now, into_ring=False)
         message.got += now
-        self._words[at + TAKEN_AT] = taken + now
+        self._words[at + TAKEN_AT] = received + now
         if message.got < message.nbytes:
             return False
         del self._arriving[sender]

@@ -84,14 +84,12 @@ class TorchDistributed(Network):
             return cls(store, world.rank, world.size, starting=watch.check, start_seconds=start_seconds)
 
     def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
-        """Send and receive in one batch."""
         ends = ((dist.irecv, receives), (dist.isend, sends))
         batch = [dist.P2POp(end, tensor, rank) for end, parcels in ends for rank, tensor in parcels]
         if batch:
             self._finish(lambda: dist.batch_isend_irecv(batch), batch[0].tensor, timeout)
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Add by gloo's or NCCL's own all-reduce."""
         self._finish(lambda: [dist.all_reduce(tensor, async_op=True)], tensor)
 
     def supports(self, device: torch.device) -> bool:

@@ -16,7 +16,8 @@ from tenfold.training.replica import product
 from tenfold.training.stacked_replicas import ReplicaRows
 from tenfold.transport import Segment, SharedMemoryTransport, SingleWorkerTransport, StopReason, Transport
 from tenfold.transport.model_group import ModelGroup
-from tenfold.transport.segment import MAILBOX, Until
+from tenfold.transport.segment import MAILBOX
+from tenfold.transport.shared_memory import Until
 
 CENTER_ROWS = 2
 MATRICES_KEPT = 64
@@ -116,7 +117,6 @@ class VectorMemory:
         self.board.words[at] = count
 
     def state(self) -> LbfgsState | None:
-        """Return the state that was kept last."""
         count = self.board.words[self.board.counter_at(STATES)]
         return LbfgsState.of(self.board.buffers[STATES + count % 2]) if count else None
 
@@ -127,7 +127,6 @@ class VectorMemory:
         self.is_shared = False
 
     def lock(self, segment: Segment, number: int) -> AbstractContextManager[Any]:
-        """Return a lock of all workers."""
         return segment.lock(number) if self.is_shared else nullcontext()
 
 
@@ -229,7 +228,6 @@ class StackedTransport(SingleWorkerTransport):
         self._matrices: dict[tuple[int, tuple[float, ...]], tuple[Round, Tensor]] = {}
 
     def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
-        """Compute X <- M X; the device is not waited for."""
         matrix = self._matrix(round_, tuple(samples or ()))
         if round_.is_exact:  # all rows of M are equal
             self.buffer.copy_(product(matrix[:1], self.buffer).expand_as(self.buffer))
@@ -336,7 +334,6 @@ class SharedChannels:
             segment.stop(reason, rank)
 
     def close(self) -> None:
-        """Free the shared memory."""
         for segment in self._segments.values():
             segment.close()
 

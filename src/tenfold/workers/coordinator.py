@@ -26,7 +26,6 @@ from tenfold.runs import (
 )
 from tenfold.runs.storage.claim import LostWorker, lost_in
 from tenfold.runs.stored_predictions import Predictions
-from tenfold.training import choose_loss, choose_metrics
 from tenfold.training.evaluation import (
     EvaluatedShare,
     describe_kept_outputs,
@@ -70,9 +69,6 @@ class Coordinator:
         self.task = task
         self.stopwatch = stopwatch
         self.emit = emit
-        training = task.experiment.training
-        self.loss = choose_loss(training, task.splits.classes, task.splits.loss_unit)
-        self.metrics = choose_metrics(training, task.splits.classes)
         manifest = manifest or {}
         self.best_loss: float | None = manifest.get("best_loss")
         self.best_epoch: int | None = manifest.get("best_epoch")
@@ -189,7 +185,7 @@ class Coordinator:
         self._announce(EpochEnded(at=self.stopwatch.now(), epoch=first.epoch, metrics=measured))
         patience = self.task.experiment.training.patience
         stop = patience is not None and self.best_epoch is not None and first.epoch - self.best_epoch >= patience
-        metric = main_metric(name for name in self.metrics if name in self.measured)
+        metric = main_metric(name for name in self.task.metrics if name in self.measured)
         main_value = self.measured[metric] if metric is not None and self.task.evaluation_part is not None else None
         return Decision(stop=stop or self._stops, best=best, loss=loss, metric=main_value)
 
@@ -222,7 +218,7 @@ class Coordinator:
         training = self.task.experiment.training
         if training.target is None:
             return False
-        metric = main_metric(name for name in self.metrics if name in self.measured) or LOSS
+        metric = main_metric(name for name in self.task.metrics if name in self.measured) or LOSS
         lower = require_direction(training, metric, "the target")
         return is_reached(self.measured[metric], training.target, lower=lower)
 
@@ -233,11 +229,11 @@ class Coordinator:
             self._note_memory(share, name)
         self._are_checked = True
         self._last[name] = without_large_outputs(share)
-        return values_of(share, part, self.loss, self.metrics, name=name)
+        return values_of(share, part, self.task.loss, self.task.metrics, name=name)
 
     def _note_memory(self, share: EvaluatedShare, name: str) -> None:
         """Say how much memory the metrics take that need all outputs, where it is much."""
-        needing = [label for label, metric in self.metrics.items() if metric.needs_all_outputs]
+        needing = [label for label, metric in self.task.metrics.items() if metric.needs_all_outputs]
         if needing and share.output_bytes > stored_predictions.LIMIT:
             self.emit(Note(at=self.stopwatch.now(), text=describe_kept_outputs(needing, name, share.output_bytes)))
 
@@ -265,8 +261,8 @@ class Coordinator:
 
     def _count_single_outputs(self) -> bool:
         """Return whether the built-in accuracy counts the outputs that the user's own loss was given."""
-        accuracy = self.metrics.get("accuracy")
-        return accuracy is not None and not accuracy.own and self.loss.own
+        accuracy = self.task.metrics.get("accuracy")
+        return accuracy is not None and not accuracy.own and self.task.loss.own
 
     def _keep_predictions(self) -> None:
         """Keep the outputs of the final network, with the targets that were measured already."""

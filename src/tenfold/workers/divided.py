@@ -24,7 +24,7 @@ from tenfold.errors import ModelError
 from tenfold.experiment import Experiment, Parallel
 from tenfold.machine.cores import using_threads
 from tenfold.mixing import Strategy
-from tenfold.mixing.pipeline import operations
+from tenfold.mixing.round import operations
 from tenfold.models.networks import add_scaling
 from tenfold.training import Replica, flat_size
 from tenfold.training.divided_layers import NeuronGroup, divide_neurons, divided_names
@@ -36,7 +36,8 @@ from tenfold.training.replica import Seed
 from tenfold.training.stages import Neighbors, Stage, TracedNetwork, balanced
 from tenfold.transport import Segment
 from tenfold.transport.model_group import ModelGroup, create_group
-from tenfold.transport.segment import StopReason, Until
+from tenfold.transport.segment import StopReason
+from tenfold.transport.shared_memory import Until
 from tenfold.workers.channels import Channels, SharedChannels
 
 
@@ -187,7 +188,6 @@ class GroupReplica(Replica):
         return [parameter.grad for parameter in self.trainable_parameters if parameter.grad is not None]
 
     def clip(self) -> None:
-        """Clip the norm of the whole gradient, to which all workers of the group contribute."""
         if self.training.clip is None:
             return
         norms = torch._foreach_norm(self.counted_gradients()) or [torch.zeros(())]
@@ -259,7 +259,6 @@ class PipelineReplica(GroupReplica):
 
     @property
     def pieces_setting(self) -> str:
-        """The field that says into how many pieces a batch is divided."""
         return f"parallel.micro_batches = {self.micro_batches}"
 
     def begin_epoch(self, seeds: Sequence[Seed]) -> None:
@@ -399,7 +398,6 @@ class DividedChannels:
         lock: AbstractContextManager[Any] | None = None,
         waiting: Callable[[], None] = lambda: None,
     ) -> Channels:
-        """Return the channels of one worker, as `SharedChannels.open`."""
         size = self._division.size
         replica, place = divmod(rank, size)
         channels = self._parts[place].open(replica, until, lock, waiting)

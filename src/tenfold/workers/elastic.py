@@ -12,7 +12,7 @@ from torch import Tensor
 from tenfold.errors import WorkerLost
 from tenfold.mixing import Round
 from tenfold.transport import SharedMemoryTransport, Transport
-from tenfold.transport.segment import MembersChanged
+from tenfold.transport.shared_memory import MembersChanged
 from tenfold.workers.channels import Channels, MakeRound, Result, SharedChannels
 from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.pool import WorkerPool
@@ -38,7 +38,7 @@ class Roster:
         self.waiting: set[int] = set()
         """Workers that are ready to join."""
         self.number = 0
-        """The number of the membership that is valid, or asked for."""
+        """The number of the membership that is valid, or requested."""
         self.mixed = 0
         """The last step, over the run, whose work is part of the members' weights, when the members last changed."""
         self._paused: dict[int, Paused] | None = None
@@ -72,7 +72,6 @@ class Roster:
         return awaited
 
     def pause(self, worker: int, paused: Paused) -> None:
-        """Note that a member has paused."""
         if self._paused is not None and worker in self.members:
             self._paused[worker] = paused
 
@@ -146,7 +145,6 @@ class ElasticChannels(Channels):
         self._regroup(self.members, 0, 0)
 
     def run_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
-        """Carry out a round of training among the members at its end."""
         if self._rounds < self._completed_by_others:
             self._complete()
             return make_round(transport.size)
@@ -168,13 +166,11 @@ class ElasticChannels(Channels):
         return round_
 
     def try_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
-        """Carry out a round, unless the members change meanwhile."""
         assert isinstance(transport, SharedMemoryTransport)
         transport.check_members()
         return super().run_round(transport, make_round, [samples[member] for member in self.members])
 
     def repeat(self, attempt: Callable[[], Result]) -> Result:
-        """Call `attempt`, which all members do together; start again whenever the members change."""
         while True:
             try:
                 return attempt()
@@ -182,7 +178,6 @@ class ElasticChannels(Channels):
                 self._pause()
 
     def begin_evaluation(self) -> None:
-        """Ask that no worker joins until this evaluation has been answered."""
         self.send(EvaluationBegan())
 
     def reach_join_point(self, step: int, state: Callable[[], dict[str, Any]], *, epoch_begins: bool = False) -> None:
@@ -215,7 +210,7 @@ class ElasticChannels(Channels):
         return state
 
     def is_outdated(self) -> bool:
-        """Return whether another membership is asked for."""
+        """Return whether another membership is requested."""
         assert isinstance(self.transport, SharedMemoryTransport)
         try:
             self.transport.check_members()

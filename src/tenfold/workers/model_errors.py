@@ -11,7 +11,7 @@ from tenfold.common.imports import user_frames
 from tenfold.data import DatasetPart, Part, batches, order
 from tenfold.data.part import NO_LABEL, find_main_output, tree_leaves
 from tenfold.errors import Diverged, ModelError
-from tenfold.training import Replica, all_targets, choose_loss, choose_metrics, predict
+from tenfold.training import Replica, all_targets, predict
 from tenfold.training.evaluation import check_fits, evaluation_mode, make_measure_error, required_bytes
 from tenfold.training.flat import state_shapes
 from tenfold.training.measures import AlignedMeasure, as_number, describe_failure, describe_unclear_classes
@@ -99,7 +99,7 @@ def make_divergence_error(task: Task, loss: float, step: int, worker: int, *, fr
 def _find_unlabeled_batch(task: Task, step: int, worker: int) -> int | None:
     """Return the step of a worker's batch without labels, among the last steps; None if there is none."""
     training, train = task.experiment.training, task.splits.train
-    divisor = choose_loss(training, task.splits.classes).divisor
+    divisor = task.loss.divisor
     if divisor is None:
         return None
     epoch, last = divmod(step - 1, task.steps_per_epoch)
@@ -119,10 +119,10 @@ def check_outputs(task: Task, network: nn.Module) -> str:
     of their positions, and with a loss or metrics of the user's own; built-in ones compare the shapes themselves.
     Random generators are left as they were.
     """
-    training, classes, train = task.experiment.training, task.splits.classes, task.splits.train
+    training, train = task.experiment.training, task.splits.train
     targets = train.targets
     has_positions = targets.ndim > 1 if targets is not None else getattr(train, "label_range", None) is not None
-    measures = [choose_loss(training, classes), *choose_metrics(training, classes).values()]
+    measures = [task.loss, *task.metrics.values()]
     if not has_positions and not any(measure.own for measure in measures):
         return ""
     joins_all = any(measure.own and measure.needs_all_outputs for measure in measures)
@@ -171,7 +171,7 @@ def check_metrics(task: Task, network: nn.Module) -> None:
     """
     part, name = task.evaluation_part, task.evaluation_part_name
     training = task.experiment.training
-    metrics = choose_metrics(training, task.splits.classes)
+    metrics = task.metrics
     needing = [label for label, metric in metrics.items() if metric.needs_all_outputs]
     own = [_copied(metric) for metric in metrics.values() if metric.own]
     if part is None or not len(part) or not needing:

@@ -99,7 +99,7 @@ class WorkerConnection:
                 self._waiting()
                 # The process that changes the members has sent its earlier answers before.
                 if is_outdated is not None and is_outdated() and not self._pipe.poll():
-                    from tenfold.transport.segment import MembersChanged  # not above: it imports torch
+                    from tenfold.transport.shared_memory import MembersChanged  # not above: it imports torch
 
                     raise MembersChanged
             answer = self._pipe.recv_bytes()
@@ -208,7 +208,7 @@ class WorkerPool:
 
         A worker that publishes progress may go without for `stall_after` seconds, or for much longer than it ever took.
         """
-        from tenfold.transport.shared_arrays import SharedFloats  # not above: it imports torch
+        from tenfold.transport.segment import SharedFloats  # not above: it imports torch
 
         start_server_for(size, SPARE_ONCE_RECORDED)
         started = context()
@@ -252,7 +252,6 @@ class WorkerPool:
 
     @property
     def present(self) -> list[int]:
-        """The indices of the processes."""
         return [index for index in range(len(self.processes)) if index not in self._absent]
 
     def remove(self, index: int) -> None:
@@ -293,7 +292,9 @@ class WorkerPool:
             heard = {index: self._read(index) for index in present}
             lost = next((index for index, (_, gone) in heard.items() if gone), None)
             self._unheard = [(index, message) for index, (messages, _) in heard.items() for message in messages]
-            self._unheard.sort(key=lambda one: isinstance(one[1], WorkerLost))  # the lost one's own error explains more
+            self._unheard.sort(
+                key=lambda item: isinstance(item[1], WorkerLost)
+            )  # the lost worker's own error explains more
             if lost is not None:
                 for message in heard[lost][0]:
                     yield lost, message
@@ -304,7 +305,6 @@ class WorkerPool:
                 self._check_life(now)
 
     def send(self, index: int, message: Any) -> None:
-        """Send a message to one worker."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is noticed by `messages`
             self.connections[index].send_bytes(pickle.dumps(message))
 

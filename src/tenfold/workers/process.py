@@ -1,14 +1,16 @@
-"""A worker process: how its task is packed and sent, and what it runs."""
+"""A worker process: how its task is packed and sent, and what it runs: one worker, or several that take turns."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from multiprocessing.connection import Connection
+from time import sleep
 from typing import Any
 
 import cloudpickle
 import torch
+from greenlet import getcurrent, greenlet
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,13 +28,12 @@ from tenfold.runs.console import LIMIT, original_streams, tap_streams
 from tenfold.training.randomness import RngState
 from tenfold.transport import SharedTensor
 from tenfold.workers.channels import Channels, SharedChannels
-from tenfold.workers.cooperative import MessageBatch, Scheduler, TurnLock
 from tenfold.workers.divided import DividedChannels
 from tenfold.workers.elastic import ElasticChannels
 from tenfold.workers.fork_server import set_up_server
 from tenfold.workers.pool import WorkerConnection, attach_to_parent
-from tenfold.workers.task import Task
-from tenfold.workers.worker import Report, Worker
+from tenfold.workers.task import Decision, Message, Task
+from tenfold.workers.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,6 @@ class SharedPart:
 
     @classmethod
     def copy(cls, part: Tensors) -> "SharedPart":
-        """Copy a part into shared memory."""
         copied: list[SharedTensor] = []
 
         def share(tensor: Tensor) -> SharedTensor:
@@ -60,11 +60,9 @@ class SharedPart:
             raise
 
     def open(self) -> Tensors:
-        """Return the part."""
         return Tensors(tree_map(SharedTensor.open, self.x), self.y.open())
 
     def close(self) -> None:
-        """Release the tensors."""
         for tensor in (*tree_leaves(self.x), self.y):
             tensor.close()
 
@@ -123,7 +121,6 @@ class TaskSnapshot:
             ) from error
 
     def open(self) -> Task:
-        """Return the task, in the process that it was sent to."""
         task, about, parts, packed = cloudpickle.loads(self._content)
         whole = [part.open() if isinstance(part, SharedPart) else part for part in packed]
         opened = {
@@ -259,8 +256,12 @@ def _train_one(
     *,
     joining: bool,
 ) -> None:
+    def report(message: Message) -> Decision:
+        return connection.report((message,))
+
     channels = _open_channels(setup, rank, connection, progress)
-    worker = _make_worker(task, setup, channels, connection, progress, lambda message: connection.report((message,)))
+    with progress.allow_more_time():
+        worker = Worker(task, channels, setup.stopwatch, connection.emit, report, progress)
     if joining:
         assert isinstance(channels, ElasticChannels)
         worker.join(channels.join())
@@ -280,18 +281,6 @@ def _open_channels(setup: WorkerSetup, rank: int, connection: WorkerConnection, 
     assert isinstance(channels, ElasticChannels)
     connection.is_outdated = channels.is_outdated
     return channels
-
-
-def _make_worker(
-    task: Task,
-    setup: WorkerSetup,
-    channels: Channels,
-    connection: WorkerConnection,
-    progress: WorkerProgress,
-    report: Report,
-) -> Worker:
-    with progress.allow_more_time():
-        return Worker(task, channels, setup.stopwatch, connection.emit, report, progress)
 
 
 def forward_warnings(emit: Emit, stopwatch: Stopwatch, rank: int) -> None:
@@ -338,9 +327,123 @@ def _train_several(
         rank = ranks[index]
         lock = TurnLock(scheduler, rank) if setup.exchange_times is not None else None
         channels = setup.channels.open(rank, scheduler.wait_until, lock)
-        worker = _make_worker(task, setup, channels, connection, progress, partial(batch.report, index))
+        report = partial(batch.report, index)
+        with progress.allow_more_time():
+            worker = Worker(task, channels, setup.stopwatch, connection.emit, report, progress)
         if lock is not None:
             lock.step = lambda: worker.replica.steps
         _train(worker, setup.resumption)
 
     scheduler.run([partial(train_at, index) for index in range(len(ranks))])
+
+
+# Several workers in one process: each runs until it has to wait for another, then the next one runs.
+#
+# Workers are not threads: torch keeps a pool of threads for each thread that computes, and all threads would share the
+# random generators. Each worker is a greenlet, which gives way only where it waits, and keeps its own random state.
+
+SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
+
+
+class Scheduler:
+    """Runs the workers of a process in turns; `exchange_times` decides the order of those that ask for a turn."""
+
+    def __init__(self, exchange_times: NDArray[Any] | None = None, waiting: Callable[[], None] = lambda: None) -> None:
+        """Grant turns in the order of `exchange_times` [steps, workers], the times at which each worker's steps end.
+
+        `waiting` is called repeatedly while all workers wait for those of other processes.
+        """
+        self._waiting = waiting
+        self._times = exchange_times
+        self._ready: dict[greenlet, Callable[[], bool]] = {}
+        self._asking: dict[greenlet, tuple[int, int]] = {}
+
+    def run(self, workers: Sequence[Callable[[], None]]) -> None:
+        """Run all workers until they finish; the first error ends them all."""
+        running = [greenlet(worker) for worker in workers]
+        self._ready = dict.fromkeys(running, _always)
+        nap = SHORTEST_NAP
+        while running:
+            able = [worker for worker in running if self._ready[worker]()]
+            for worker in able:
+                if self._ready[worker]():
+                    worker.switch()
+            running = [worker for worker in running if not worker.dead]
+            if able:
+                nap = SHORTEST_NAP
+            elif self._asking:
+                self._grant_turn()
+            else:  # all wait for workers of other processes
+                self._waiting()
+                sleep(nap)
+                nap = min(2 * nap, LONGEST_NAP)
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Let other workers run until `ready()` is true for this one."""
+        if ready():
+            return
+        worker, rng_state = getcurrent(), RngState.read()
+        self._ready[worker] = ready
+        worker.parent.switch()
+        rng_state.restore()
+
+    def wait_for_turn(self, rank: int, step: int) -> None:
+        """Let other workers run until it is this worker's turn to exchange weights after a step."""
+        worker = getcurrent()
+        self._asking[worker] = rank, step
+        self.wait_until(lambda: worker not in self._asking)
+
+    def _grant_turn(self) -> None:
+        """Give the turn to the worker whose step ends first; at equal times, to the one that asked first."""
+        assert self._times is not None
+        times = self._times
+        first = min(self._asking, key=lambda worker: times[self._asking[worker][1] - 1, self._asking[worker][0]])
+        del self._asking[first]
+
+
+def _always() -> bool:
+    return True
+
+
+class TurnLock:
+    """Used in place of all locks of one worker: it is acquired when the worker's turn comes, once a step."""
+
+    def __init__(self, scheduler: Scheduler, rank: int) -> None:
+        self._scheduler = scheduler
+        self._rank = rank
+        self._granted = 0
+        self.step: Callable[[], int] = lambda: 0
+        """Returns the step that the worker is in."""
+
+    def __enter__(self) -> None:
+        step = self.step()
+        if step > self._granted:
+            self._granted = step
+            self._scheduler.wait_for_turn(self._rank, step)
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class MessageBatch:
+    """Collects one message from each worker of a process, sends them together, and gives all the same answer."""
+
+    def __init__(self, size: int, send: Callable[[tuple[Message, ...]], Decision], scheduler: Scheduler) -> None:
+        self._size = size
+        self._send = send
+        self._scheduler = scheduler
+        self._messages: dict[int, Message] = {}
+        self._answers = 0
+        self._decision = Decision()
+
+    def report(self, index: int, message: Message) -> Decision:
+        """Add the message of the worker with this index, and return the answer when all have added theirs."""
+        self._messages[index] = message
+        answers = self._answers
+        if len(self._messages) == self._size:
+            messages = tuple(self._messages[index] for index in range(self._size))
+            self._messages = {}
+            self._decision = self._send(messages)
+            self._answers += 1
+        else:
+            self._scheduler.wait_until(lambda: self._answers > answers)
+        return self._decision

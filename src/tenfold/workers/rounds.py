@@ -16,7 +16,7 @@ from tenfold.mixing import Round, Strategy, is_round_due
 from tenfold.mixing.builders import Mixing
 from tenfold.mixing.compression import row_lengths
 from tenfold.training import FlatState, Replica
-from tenfold.training.flat import ALIGNMENT, DIGEST_SIZE, padded_size, view_like
+from tenfold.training.flat import ALIGNMENT, DIGEST_SIZE, BatchNormStatistics, padded_size, view_like
 from tenfold.training.muon import SMALL, Muon, Shape
 from tenfold.training.optimizers import make_missing_states, make_optimizer
 from tenfold.training.stacked_replicas import ReplicaRows
@@ -28,39 +28,36 @@ DIGEST_TOLERANCE = 0.05
 """Rounding moves the mean of equal digests by less; another digest on one of some hundred workers moves it by more."""
 
 
-class AveragedReplica(Protocol):
-    """The attributes of a replica that rounds read and change."""
+class MixedReplica(Protocol):
+    """What rounds read and change of any replica, or of several that are rows of a stack."""
 
-    @property
-    def flat(self) -> FlatState:
-        """Its whole state, in the buffer of the transport."""
-        ...
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """Its optimizer."""
-        ...
-
-    @property
-    def trainable_parameters(self) -> list[nn.Parameter]:
-        """The parameters that the optimizer changes."""
-        ...
+    batch_norm: BatchNormStatistics
 
     @property
     def lr(self) -> float:
-        """The learning rate of its last step."""
+        """The learning rate of the last step."""
         ...
+
+
+class AveragedReplica(MixedReplica, Protocol):
+    """What rounds read and change of a single replica."""
+
+    flat: FlatState
+    """Its whole state, in the buffer of the transport."""
+    optimizer: torch.optim.Optimizer
+    trainable_parameters: list[nn.Parameter]
 
 
 class Rounds(ABC):
     """What a round does, in order, to the replicas of a worker: to one, or to many that are rows of a matrix.
 
-    A subclass says where their gradients, the state of their optimizers and their running statistics are.
+    A subclass says where their gradients and the state of their optimizers are.
     """
 
     def __init__(
         self,
         mixing: Mixing,
+        replica: MixedReplica,
         weights: Tensor,
         channels: Channels,
         samples: list[float],
@@ -74,6 +71,7 @@ class Rounds(ABC):
         parameters, or of their gradients.
         """
         self.parallel, self.strategy, self.outer = mixing.parallel, mixing.strategy, mixing.outer
+        self.replica = replica
         self.weights = weights
         self.channels = channels
         self.samples = samples
@@ -101,7 +99,6 @@ class Rounds(ABC):
 
     @property
     def upcoming(self) -> Round:
-        """The next round."""
         return self.strategy.round(self.count, self.size)
 
     def begin(self) -> MakeRound:
@@ -122,9 +119,9 @@ class Rounds(ABC):
             return
         nbytes = self._compress_weights()
         before = self.weights.clone() if self._measures_distances else None
-        self.variances_to_moments()
+        self.replica.batch_norm.variances_to_moments()
         round_ = self.channels.run_round(self.channels.transport, make_round, self.samples)
-        self.moments_to_variances(replicas_are_equal=round_.is_exact)
+        self.replica.batch_norm.moments_to_variances(replicas_are_equal=round_.is_exact)
         if before is not None:
             norms = self.weights.norm(dim=-1).clamp_min(1e-30)
             self._distances = (before - self.weights).norm(dim=-1) / norms
@@ -143,15 +140,15 @@ class Rounds(ABC):
         """Replace the weights by the mean of all replicas; `samples` are their shares in it."""
         if self.strategy.final(self.size).is_idle:
             return
-        self.variances_to_moments()
+        self.replica.batch_norm.variances_to_moments()
         samples = self.samples if samples is None else samples
         round_ = self.channels.try_round(self.channels.transport, self.strategy.final, samples)
-        self.moments_to_variances(replicas_are_equal=round_.is_exact)
+        self.replica.batch_norm.moments_to_variances(replicas_are_equal=round_.is_exact)
 
     def _step_outer(self) -> None:
         """Turn the average, which is in every row, into the weights that the outer optimizer continues from."""
         average = self.weights[0] if len(self.weights) == 1 else self.weights[0].clone()
-        stepped = self.outer.update(self.outer_state, average, n=self.size, lr=self.lr)
+        stepped = self.outer.update(self.outer_state, average, n=self.size, lr=self.replica.lr)
         if len(self.weights) > 1:
             self.weights.copy_(stepped)
 
@@ -178,8 +175,8 @@ class Rounds(ABC):
 
         It is the metric "spread"; empty where there was no round.
         """
-        taken, self._distances, self._measures_distances = self._distances, None, True
-        return [] if taken is None else taken.tolist()
+        distances, self._distances, self._measures_distances = self._distances, None, True
+        return [] if distances is None else distances.tolist()
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs: rounds so far, outer momentum, and what compression has not sent yet."""
@@ -192,7 +189,6 @@ class Rounds(ABC):
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
         device = self.weights.device
         self.count, self.bytes_moved = state["rounds"], list(state["bytes_moved"])
         self.outer_state = {name: tensor.to(device) for name, tensor in state["outer"].items()}
@@ -200,19 +196,6 @@ class Rounds(ABC):
             self.reference.copy_(state["reference"])
         for compressor, error in zip(self.compressors, state["errors"], strict=True):
             compressor.error = None if error is None else error.to(device)
-
-    @property
-    @abstractmethod
-    def lr(self) -> float:
-        """The learning rate of the last step."""
-
-    @abstractmethod
-    def variances_to_moments(self) -> None:
-        """Replace running variances by second moments, before a round."""
-
-    @abstractmethod
-    def moments_to_variances(self, *, replicas_are_equal: bool) -> None:
-        """Restore the variances, after a round; `replicas_are_equal` says that it has made all replicas the same."""
 
     @abstractmethod
     def average_gradients(self, samples: Sequence[float]) -> None:
@@ -230,24 +213,13 @@ class Rounds(ABC):
 class StackedRounds(Rounds):
     """The rounds of a worker whose replicas are rows of one matrix."""
 
+    replica: ReplicaRows
+
     def __init__(self, mixing: Mixing, replica: ReplicaRows, channels: Channels, samples: list[float]) -> None:
         parameters, by_gradients = replica.stacked.stack.network.parameters(), mixing.parallel.average == "gradients"
         shapes = [parameter.shape for parameter in parameters if parameter.requires_grad or not by_gradients]
-        super().__init__(mixing, replica.weights, channels, samples, shapes=shapes, frozen=replica.stacked.stack.frozen)
-        self.replica = replica
-
-    @property
-    def lr(self) -> float:
-        """The learning rate of the last step."""
-        return self.replica.lr
-
-    def variances_to_moments(self) -> None:
-        """Replace running variances by second moments, before a round."""
-        self.replica.variances_to_moments()
-
-    def moments_to_variances(self, *, replicas_are_equal: bool) -> None:
-        """Restore the variances, after a round."""
-        self.replica.moments_to_variances(replicas_are_equal=replicas_are_equal)
+        frozen = replica.stacked.stack.frozen
+        super().__init__(mixing, replica, replica.weights, channels, samples, shapes=shapes, frozen=frozen)
 
     def average_gradients(self, samples: Sequence[float]) -> None:
         """Average the gradients; those of replicas without samples are those of an earlier step, and count as 0."""
@@ -277,11 +249,9 @@ class StackedRounds(Rounds):
         return self.replica.stacked.stack.learnt_columns()
 
     def reset_optimizers(self) -> None:
-        """Let the optimizers begin again, as before the first step."""
         self.replica.stacked.optimizer.forget(self.replica.rows)
 
     def average_optimizers(self, make_round: MakeRound) -> None:
-        """Average the rows of what the optimizers keep."""
         for transport in self._roles:
             transport.mix(make_round(self.size), self.samples)
 
@@ -294,19 +264,20 @@ class StackedRounds(Rounds):
 class ReplicaRounds(Rounds):
     """The rounds of a worker with one replica."""
 
+    replica: AveragedReplica
+
     def __init__(self, mixing: Mixing, replica: AveragedReplica, channels: Channels, samples: list[float]) -> None:
-        """Take part in rounds of this kind; `samples` are the sizes of all workers' shards."""
         flat, by_gradients = replica.flat, mixing.parallel.average == "gradients"
         trained = (tuple(parameter.shape) for parameter in replica.trainable_parameters) if by_gradients else ()
         super().__init__(
             mixing,
+            replica,
             flat.vector[: flat.parameters][None],
             channels,
             samples,
             shapes=list(trained) if by_gradients else flat.parameter_shapes,
             frozen=[] if by_gradients else flat.frozen,
         )
-        self.replica = replica
         made = replica.optimizer.state if self.parallel.optimizer_state == "reset" else {}
         self._first_state = {owner: copy.deepcopy(state) for owner, state in made.items()}
         """What the optimizer is reset to: usually nothing, but some create their state in the constructor."""
@@ -315,19 +286,6 @@ class ReplicaRounds(Rounds):
         self._digested: tuple[list[tuple[int, str]], Tensor] | None = None
         self._gradient_views: list[Tensor] | None = None
         """Where averaged gradients lie in the transport's buffer, and after them for each whether anybody has it."""
-
-    @property
-    def lr(self) -> float:
-        """The learning rate of the last step."""
-        return self.replica.lr
-
-    def variances_to_moments(self) -> None:
-        """Replace running variances by second moments, before a round."""
-        self.replica.flat.batch_norm.variances_to_moments()
-
-    def moments_to_variances(self, *, replicas_are_equal: bool) -> None:
-        """Restore the variances, after a round."""
-        self.replica.flat.batch_norm.moments_to_variances(replicas_are_equal=replicas_are_equal)
 
     def average_gradients(self, samples: Sequence[float]) -> None:
         """Replace the replica's gradients by the average of all, weighted by the samples they were computed on.
@@ -363,13 +321,11 @@ class ReplicaRounds(Rounds):
                     parameter.grad = None
 
     def reset_optimizers(self) -> None:
-        """Restore the state that the optimizer had before the first step."""
         state = self.replica.optimizer.state
         state.clear()
         state.update({owner: copy.deepcopy(first) for owner, first in self._first_state.items()})
 
     def average_optimizers(self, make_round: MakeRound) -> None:
-        """Average the vectors that the optimizer keeps with those of the other workers."""
         optimizer = self.replica.optimizer
         momenta = self._find_momenta()
         digest = self._digest(momenta)

@@ -131,7 +131,6 @@ class SandblasterTrainer(Trainer):
             self._wait(lambda number=number: self.memory.number not in (number, -number - 1))  # type: ignore[misc]
 
     def work(self, command: Command) -> None:
-        """Do this worker's part of a command."""
         if command.kind == EVALUATE:
             self._evaluate(command)
             return
@@ -287,7 +286,6 @@ class _Shards(Vectors):
         return command
 
     def evaluate(self, x: int, step: float, samples: int | None) -> tuple[float, dict[int, float]]:
-        """Evaluate the portions of the batch; losses are weighted as their samples are in the batch."""
         trainer = self.trainer
         self._command(EVALUATE, x, step, samples or 0)
         rows = range(trainer.rows, trainer.rows + trainer.portions)
@@ -297,7 +295,6 @@ class _Shards(Vectors):
         return sum(loss * size for loss, size in values) / whole, weights
 
     def combine(self, out: int, terms: Mapping[int, float], dots: Sequence[int] = ()) -> Combined:
-        """Combine rows block by block; the products of blocks are added in their order."""
         flat = [number for term in terms.items() for number in term]
         command = self._command(COMBINE, out, len(terms), *flat, len(dots), *dots)
         self.trainer.wait_for_blocks(command)

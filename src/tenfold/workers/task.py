@@ -29,9 +29,10 @@ from tenfold.models import build, parameter_count
 from tenfold.models.activation_checkpointing import checkpoint_activations
 from tenfold.models.networks import add_scaling
 from tenfold.runs import stored_predictions
-from tenfold.training import base_lr, flat_size
+from tenfold.training import base_lr, choose_loss, choose_metrics, flat_size
 from tenfold.training.evaluation import EvaluatedShare, share_of
 from tenfold.training.flat import exchange_size, flat_dtype, state_shapes
+from tenfold.training.measures import AlignedMeasure
 from tenfold.training.network_call import call_network
 from tenfold.training.randomness import keep_rng_state
 from tenfold.workers.divided import ModelDivision, divide_model
@@ -182,17 +183,14 @@ class Task:
 
     @property
     def device(self) -> torch.device:
-        """Where the replicas are."""
         return self.resolved.device
 
     @property
     def strategy(self) -> Strategy:
-        """Who averages with whom."""
         return self.resolved.strategy
 
     @property
     def replicas(self) -> int:
-        """How many replicas there are."""
         return self.experiment.parallel.replicas
 
     @property
@@ -207,7 +205,6 @@ class Task:
 
     @property
     def evaluation_part_name(self) -> str:
-        """Its name: validation or test."""
         return "validation" if self.splits.validation is not None else "test"
 
     @property
@@ -216,6 +213,16 @@ class Task:
         training = self.experiment.training
         stored = self.splits.validation is not None and training.save_predictions and training.patience is None
         return stored_predictions.LIMIT if stored else 0
+
+    @cached_property
+    def loss(self) -> AlignedMeasure:
+        """The loss of the experiment, in the unit of the targets."""
+        return choose_loss(self.experiment.training, self.splits.classes, self.splits.loss_unit)
+
+    @cached_property
+    def metrics(self) -> dict[str, AlignedMeasure]:
+        """The metrics of the experiment by name."""
+        return choose_metrics(self.experiment.training, self.splits.classes)
 
     @cached_property
     def shards(self) -> list[Shard]:

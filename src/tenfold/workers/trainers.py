@@ -106,24 +106,19 @@ class WeightAveragingTrainer(Trainer):
         return max(self.rounds.bytes_moved)
 
     def average_weights_if_due(self, step: int) -> None:
-        """Carry out the next round, if it is due after this step."""
         if self.rounds.is_due(step):
             self.rounds.average_weights()
 
     def take_distances_from_mean(self) -> list[float]:
-        """Return the distances before the first round after the last call; none where there was no round."""
         return self.rounds.take_distances_from_mean()
 
     def use_mean_of_replicas(self) -> None:
-        """Replace the replica's weights by the mean of all replicas."""
         self.rounds.use_mean_of_replicas()
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs."""
         return self.rounds.state()
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
         self.rounds.load(state)
 
 
@@ -202,7 +197,6 @@ class AsynchronousTrainer(Trainer):
             self.memory.center[0].copy_(replica.flat.vector)
 
     def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
-        """Train on one batch, and return its loss."""
         loss = super().train_step(x, y, sizes) if self.strategy.has_center else self._train_step_among_partners(x, y)
         if loss is not None and self.strategy.sends_gradients:
             self.replica.flat.add_gradients(self.gradients)
@@ -263,9 +257,8 @@ class AsynchronousTrainer(Trainer):
         self._seen = float(versions[self.size])
 
     def take_staleness(self) -> list[float]:
-        """Return the staleness of the exchanges since the last call."""
-        taken, self.staleness = self.staleness, []
-        return taken
+        staleness, self.staleness = self.staleness, []
+        return staleness
 
     def use_mean_of_replicas(self) -> None:
         """Replace the replica's weights by the mean of all; its parameters by the center's where there is one."""
@@ -283,7 +276,6 @@ class AsynchronousTrainer(Trainer):
         return state | {"accrued": self.gradients} if self.strategy.sends_gradients else state
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
         if state["center"] is not None:
             self.memory.center.copy_(state["center"])
         self.bytes_moved = state["bytes_moved"]

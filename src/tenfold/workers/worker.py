@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -17,15 +18,14 @@ from tenfold.catalog import MODELS
 from tenfold.data import DatasetPart, Part
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.machine.liveness import WorkerProgress, memory_use, peak_memory
-from tenfold.runs import Emit, Metric, Note, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
-from tenfold.training import choose_loss, choose_metrics
+from tenfold.runs import Emit, Metric, Note, Span, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
+from tenfold.runs.events import SpanKind
 from tenfold.training.evaluation import EvaluatedShare, evaluate_share, make_training_accuracy, pass_share
-from tenfold.training.measures import AlignedMeasure
 from tenfold.training.randomness import random_turn
 from tenfold.training.replica import Replica, make_replica
 from tenfold.training.stacked_replicas import ReplicaRows
 from tenfold.training.stages import Stage
-from tenfold.transport.segment import MembersChanged
+from tenfold.transport.shared_memory import MembersChanged
 from tenfold.workers.channels import Channels
 from tenfold.workers.divided import has_outputs, make_part, take_part
 from tenfold.workers.model_errors import (
@@ -38,8 +38,92 @@ from tenfold.workers.model_errors import (
 )
 from tenfold.workers.sandblaster import SandblasterTrainer
 from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task, make_network
-from tenfold.workers.timekeeper import Timekeeper
 from tenfold.workers.trainers import Trainer, can_capture, make_trainer
+
+SINGLE_SPANS = 600
+TRAINING: tuple[SpanKind, ...] = ("data", "copy", "compute", "wait", "communicate")
+
+
+class Timekeeper:
+    """Assigns every moment of a worker to one kind of span.
+
+    The first spans are emitted one by one, for the timeline; later ones are added up until the next `emit_sums`.
+    """
+
+    def __init__(self, stopwatch: Stopwatch, emit: Emit, worker: int) -> None:
+        self.stopwatch = stopwatch
+        self.emit = emit
+        self.worker = worker
+        self.seconds = 0.0
+        """Training time so far."""
+        self.epoch = 0
+        self.times: dict[str, float] = {}
+        self._single = SINGLE_SPANS
+        self._since = perf_counter()
+        self._window = self._since
+        self._sums: dict[SpanKind, tuple[float, int]] = {}
+        self._computed = 0.0
+        """Seconds of computing when copies were last counted."""
+
+    def begin(self) -> None:
+        """Count everything before the first step as startup; a resumed run has started before."""
+        if not self.times:
+            self._since = self.stopwatch.origin
+            self.lap("start")
+
+    def skip(self) -> None:
+        """Start a new lap, and count the time since the last one as nothing."""
+        self._since = perf_counter()
+
+    def lap(self, kind: SpanKind, *, communicated: float = 0.0, waited: float = 0.0) -> None:
+        """Count the time since the last lap as this kind, except for what was spent on communicating and waiting."""
+        now = perf_counter()
+        own = now - self._since - communicated - waited
+        self._add(kind, self._since, own)
+        if waited:
+            self._add("wait", self._since + own, waited)
+        if communicated:
+            self._add("communicate", now - communicated, communicated)
+        self._since = now
+
+    def count_copies(self, seconds: float) -> None:
+        """Count the time that a GPU spent on copies as copying, not computing, since the last call.
+
+        The worker waits for both together. What copies overlap with other work adds no time, so there may be less.
+        """
+        if not seconds:
+            return
+        moved = min(seconds, self.times.get("compute", 0.0) - self._computed)
+        self.times["compute"] = self._computed = self.times.get("compute", 0.0) - moved
+        self.times["copy"] = self.times.get("copy", 0.0) + moved
+        if "compute" in self._sums:  # the first spans were emitted one by one
+            computed, count = self._sums["compute"]
+            of_sums = min(moved, computed)
+            self._sums |= {"compute": (computed - of_sums, count), "copy": (of_sums, count)}
+
+    def emit_sums(self) -> None:
+        """Emit what has been added up since the last time."""
+        for kind, (seconds, count) in self._sums.items():
+            at = self._window - self.stopwatch.origin
+            self._emit(at, kind, seconds, count)
+        self._sums.clear()
+        self._window = self._since
+
+    def _add(self, kind: SpanKind, start: float, seconds: float) -> None:
+        self.times[kind] = self.times.get(kind, 0.0) + seconds
+        if kind in TRAINING:
+            self.seconds += seconds
+        if self._single > 0:
+            self._single -= 1
+            self._emit(start - self.stopwatch.origin, kind, seconds)
+            self._window = start + seconds
+        else:
+            total, count = self._sums.get(kind, (0.0, 0))
+            self._sums[kind] = (total + seconds, count + 1)
+
+    def _emit(self, at: float, kind: SpanKind, seconds: float, count: int = 1) -> None:
+        self.emit(Span(at=at, kind=kind, seconds=seconds, count=count, epoch=self.epoch, worker=self.worker))
+
 
 Report = Callable[[Message], Decision]
 
@@ -68,7 +152,7 @@ class Worker:
         `progress` is published for the process that watches this worker, if one does. Workers whose replicas step
         together share a `time`. Raises ModelError if the network does not have the same weights in every process.
         """
-        training, splits = task.experiment.training, task.splits
+        training = task.experiment.training
         self.task = task
         self.channels = channels
         self.stopwatch = stopwatch
@@ -80,18 +164,16 @@ class Worker:
         """Which of the experiment's workers it is. `transport.rank` is the rank of its replica among those that take
         part now."""
         self.time = time or Timekeeper(stopwatch, emit, self.number)
-        self.loss = choose_loss(training, splits.classes, splits.loss_unit)
-        self.metrics = choose_metrics(training, splits.classes)
         self.replica = replica or self._make_replica()
         self.replicas = range(self.replica_number, self.replica_number + self.replica.k)
         """The replicas of the experiment that it trains: its own, or all of them."""
-        self.replica.accuracy = make_training_accuracy(training, splits.classes)
+        self.replica.accuracy = make_training_accuracy(training, task.metrics)
         self.device = self.replica.vector.device
         self.epoch = 0
         self.last_step = 0
         """The step that was taken last, counted over the run."""
         self.best: dict[str, Any] | None = None
-        self._may_draw = _may_draw(task, self.replica.network, self.loss)
+        self._may_draw = _may_draw(task, self.replica.network)
         """Whether steps and evaluations may draw random numbers."""
         samples = [float(len(shard)) for shard in task.shards]
         self.trainer: Trainer = (
@@ -123,7 +205,7 @@ class Worker:
         return make(
             network,
             task.experiment.training,
-            self.loss,
+            self.task.loss,
             steps_per_epoch=task.steps_per_epoch,
             lr_scale=task.resolved.lr_scale,
             labels_per_sample=task.splits.labels_per_sample,
@@ -276,7 +358,7 @@ class Worker:
             first = step == len(losses) and not losses[0, row].isfinite()
             loss, worker = float(losses[place, row]), self.replicas[row]
             raise make_divergence_error(self.task, loss, step, worker, from_the_start=bool(first))
-        factors = sizes.clamp(max=1) if self.loss.is_sum else sizes
+        factors = sizes.clamp(max=1) if self.task.loss.is_sum else sizes
         totals, samples = (losses * factors).where(sizes > 0, 0.0).sum(0).tolist(), sizes.sum(0).tolist()
         if self.channels.transport.rank == 0:
             if samples[0]:
@@ -347,12 +429,15 @@ class Worker:
     def _restoring(self) -> Iterator[Tensor]:
         """Yield a copy of the weights; restore all if the members change meanwhile, so that this can be repeated."""
         replica = self.replica
-        own, references = replica.vector.clone(), [reference.clone() for reference in replica.references]
+        own, references = (
+            replica.vector.clone(),
+            [reference.clone() for reference in replica.batch_norm.reference_means],
+        )
         try:
             yield own
         except MembersChanged:
             replica.vector.copy_(own)
-            for reference, before in zip(replica.references, references, strict=True):
+            for reference, before in zip(replica.batch_norm.reference_means, references, strict=True):
                 reference.copy_(before)
             raise
 
@@ -373,8 +458,8 @@ class Worker:
                 network,
                 part,
                 samples,
-                self.loss,
-                self.metrics,
+                self.task.loss,
+                self.task.metrics,
                 precision=precision,
                 mark=self.progress.mark,
                 keep=keep,
@@ -451,7 +536,6 @@ class Worker:
             self.channels.transport.broadcast()
         share = self._evaluate_share("test", stored_predictions.LIMIT)
         self.time.lap("evaluate")
-        weights = {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
         group = self.channels.group
         return Finished(
             step=self.replica.steps,
@@ -459,9 +543,13 @@ class Worker:
             times=dict(self.time.times),
             bytes_moved=int(self.trainer.bytes_moved + (group.bytes_moved if group is not None else 0)),
             share=share,
-            weights=weights if self.channels.transport.rank == 0 else None,
+            weights=self.final_weights() if self.channels.transport.rank == 0 else None,
             memory=peak_memory(),
         )
+
+    def final_weights(self) -> dict[str, Tensor]:
+        """Return a copy of the network's weights, on the CPU."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.replica.network.state_dict().items()}
 
     def warn(self, trouble: str) -> None:
         """Record a warning, unless it is empty."""
@@ -484,10 +572,10 @@ class Worker:
         )
 
 
-def _may_draw(task: Task, network: nn.Module, loss: AlignedMeasure) -> bool:
+def _may_draw(task: Task, network: nn.Module) -> bool:
     """Return whether training may draw random numbers: not where all parts are built in, without dropout."""
     model, optimizer = task.experiment.model.name, task.experiment.training.optimizer
     built_in = isinstance(model, str) and model in MODELS and isinstance(optimizer, str) and ":" not in optimizer
-    if not built_in or loss.own or isinstance(task.splits.train, DatasetPart):
+    if not built_in or task.loss.own or isinstance(task.splits.train, DatasetPart):
         return True
     return any(isinstance(layer, nn.modules.dropout._DropoutNd) for layer in network.modules())

@@ -14,8 +14,7 @@ from tenfold.common.metric_traits import LOSS, main_metric
 from tenfold.data import Part, Splits
 from tenfold.data.splitting import draw
 from tenfold.engines import Engine, Outcome
-from tenfold.engines.processes import Processes
-from tenfold.engines.serial import Serial
+from tenfold.engines.processes import Processes, Serial
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
