@@ -79,17 +79,6 @@ class TestWords:
         assert summary.clock_names([virtual]) == "predicted"
         assert summary.clock_names([virtual, real]) == "measured and predicted"
 
-    @pytest.mark.parametrize(
-        ("bounds", "said"),
-        [
-            ((1.18, 1.31, 1.24), "[1.18-1.31]"),
-            ((0.95, 1.1, 1.02), "[950 ms - 1.10 s]"),
-            ((710.0, 740.0, 725.0), "[11 min 50 s - 12 min 20 s]"),
-        ],
-    )
-    def test_intervals_are_short_where_the_unit_is_the_same(self, bounds, said):
-        assert interval(*bounds) == said
-
     @given(st.tuples(*[st.floats(1e-7, 1e5)] * 3).map(sorted))
     def test_an_interval_holds_both_bounds(self, bounds):
         low, middle, high = bounds
@@ -255,11 +244,3 @@ def test_traces_are_named_after_the_clock(real, virtual):
         assert {event["pid"] for event in events} == {pid}
         assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == [run.clock]
         assert any(event["ph"] == "i" for event in events) == (run.clock == "measured")
-
-
-def test_how_fast_the_machine_is_now_is_said_from_slow_to_fast() -> None:
-    assert summary.speed_notes([]) == summary.speed_notes([1.0, 1.001]) == []
-    (note,) = summary.speed_notes([1.0, 1.1, 0.97])
-    assert note.startswith("this machine is now 0.97x to 1.1x as fast")
-    assert "now 1x to 1.1x as" in summary.speed_notes([1.1, 1.0])[0]
-    assert "now 0.5x as" in summary.speed_notes([0.5, 0.501])[0]

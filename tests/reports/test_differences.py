@@ -18,40 +18,14 @@ def test_differing_fields_hold_a_value_for_each_run(tmp_path):
     assert differences.differing_fields([]) == {}
 
 
-def test_settings_leave_out_what_all_share_and_what_the_title_says(tmp_path):
-    runs = [make_run(tmp_path, empty=True, epochs=5), make_run(tmp_path, empty=True, epochs=5, model="mlp", lr=0.3)]
-    assert [differences.describe_difference(run, differences.differing_fields(runs)) for run in runs] == ["", "lr=0.3"]
-
-
 def test_labels_say_what_differs_and_are_never_the_same(tmp_path):
     runs = [make_run(tmp_path, empty=True, lr=lr) for lr in (0.1, 0.2, 0.2)]
     assert differences.label_runs(runs) == ["lr 0.1", "lr 0.2 (run 2)", "lr 0.2 (run 3)"]
 
 
-def test_labels_are_titles_when_much_differs(tmp_path):
-    first = make_run(tmp_path, empty=True, name="plain")
-    other = make_run(tmp_path, empty=True, name="other", lr=0.1, workers=2, epochs=5, momentum=0.5)
-    assert differences.label_runs([first, other]) == ["plain", "other"]
-
-
 def test_repeats_differ_in_nothing_but_the_seed(tmp_path):
     runs = [make_run(tmp_path, empty=True, lr=lr, seed=seed) for seed in (0, 1) for lr in (0.1, 0.2)]
     assert [[run.id for run in group] for group in differences.group_repeats(runs)] == [[1, 3], [2, 4]]
-
-
-def test_labels_are_settings_when_titles_are_the_same(tmp_path):
-    first = make_run(tmp_path, empty=True, lr=0.1, momentum=0.5)
-    other = make_run(tmp_path, empty=True, workers=2, epochs=5)
-    assert differences.label_runs([first, other]) == [
-        "1 worker, 3 epochs, lr 0.1, momentum 0.5",
-        "2 workers, 5 epochs, lr unset, momentum 0.9",
-    ]
-
-
-def test_a_setting_in_words_leaves_out_what_one_worker_cannot_do():
-    fields = {"workers": 4, "strategy": "ring", "sync_every": 16, "lr": 0.1, "hidden": [64, 32], "threads": 1}
-    assert differences.describe_settings(fields) == "4 workers, ring, sync every 16, lr 0.1, hidden [64, 32], 1 thread"
-    assert differences.describe_settings(fields | {"workers": 1}) == "1 worker, lr 0.1, hidden [64, 32], 1 thread"
 
 
 def test_python_objects_of_one_name_are_not_taken_for_repeats(tmp_path):

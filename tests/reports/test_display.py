@@ -4,16 +4,13 @@ import io
 import sys
 
 import pytest
-from rich.console import Console
 from rich.text import Text
 
 import tenfold
 from tenfold.reports import display as notebook
-from tenfold.reports.display import follow, is_watched
-from tenfold.reports.progress import RunProgress
+from tenfold.reports.display import is_watched
 
 FIELDS = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 2, "threads": 1}
-EXPERIMENT = tenfold.Experiment(**FIELDS)
 
 
 class Terminal(io.StringIO):
@@ -76,14 +73,6 @@ def test_it_can_be_asked_for_and_turned_off(tmp_path, capsys):
     assert "fold 2  validation accuracy" in capsys.readouterr().err
 
 
-def test_who_listens_is_not_disturbed(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    with follow(lambda: RunProgress(EXPERIMENT), None, print, repr) as listen:
-        assert listen is print
-    with follow(lambda: RunProgress(EXPERIMENT), False, None, repr) as listen:
-        assert listen is repr
-
-
 def test_a_notebook_has_one_output_that_is_replaced(cell, tmp_path, monkeypatch):
     monkeypatch.setattr(notebook, "REFRESH_SECONDS", 60)
     assert notebook.in_notebook()
@@ -98,9 +87,3 @@ def test_a_notebook_has_one_output_that_is_replaced(cell, tmp_path, monkeypatch)
 
 def test_what_is_shown_as_html_is_escaped():
     assert "&lt;script&gt;" in notebook.as_html(Text("<script>"))
-
-
-def test_a_display_inside_another_is_quiet(monkeypatch):
-    console = Console(file=Terminal(), force_terminal=True)
-    with RunProgress(EXPERIMENT, console=console), RunProgress(EXPERIMENT, console=console) as inner:
-        assert inner.quiet

@@ -57,11 +57,6 @@ def test_numbers_that_are_none_become_null(tmp_path):
     assert read["measurements"]["value"] == [None]
 
 
-def test_no_runs_give_a_header_and_an_empty_list():
-    assert export.to_csv([]).strip() == ",".join(export.COLUMNS)
-    assert json.loads(export.to_json([])) == []
-
-
 def test_text_is_never_a_formula_and_numbers_stay_numbers():
     cells = {"=1+1": "@SUM(A1)", "loss": -0.5, "title": "-x", "plain": "a=b"}
     assert write_csv([cells]) == "'=1+1,loss,title,plain\n'@SUM(A1),-0.5,'-x,a=b\n"

@@ -9,7 +9,7 @@ from rich.console import Console
 from tenfold.experiment import Experiment
 from tenfold.reports.display import as_plain_text
 from tenfold.reports.progress import FoldProgress, GridProgress, RankTimes, RunProgress
-from tenfold.runs import EpochEnded, Event, FoldChanged, FoldsStarted, Lifecycle, Metric, Span, Warned, WorkerDropped
+from tenfold.runs import Event, FoldChanged, FoldsStarted, Metric, Span, Warned
 
 
 def listen(experiment, events, *, terminal=False, width=100, **options):
@@ -37,22 +37,12 @@ def test_one_plain_line_an_epoch():
     assert "  test accuracy 93." in lines[1]
 
 
-def test_a_run_without_classes_shows_its_loss():
-    experiment = Experiment(epochs=1)
-    assert "test loss" in listen(experiment, whole_run(experiment, accuracy=False))
-
-
 def test_lines_hold_no_control_characters():
     experiment = Experiment()
     warning = Warned(at=0, text="odd \x1b[31m name\r\n")
     text = listen(experiment, [warning, *whole_run(experiment)])
     assert all(letter.isprintable() or letter == "\n" for letter in text)
     assert text.startswith("warning: odd")
-
-
-def test_a_lost_worker_leaves_a_line():
-    lost = WorkerDropped(at=1, text="worker 1 was killed; 2 workers go on, from epoch 1", worker=1)
-    assert listen(Experiment(), [lost]) == f"lost: {lost.text}\n"
 
 
 def test_quiet_says_nothing_even_on_a_terminal():
@@ -85,14 +75,6 @@ def test_the_live_line_tells_how_far_it_is():
         assert expected in last
 
 
-def test_an_epoch_ends_whether_or_not_it_is_announced():
-    experiment = Experiment(epochs=3)
-    events = [event for event in whole_run(experiment) if not isinstance(event, EpochEnded)]
-    assert listen(experiment, events).count("epoch") == 3
-    announced_first = sorted(whole_run(experiment), key=lambda event: (event.epoch, not isinstance(event, Lifecycle)))
-    assert listen(experiment, announced_first).count("epoch") == 3
-
-
 def test_an_exception_passes_and_what_was_measured_is_shown():
     experiment = Experiment()
     console = Console(file=io.StringIO())
@@ -110,19 +92,6 @@ def test_a_resumed_run_is_timed_from_where_it_goes_on():
     first, second = listen(experiment, events).splitlines()
     assert first == "resumed at epoch 3 of 3"
     assert "17,768 samples/s" in second
-
-
-def test_a_start_of_unknown_size_does_no_harm():
-    experiment = Experiment(epochs=1)
-    text = listen(experiment, [started(experiment, 0, samples=0), *epoch_events(experiment, 0)])
-    assert text.startswith("epoch 1/1  loss")
-    assert "samples/s" not in text
-
-
-def test_only_the_first_worker_is_shown():
-    experiment = Experiment(epochs=1)
-    other = Metric(at=9, name="accuracy", value=0.5, part="test", step=1, epoch=0, seconds=9, worker=1)
-    assert "50.00%" not in listen(experiment, [*whole_run(experiment)[:-1], other])
 
 
 def fold(worker: int, **metadata: Any) -> FoldChanged:
@@ -144,9 +113,6 @@ EVENTS = [
 ]
 
 
-END = fold(0, status="finished", seconds=1.5, run=2, metrics={"loss": 0.3, "accuracy": 0.95})
-
-
 def shown(terminal: bool, *events: Event, quiet: bool = False) -> tuple[str, str]:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=100)
@@ -158,34 +124,12 @@ def shown(terminal: bool, *events: Event, quiet: bool = False) -> tuple[str, str
     return file.getvalue(), drawn.export_text()
 
 
-def test_plain_lines() -> None:
-    said, _ = shown(False, *EVENTS, END)
-    assert said.splitlines() == [
-        "started: 3 folds, folds over workers",
-        "fold 2  failed: the loss became nan",
-        "fold 1  validation accuracy 95.00%  1.50 s measured",
-    ]
-
-
 def test_a_bar_for_each_fold_that_is_trained() -> None:
     _, drawn = shown(True, *EVENTS)
     assert "fold 1" in drawn
     assert "epoch 2/2  loss 0.5000  accuracy 90.00%" in drawn
     assert "fold 2" not in drawn
     assert "1 of 3 folds done" in drawn
-
-
-def test_warnings_are_said() -> None:
-    warning = Warned(at=0.0, text="fold 1: not pinned")
-    assert "warning: fold 1: not pinned" in shown(False, *EVENTS, warning)[0]
-
-
-def test_quiet() -> None:
-    assert shown(False, *EVENTS, END, quiet=True)[0] == ""
-
-
-def test_before_anything_is_known() -> None:
-    assert "starting" in shown(True)[1]
 
 
 EXPERIMENT = Experiment(epochs=2)
@@ -221,23 +165,6 @@ def test_only_runs_that_are_done_leave_lines(progress):
     assert drawn(progress) == ""
 
 
-def test_a_cross_validation_has_a_bar_for_each_fold(progress):
-    progress.start_run("1/1  5 folds", Experiment(folds=5))
-    progress.listen(FoldsStarted(at=0.0, mode="fold-by-fold", names=("fold 1", "fold 2"), epochs=3))
-    progress.listen(FoldChanged(at=0.0, fold=1, repeat=1, node=0, status="started", steps_per_epoch=10))
-    assert "fold 1" in drawn(progress)
-    assert "0 of 2 folds done" in drawn(progress)
-
-
-def test_warnings_are_written_and_quiet_writes_nothing(progress):
-    progress.listen(Warned(at=0.0, text="look\nout"))
-    assert progress.console.file.getvalue() == "warning: look out\n"
-    quiet = GridProgress(quiet=True, console=Console(file=io.StringIO()))
-    quiet.start_run("1/1", EXPERIMENT)
-    quiet.end_run("1/1 done")
-    assert quiet.console.file.getvalue() == ""
-
-
 def span(worker: int, kind: str, seconds: float) -> Span:
     return Span(at=0.0, kind=kind, seconds=seconds, worker=worker)  # type: ignore[arg-type]
 
@@ -248,22 +175,3 @@ def test_the_spans_of_the_asked_ranks_are_added_up() -> None:
         times.add(item)
     assert times.lines() == ["[rank 1] compute 1.50 s", "[rank 3] wait 2.00 s"]
     assert times.lines() == []
-
-
-def test_all_means_all() -> None:
-    times = RankTimes()
-    times.add(span(7, "data", 1.0))
-    assert times.lines() == ["[rank 7] data 1.00 s"]
-
-
-def test_progress_tells_whose_warning_it_is_and_where_time_went() -> None:
-    written = io.StringIO()
-    with RunProgress(Experiment(), console=Console(file=written), ranks=RankTimes({1})) as progress:
-        progress.listen(Warned(at=0.0, text="no cores", worker=3))
-        progress.listen(span(1, "compute", 1.0))
-        progress.listen(Metric(at=1.0, name="accuracy", value=0.5, part="test", step=10, epoch=0, seconds=1.0))
-        progress.listen(EpochEnded(at=1.0))
-    lines = written.getvalue().splitlines()
-    assert lines[0] == "[rank 3] warning: no cores"
-    assert lines[1].startswith("epoch 1/3  test accuracy 50.00%")
-    assert lines[2] == "[rank 1] compute 1.00 s measured"

@@ -6,7 +6,7 @@ from made_runs import make_run, make_virtual_run
 from tenfold.reports.comparison import Comparison
 from tenfold.reports.pages.run_pages import render_report
 from tenfold.reports.related_runs import find_baseline
-from tenfold.reports.rows import is_clearly_faster, make_rows, pareto_front, rows_metric
+from tenfold.reports.rows import is_clearly_faster, make_rows, pareto_front
 
 SHORT = {"steps_per_epoch": 20, "epochs": 1}
 IDLE, BUSY = ({"before": load, "after": 0.5, "cores": 2} for load in (0.5, 3.0))
@@ -28,11 +28,6 @@ class TestDoubts:
         rows = make_rows([timed(8.0), timed(3.6, workers=2)])
         assert [row.doubts for row in rows] == [(), ()]
 
-    def test_one_worker_may_gain_little_from_its_threads(self, timed):
-        rows = make_rows([timed(8.0, threads=2), timed(5.0, workers=2)])
-        assert [row.doubts for row in rows] == [(), ()]
-        assert rows[1].efficiency == pytest.approx(1.6)
-
     def test_a_speedup_far_above_the_cores_is_marked(self, timed):
         comparison = Comparison([timed(8.0), timed(0.4, workers=2)])
         assert [row.doubts for row in comparison.rows] == [(), ("speedup",)]
@@ -44,17 +39,6 @@ class TestDoubts:
         comparison = Comparison([timed(8.0, load=BUSY), timed(4.0, workers=2)])
         assert [row.doubts for row in comparison.rows] == [("load",), ()]
         assert any("other programs were running" in line for line in comparison.lines())
-
-    def test_the_page_marks_them_and_has_no_such_headline(self, timed):
-        page = render_report([timed(8.0), timed(0.4, workers=2)])
-        assert page.count('<tr class="doubtful">') == 1
-        assert "the speedup exceeds 115% of the cores" in page
-        assert "highest speedup" not in page
-
-    def test_a_slowdown_is_no_headline_but_a_sentence(self, timed):
-        page = render_report([timed(4.0), timed(8.0, workers=2)])
-        assert "highest speedup" not in page
-        assert "no setting with several workers is faster than one worker" in page
 
 
 class TestBaseline:
@@ -105,33 +89,8 @@ class TestBaseline:
         assert "doubtful: the machine" in render_report([timed(4.0, workers=2, load=BUSY)])
         assert other.id != alone.id
 
-    def test_a_virtual_page_names_the_link_and_the_speedup(self, tmp_path):
-        make_virtual_run(tmp_path, link="1gbe", **SHORT)
-        page = render_report([make_virtual_run(tmp_path, workers=4, link="1gbe", **SHORT)])
-        assert "link 1gbe" in page
-        assert "speedup, predicted" in page
-
-
-class TestLaunchedRuns:
-    def test_a_launched_run_has_a_speedup_over_a_serial_one_and_launchers_are_told_apart(self, timed):
-        metadata = [{"launch": {"launcher": name}} for name in ("torchrun", "open-mpi")]
-        launched = [timed(4.0, workers=2, distribute="scatter", metadata=fact) for fact in metadata]
-        rows = make_rows([timed(8.0), *launched, timed(5.0, workers=2)])
-        assert [row.speedup for row in rows] == [1.0, 2.0, 2.0, 1.6]
-        assert [row.settings["launcher"] for row in rows] == [None, "torchrun", "open-mpi", "tenfold"]
-        assert rows[2].label == "2 workers, distribute scatter, open-mpi"
-        assert "launcher" not in make_rows([timed(8.0), launched[0]])[1].settings
-
 
 class TestMetrics:
-    def test_a_metric_of_the_users_is_shown_with_its_direction(self, timed):
-        runs = [timed(8.0, metrics={"loss": 0.1, "f1_macro": 0.8}), timed(4.0, workers=2, metrics={"f1_macro": 0.9})]
-        page = render_report(runs)
-        assert rows_metric(make_rows(runs)) == "f1_macro"
-        assert "highest test f1_macro" in page
-        assert "f1_macro (higher is better)" in page
-        assert "higher is better" in render_report(runs[:1])
-
     def test_less_of_an_error_is_better(self, timed):
         rows = make_rows([timed(8.0, metrics={"mae": 2.0}), timed(4.0, lr=0.5, metrics={"mae": 1.0})])
         assert [row.metrics["mae"].mean for row in pareto_front(rows)] == [1.0]

@@ -29,21 +29,6 @@ def test_a_loss_that_is_no_number_is_left_out(tmp_path):
     assert curve["value"] == [1.0, 0.5]
 
 
-def test_settings_keep_their_colors_and_lines(tmp_path):
-    rows = make_rows([make_run(tmp_path, steps_per_epoch=30, epochs=1, lr=lr, workers=2) for lr in (0.1, 0.2, 0.3)])
-    styles = PlotStyles(rows)
-    figures = [mean_figure(row, styles.style(row)) for row in rows]
-    assert len({(figure["color"], tuple(figure["dash"])) for figure in figures}) == 3
-    assert [figure["label"] for figure in figures] == ["lr 0.1", "lr 0.2", "lr 0.3"]
-
-
-def test_an_empty_run_draws_nothing(tmp_path):
-    figure = run_figure(make_run(tmp_path, empty=True))
-    assert figure["curves"] == []
-    assert figure["lanes"]["at"] == []
-    assert figure["times"] == {}
-
-
 def test_the_clock_is_part_of_what_is_drawn(tmp_path):
     both = [make_run(tmp_path, empty=True), make_virtual_run(tmp_path, steps_per_epoch=30, epochs=1)]
     assert page_figures([], both[:1])["clock"] == "measured"

@@ -8,13 +8,9 @@ from made_runs import FACTS, made_folds, make_crossval, make_run
 from rich.console import Console
 
 from tenfold.reports import run_plots as fold_plots
-from tenfold.reports import run_tables as fold_tables
-from tenfold.reports import tables as crosstable
 from tenfold.reports.comparison import Comparison
-from tenfold.reports.pages import sections
 from tenfold.reports.pages.run_pages import render_report
-from tenfold.reports.pages.sections import folds_section, folds_so_far, machine_section
-from tenfold.runs import FoldChanged, FoldsStarted
+from tenfold.reports.pages.sections import folds_section, machine_section
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +24,6 @@ def run(folder):
 
 
 class TestPage:
-    def test_it_shows_scores_models_and_cores(self, run):
-        page = render_report([run])
-        for expected in ("Folds", "95% interval", "vote of all models", "97.12%", "best model by validation, fold 3"):
-            assert expected in page
-        assert "Folds on cores" in page
-        assert "mean over 4 folds, 95% interval" in page
-
     def test_a_failed_fold_is_told_with_its_reason_as_text(self, run):
         page = render_report([run])
         assert "fold 2: ValueError: &lt;b&gt;no&lt;/b&gt;" in page
@@ -45,33 +34,6 @@ class TestPage:
         plain = make_run(folder, steps_per_epoch=30, epochs=1)
         assert folds_section(plain) is None
         assert "Folds" not in render_report([plain])
-
-    def test_what_happened_to_folds_is_told_in_words(self, folder):
-        made = make_crossval(folder, made_folds(3))
-        about = {"fold": 2, "repeat": 1, "node": 0, "run": 3}
-        told = [
-            FoldChanged(at=1.0, worker=1, **about, status="started"),
-            FoldChanged(at=1.0, worker=1, **about, status="failed", error="no luck"),
-            FoldsStarted(at=2.0, mode="fold-by-fold", names=("fold 1", "fold 2", "fold 3"), epochs=1),
-        ]
-        made.store.append(made.id, told)
-        assert [item["detail"] for item in sections.event_list(made)] == [
-            *("fold 2 started", "fold 2 failed: no luck", "3 folds, fold by fold")
-        ]
-
-    def test_folds_of_several_nodes_and_repeats_have_different_names(self, tmp_path):
-        made = make_crossval(tmp_path, {"folds": []})
-        places = [(1, 1, 1), (1, 1, 2), (1, 2, 1)]
-        made.store.append(
-            made.id,
-            [
-                FoldChanged(at=1.0, worker=place, fold=fold, repeat=repeat, node=node, status="started")
-                for place, (fold, repeat, node) in enumerate(places)
-            ],
-        )
-        assert [row[0] for row in folds_so_far(made).rows] == [
-            *("node 1, fold 1", "node 2, fold 1", "node 1, repeat 2, fold 1")
-        ]
 
     def test_ids_are_unique(self, run):
         ids = re.findall(r'\bid="([^"]*)"', render_report([run]))
@@ -89,12 +51,6 @@ class TestStrip:
         assert chart.strips[0].notes[1].startswith("fold 3: ")
         assert "95% interval" in chart.strips[0].about
 
-    def test_a_loss_has_no_percent(self, run):
-        assert fold_plots.fold_scores_plot(run, "loss").unit == ""
-
-    def test_what_was_not_scored_is_not_drawn(self, run):
-        assert fold_plots.fold_scores_plot(run, "f1") is None
-
 
 class TestLanes:
     def test_one_lane_a_core_one_span_a_fold_and_core(self, run):
@@ -104,33 +60,6 @@ class TestLanes:
         assert [name for name, _ in chart.kinds] == ["fold", "failed fold"]
         assert {text for text, kind in zip(chart.texts, chart.spans["kind"], strict=True) if kind} == {"fold 2"}
         assert chart.clock == "measured"
-
-    def test_without_cores_there_are_no_lanes(self, folder):
-        result = made_folds(3)
-        for fold in result["folds"]:
-            fold["cores"] = []
-        assert fold_plots.fold_timeline(make_crossval(folder, result)) is None
-
-
-class TestTables:
-    def test_a_line_a_fold_then_the_spread(self, run):
-        table = fold_tables.folds_table(run)
-        assert [row[0] for row in table.rows] == [
-            *(f"fold {at}" for at in range(1, 6)),
-            *("mean", "deviation", "95% interval"),
-        ]
-        assert {len(row) for row in table.rows} == {len(table.columns)}
-        assert "training, measured" in table.columns
-
-    def test_repeats_are_named(self, folder):
-        rows = fold_tables.folds_table(make_crossval(folder, made_folds(3, repeats=2))).rows
-        assert rows[3][0] == "repeat 2, fold 1"
-
-    def test_models_without_a_test_part_are_left_out(self, folder):
-        result = made_folds(3)
-        for model in result["models"].values():
-            model["metrics"] = {}
-        assert fold_tables.models_table(make_crossval(folder, result)).rows == []
 
 
 class TestCrosstable:
@@ -154,23 +83,6 @@ class TestCrosstable:
             assert time.title in text
         assert "| 4 folds | 40.0 | 20.0 |" in comparison.to_markdown()
 
-    def test_pairs_that_were_not_run_are_dashes(self, compared):
-        (time, _) = Comparison([compared(2, 1), compared(2, 2), compared(4, 1)]).crosstables()
-        assert time.rows[1] == ("4 folds", "40.0", "–")
-
-    def test_one_worker_stands_in_every_strategys_table(self, compared):
-        runs = [compared(k, 1) for k in (2, 4)]
-        runs += [compared(k, 2, strategy=name) for k in (2, 4) for name in ("allreduce", "ring")]
-        tables = Comparison(runs).crosstables()
-        assert [table.title for table in tables[::2]] == [
-            *("allreduce, training time, s, measured", "ring, training time, s, measured")
-        ]
-        assert all(table.rows[0][1] == "20.0" for table in tables[::2])
-
-    def test_there_is_none_unless_both_vary(self, compared):
-        assert Comparison([compared(2, 1), compared(4, 1)]).crosstables() == []
-        assert crosstable.make_crosstables([]) == []
-
 
 LAYOUT = [[[0, 4], [1, 5]], [[2, 6], [3, 7]]]
 
@@ -191,13 +103,3 @@ def test_cores_show_their_workers(tmp_path):
     page = render_report([run])
     assert 'title="cpu 2: worker 1"' in page
     assert "Cores and memory" in page
-
-
-def test_without_pinning_the_system_chose(tmp_path):
-    assert machine_section(pinned(tmp_path, [[]]))["pinning"].startswith("No worker was pinned")
-
-
-def test_where_nothing_is_known_there_is_no_section(tmp_path):
-    run = make_run(tmp_path, steps_per_epoch=5, epochs=1)
-    assert machine_section(run) is None
-    assert "Cores and memory" not in render_report([run])

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import math
-import re
 from itertools import combinations
 from pathlib import Path
 
@@ -103,9 +102,6 @@ class TestFactor:
         runs = [timed(8.0, **two), timed(6.0, **two | {"sync_every": 1}), timed(2.0, device="cuda", **two)]
         assert factors(runs) == [None, None, 4.0]
 
-    def test_one_worker_has_nobody_to_mix_with(self, timed):
-        assert factors([timed(8.0), timed(2.0, device="cuda", sync_every=8)]) == [None, 4.0]
-
     def test_of_several_twins_the_one_on_the_most_alike_machine_counts(self, timed):
         runs = [timed(8.0, threads=1), timed(4.0, threads=2), timed(2.0, threads=2, device="cuda")]
         assert factors(runs) == [None, None, 2.0]
@@ -131,9 +127,6 @@ class TestFactor:
         relative = math.hypot(*(each.deviation / each.mean for each in (one.seconds, other.seconds)))
         assert other.factor_against_cpu_deviation == pytest.approx(other.factor_against_cpu * relative)
 
-    def test_single_runs_have_no_spread(self):
-        assert with_ratios([row([2.0, 3.0], "cpu"), row([1.0], "cuda")])[1].factor_against_cpu_deviation is None
-
 
 class TestTable:
     def test_every_form_shows_it(self, both):
@@ -147,35 +140,8 @@ class TestTable:
         assert [line["factor_against_cpu"] for line in json.loads(both.to_json())["rows"]] == [None, 4.0, None, 9.0]
         assert "factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise" in both.lines()
 
-    def test_a_factor_of_times_per_sample_is_explained(self, tmp_path):
-        def run(seconds, epochs, device):
-            result = {"seconds": seconds, "samples": epochs * 60_000, "stopped_early": epochs < 4}
-            return make_run(tmp_path, steps_per_epoch=20, epochs=4, patience=1, result=result, device=device)
-
-        stopped, whole = (Comparison([run(8.0, 4, "cpu"), run(1.0, epochs, "cuda")]) for epochs in (1, 4))
-        assert [item.rows[1].factor_against_cpu for item in (stopped, whole)] == pytest.approx([2.0, 8.0])
-        note = "the factor against cpu is of times per sample, as some runs stopped before others"
-        assert [note in item.lines() for item in (stopped, whole)] == [True, False]
-
-    def test_where_the_device_is_the_same_nothing_is_said(self, timed):
-        comparison = Comparison([timed(8.0, lr=0.1), timed(2.0, lr=0.2)])
-        assert NAME not in comparison.cells()[0]
-        assert "cpu" not in " ".join(comparison.lines())
-
-    def test_without_twins_it_says_what_to_add(self, timed):
-        comparison = Comparison([timed(8.0, device="cuda"), timed(2.0, device="mps")])
-        assert NAME not in comparison.cells()[0]
-        assert any("add device cpu" in note for note in comparison.lines())
-
 
 class TestPlot:
-    def test_groups_are_settings_with_cpu_first(self, both):
-        found = device_plots.device_groups(both.rows[::-1])
-        assert {name: [row.experiment.machine.device for row in group] for name, group in found.items()} == {
-            "adam": ["cpu", "cuda"],
-            "sgd": ["cpu", "cuda"],
-        }
-
     def test_bars_are_named_and_tell_the_factor(self, both):
         times, scores = drawn(both.rows).values()
         assert (times.title, scores.title) == ("training time (measured)", "test accuracy")
@@ -186,53 +152,12 @@ class TestPlot:
         assert bar_texts(times) == ["8.00 s", "2.00 s, 4.00 × cpu", "9.00 s", "1.00 s, 9.00 × cpu"]
         assert set(bar_texts(scores)) == {"90.00%"}
 
-    def test_devices_alone_are_named_by_the_title(self, timed):
-        rows = make_rows([timed(8.0), timed(2.0, device="cuda")])
-        assert list(device_plots.device_groups(rows)) == ["lenet5-mnist"]
-
     def test_clocks_are_kept_apart(self, tmp_path):
         common = {"steps_per_epoch": 20, "epochs": 1}
         makers = (make_run, make_virtual_run)
         rows = make_rows([make(tmp_path, **common, device=device) for make in makers for device in ("cpu", "cuda")])
         assert list(device_plots.device_groups(rows)) == ["measured", "predicted"]
         assert drawn(rows)["device-times"].title == "training time (measured and predicted)"
-
-    def test_a_setting_on_one_device_is_no_group(self, timed):
-        rows = make_rows([timed(8.0, lr=0.1), timed(2.0, device="cuda", lr=0.2)])
-        assert drawn(rows) == drawn([]) == {}
-
-    def test_without_classes_the_loss(self, timed):
-        rows = make_rows([timed(8.0, metrics={"loss": 0.25}), timed(2.0, metrics={"loss": 0.125}, device="cuda")])
-        scores = drawn(rows)["device-scores"]
-        assert scores.title == "test loss"
-        assert bar_texts(scores) == ["0.2500", "0.1250"]
-
-    def test_an_accuracy_that_is_missing_is_not_a_loss(self, timed):
-        rows = make_rows([timed(8.0), timed(2.0, metrics={"loss": 0.125}, device="cuda")])
-        assert bar_texts(drawn(rows)["device-scores"]) == ["90.00%", "–"]
-
-    def test_of_a_large_grid_the_fastest_and_the_most_accurate(self, timed):
-        many = device_plots.MOST_GROUPS + 3
-        cpu, cuda = ([(at, device) for at in range(1, many + 1)] for device in ("cpu", "cuda"))
-        runs = [timed(at * (2 if on == "cpu" else 1), at / 100, lr=at / 100, device=on) for at, on in (*cpu, *cuda)]
-        found = device_plots.device_groups(make_rows(runs))
-        kept = device_plots.choose_groups(found)
-        assert len(kept) == device_plots.MOST_GROUPS
-        assert {"lr 0.01", "lr 0.02", f"lr {many / 100}"} <= set(kept)
-        left_out = next(name for name in found if name not in kept)
-        assert left_out == "lr 0.07"
-        page = report.render_report(runs)
-        assert f"{device_plots.MOST_GROUPS} of {many} settings are drawn" in page
-
-    def test_colors_mean_nothing_else_on_the_page(self, both, timed):
-        styles = PlotStyles(both.rows)
-        own = {styles.style(row).color for row in both.rows}
-        assert not own & set(styles.field_colors("device", ["cpu", "cuda"]).values())
-        alone = make_rows([timed(2.0, device="cuda"), timed(8.0)])
-        styles = PlotStyles(alone)
-        assert [styles.style(row).color for row in alone[::-1]] == list(
-            styles.field_colors("device", ["cpu", "cuda"]).values()
-        )
 
 
 def test_the_page_has_the_plot_and_the_highest_factor(both, timed):
@@ -284,24 +209,10 @@ def test_any_two_colors_can_be_told_apart(eyes):
     assert min(distances) >= 20
 
 
-def test_kinds_of_time_have_a_color_each():
-    assert len(set(palette.KIND_COLORS.values())) == len(palette.KIND_COLORS)
-    assert set(palette.KIND_COLORS.values()) <= set(palette.SERIES)
-
-
 @looped("color", sorted({*palette.SERIES, *palette.KIND_COLORS.values()}))
 @looped("background", [LIGHT_BACKGROUND, DARK_BACKGROUND])
 def test_colors_read_on_both_backgrounds(color, background):
     assert contrast(color, background) >= 3
-
-
-def test_contrast_of_black_and_white_is_21():
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
-
-
-def test_the_page_has_these_backgrounds():
-    css = (Path(palette.__file__).parent / "pages/templates/report.css").read_text()
-    assert set(re.findall("--page: (.+?);", css)) == {LIGHT_BACKGROUND, DARK_BACKGROUND}
 
 
 def test_neighboring_runs_never_look_alike():
@@ -319,14 +230,6 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
             make_run(folder, target=0.9, workers=2, result=reached),
         ]
     )
-
-
-def test_every_setting_is_a_line_with_its_time(comparison: Comparison) -> None:
-    chart = target_plot(comparison.rows, PlotStyles(comparison.rows))
-    assert chart is not None
-    assert [line.label for line in chart.lines] == ["1 worker: not reached", "2 workers: 4.00 s"]
-    assert (chart.title, chart.target) == ("accuracy (%)", 90)
-    assert chart.x_label.startswith("training time (")
 
 
 def test_markers_are_hollow_where_times_were_predicted_and_only_there(tmp_path: Path) -> None:
@@ -360,16 +263,6 @@ def test_without_a_target_there_is_nothing_to_plot(tmp_path: Path) -> None:
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     return [make_run(folder, steps_per_epoch=100), make_run(folder, steps_per_epoch=100, lr=0.1, workers=2)]
-
-
-def test_there_is_a_lane_for_each_worker(runs):
-    chart = timeline_plots.timeline_plot(runs[1], until=10.0)
-    assert (chart.clock, chart.rows, chart.until) == ("measured", ["worker 0", "worker 1"], 10.0)
-    assert {len(column) for column in chart.spans.values()} == {2 * 4 * timeline_plots.MOST_STEPS}
-
-
-def test_an_empty_run_draws_nothing(tmp_path):
-    assert timeline_plots.timeline_plot(make_run(tmp_path, empty=True)) is None
 
 
 def test_the_timeline_keeps_single_steps_and_what_came_between_them():

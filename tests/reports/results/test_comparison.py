@@ -5,20 +5,16 @@ import io
 import json
 import math
 import re
-from itertools import product
 
 import pytest
 from made_runs import FACTS, make_run, read_run
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.reports import setting_plots, tables
-from tenfold.reports.charts import PlotStyles
-from tenfold.reports.comparison import Comparison, Spread
+from tenfold.reports.comparison import Comparison
 from tenfold.reports.display import as_plain_text
 from tenfold.reports.pages.comparison_page import comparison_tables
-from tenfold.reports.rows import choose_rows, make_rows, notable_rows, pareto_front
-from tenfold.reports.tables import heat_maps
+from tenfold.reports.rows import make_rows, pareto_front
 from tenfold.runs import Metric, Recorder, Store
 
 OTHER_TIMES = {"evaluate": 1.0, "start": 2.0, "save": 0.5}
@@ -106,11 +102,6 @@ class TestRows:
         runs = [measured(8.0), measured(4.0, workers=2, strategy="ring"), measured(2.0, workers=2, lr=0.5)]
         assert [row.speedup for row in make_rows(runs)] == [1.0, 2.0, None]
 
-    def test_of_several_baselines_the_one_on_the_most_alike_machine_counts(self, measured):
-        two, one = {"pin": "compact"}, {"pin": "none"}
-        runs = [measured(12.0, **one), measured(6.0, **two), measured(3.0, workers=2, **two)]
-        assert [row.speedup for row in make_rows(runs)] == [1.0, 1.0, 2.0]
-
     def test_what_one_worker_cannot_do_makes_no_setting(self, measured):
         rows = make_rows([measured(8.0), measured(4.0, workers=2, strategy="ring", sync_every=4)])
         assert [row.settings for row in rows] == [{"workers": 1}, {"workers": 2}]
@@ -120,10 +111,6 @@ class TestRows:
         rows = make_rows([measured(8.0), measured(0.0, status="failed", workers=2)])
         assert (rows[1].seconds.mean, rows[1].speedup, rows[1].gain, rows[1].shares) == (None, None, None, {})
         assert rows[0].gain == 100.0
-
-    def test_a_spread_of_nothing_and_of_one(self):
-        assert (Spread().mean, Spread().deviation) == (None, None)
-        assert (Spread((2.0,)).mean, Spread((2.0,)).deviation) == (2.0, None)
 
     def test_numbers_that_are_none_are_left_out(self, measured):
         row = make_rows([measured(1.0, math.nan), measured(1.0, 0.5, seed=1)])[0]
@@ -137,37 +124,11 @@ class TestTable:
         assert "strategy" not in names
         assert rows[1] == ["2 × 1 !", "4.00 ± 1.41", "2.50", "125", "60.0", "500", "85.00 ± 7.07", "1 KiB", "60/30/10"]
 
-    @pytest.mark.parametrize(
-        ("seconds", "unit", "cell"), [(0.25, "ms", "250"), (30, "s", "30.0"), (720, "min", "12.0")]
-    )
-    def test_times_have_one_unit(self, measured, seconds, unit, cell):
-        names, rows = Comparison([measured(seconds), measured(seconds, workers=2)]).cells()
-        assert (names[1], rows[0][1]) == (f"training time, {unit}", cell)
-
-    def test_what_one_worker_cannot_do_is_a_dash(self, measured):
-        runs = [measured(8.0), *(measured(4.0, workers=2, strategy=name) for name in ("ring", "gossip"))]
-        assert [row[1] for row in Comparison(runs).cells()[1]] == ["–", "ring", "gossip"]
-
-    def test_without_workers_to_compare_there_is_no_speedup(self, measured):
-        comparison = Comparison([measured(1.0, lr=0.1), measured(2.0, lr=0.2)])
-        assert comparison.cells()[0] == ["workers × threads", "lr", "training time, s", "gain %", "test accuracy %"]
-        assert "add workers 1" not in str(comparison.lines())
-
-    def test_without_one_worker_it_says_what_to_add(self, measured):
-        comparison = Comparison([measured(1.0, workers=2), measured(2.0, workers=4)])
-        assert any("no run has one worker: add workers 1" in note for note in comparison.lines())
-        other = Comparison([measured(1.0, lr=0.5), measured(2.0, workers=4)])
-        assert any("no run with one worker has the same settings" in note for note in other.lines())
-
     def test_without_classes_the_loss_and_with_own_metrics_these(self, measured):
         alone = Comparison([measured(1.0, metrics={"loss": 0.25}), measured(2.0, metrics={"loss": 0.5}, lr=1)])
         assert (alone.cells()[0][-1], alone.cells()[1][0][-1]) == ("test loss", "0.2500")
         own = Comparison([measured(1.0, metrics={"loss": 0.25, "mae": 3.0}), measured(2.0, metrics={}, lr=1)])
         assert (own.cells()[0][-1], [row[-1] for row in own.cells()[1]]) == ("test mae", ["3.0000", "–"])
-
-    def test_failures_are_told_by_reason(self, measured):
-        notes = Comparison([measured(1.0)], {"a": "too small", "b": "too small", "c": "broken"}).lines()
-        assert notes[-2:] == ["failed: a | b: too small", "failed: c: broken"]
 
 
 class TestOutputs:
@@ -190,12 +151,6 @@ class TestOutputs:
         lines = [line.split() for line in text.splitlines()]
         for row in usual.cells()[1]:
             assert " ".join(row).split() in lines
-
-    def test_a_narrow_terminal_leaves_out_what_it_says(self, usual):
-        text = shown(usual, 80)
-        assert "omitted, as the terminal is narrow: compute/wait/communicate %, sent" in text
-        assert "c/w/c" not in text
-        assert "hopping-ring" in text
 
     def test_print_is_plain_text(self, usual, monkeypatch):
         monkeypatch.setenv("COLUMNS", "120")
@@ -223,115 +178,12 @@ class TestOutputs:
         assert read["failed"] == {"x": "broken"}
         assert [row["improvement"] for row in read["rows"]] == [0.0, 60.0, -100.0]
 
-    def test_markdown(self, scaled):
-        lines = scaled.to_markdown().splitlines()
-        assert len(lines) == 5
-        assert len({line.count("|") for line in lines}) == 1
-        assert "4.00 ± 1.41" in lines[3]
-
-    def test_a_loss_that_differs_is_not_mixed_up_with_the_loss_that_came_out(self, measured):
-        record = Comparison([measured(1.0, loss="mse"), measured(1.0, loss="l1")]).records()[0]
-        assert (record["loss_setting"], record["loss"]) == ("mse", 0.5)
-
-    def test_report_writes_a_page(self, scaled, tmp_path):
-        assert "3 settings compared" in scaled.report(tmp_path / "page.html").read_text()
-
-    def test_nothing_to_compare(self):
-        assert Comparison([]).rows == []
-        assert Comparison([]).to_markdown().startswith("| workers")
-
 
 class TestSelection:
     def test_the_best_are_beaten_by_none(self, measured):
         points = [(1.0, 0.5), (2.0, 0.9), (3.0, 0.8), (4.0, 0.95), (2.0, 0.7)]
         rows = make_rows([measured(*point, lr=at + 1) for at, point in enumerate(points)])
         assert [row.settings["lr"] for row in pareto_front(rows)] == [1, 2, 4]
-
-    def test_drawn_are_one_worker_the_fastest_and_the_most_accurate(self, measured):
-        runs = [measured(99.0, 0.1), *(measured(at, at / 20, workers=2, lr=at) for at in range(1, 11))]
-        kept = [row.settings["lr"] for row in choose_rows(make_rows(runs), 5)]
-        assert kept == [None, 1, 2, 9, 10]
-        assert len(choose_rows(make_rows(runs[:4]), 5)) == 4
-
-    def test_telling_are_the_fastest_the_slowest_and_the_idlest(self, scaled, measured):
-        idle = measured(6.0, workers=4, times={"compute": 1.0, "wait": 5.0})
-        found = notable_rows(make_rows([*scaled.runs, idle]))
-        assert [(why, row.workers) for why, row in found] == [
-            ("the fastest", 2),
-            ("the slowest", 8),
-            ("computes for the smallest share of its time", 4),
-        ]
-        assert notable_rows([]) == []
-
-
-class TestPlots:
-    def test_speedup_has_a_line_for_each_family(self, measured):
-        runs = [measured(8.0)]
-        for workers in (2, 4):
-            runs += [measured(8 / workers, workers=workers, strategy=name) for name in ("ring", "gossip")]
-        rows = make_rows(runs)
-        found = setting_plots.scaling_curves(rows, PlotStyles(rows))
-        assert [(name, [row.workers for row in group]) for name, _, group in found] == [
-            ("ring", [2, 4]),
-            ("gossip", [2, 4]),
-        ]
-        for chart in (
-            setting_plots.speedup_plot(rows, PlotStyles(rows)),
-            setting_plots.efficiency_plot(rows, PlotStyles(rows)),
-        ):
-            assert "measured" in chart.title
-            assert [line.label for line in chart.lines if not line.reference] == ["ring", "gossip"]
-            assert chart.lines[1].x == [1, 2, 4]
-            assert chart.lines[1].notes[1].startswith("ring\n2 workers: ")
-
-    def test_only_the_highest_of_many_lines(self, measured):
-        runs = [measured(8.0)]
-        runs += [measured(8 / at, workers=2, sync_every=at) for at in range(1, setting_plots.MOST_LINES + 4)]
-        rows = make_rows(runs)
-        names = [name for name, _, _ in setting_plots.scaling_curves(rows, PlotStyles(rows))]
-        assert names == [f"sync every {at}" for at in range(4, setting_plots.MOST_LINES + 4)]
-
-    def test_no_workers_no_scaling(self, measured):
-        rows = make_rows([measured(1.0, lr=0.1), measured(2.0, lr=0.2)])
-        assert setting_plots.speedup_plot(rows, PlotStyles(rows)) is None
-        assert setting_plots.efficiency_plot(rows, PlotStyles(rows)) is None
-        chart = setting_plots.tradeoff_plot(rows, PlotStyles(rows))
-        assert chart.x_label == "training time (s, measured)"
-        assert [line.notes[0].partition("\n")[0] for line in chart.lines] == ["lr 0.1", "lr 0.2"]
-
-    def test_every_accuracy_is_in_percent(self, measured):
-        scores = ({"balanced_accuracy": 0.5}, {"balanced_accuracy": 0.75})
-        rows = make_rows([measured(1.0, metrics=item, lr=at + 1) for at, item in enumerate(scores)])
-        chart = setting_plots.tradeoff_plot(rows, PlotStyles(rows))
-        assert (chart.title, chart.unit) == ("balanced_accuracy (%)", "%")
-        assert [line.y for line in chart.lines] == [[50.0], [75.0]]
-
-    def test_one_setting_has_no_tradeoff(self, measured):
-        rows = make_rows([measured(1.0), measured(2.0, seed=1)])
-        assert setting_plots.tradeoff_plot(rows, PlotStyles(rows)) is None
-
-    def test_looks_tell_strategy_rest_and_workers_apart(self, measured):
-        grid = product((2, 4), ("ring", "gossip"), (1, 4))
-        runs = [measured(1.0)]
-        runs += [measured(1.0, workers=many, strategy=name, sync_every=every) for many, name, every in grid]
-        rows = make_rows(runs)
-        styles = [PlotStyles(rows).style(row) for row in rows]
-        assert len(set(styles)) == len(rows)
-        assert len({style.color for style in styles[1:]}) == 2
-        assert styles[0].color not in {style.color for style in styles[1:]}
-        assert len({style.marker for style in styles}) == 3
-        assert len({(style.color, style.dashes) for style in styles}) == len(rows)
-        names = [PlotStyles(rows).legend_name(row) for row in rows]
-        assert names[:3] == ["1 worker", "ring, sync every 1", "ring, sync every 4"]
-        assert [name for _, name in PlotStyles(rows).marker_keys()] == ["1 worker", "2 workers", "4 workers"]
-
-
-def test_a_heading_breaks_only_where_cells_are_narrow():
-    narrow, broad = tables.Column("a b", "sync every", ("1",)), tables.Column("a b", "time, s", ("10.0 ± 10.0",))
-    assert narrow.heading(broken=True) == "sync\nevery"
-    assert narrow.heading(broken=False) == "sync every"
-    assert broad.heading(broken=True) == "time, s"
-    assert tables.table_width([narrow, broad], 2, broken=True) == 5 + 2 + 11
 
 
 def test_columns_can_be_chosen_by_part_and_by_time(validated):
@@ -380,29 +232,9 @@ def test_without_a_validation_part_nothing_is_selected(scaled):
         scaled.select()
 
 
-def test_trainings_and_cross_validations_side_by_side_name_no_single_part(measured):
-    runs = [measured(8.0), measured(4.0, folds=3)]
-    runs[1].result["part"] = "validation"
-    comparison = Comparison(runs)
-    assert "accuracy %" in comparison.cells()[0]
-    assert any("on the folds left out of training" in line for line in comparison.lines())
-    assert comparison.crosstables() == []
-
-
 def test_the_highest_speedup_on_the_page_is_that_of_a_setting_as_accurate_as_one_worker(measured):
     comparison = Comparison([measured(10.0), measured(4.0, 0.5, workers=2), measured(5.0, 0.899, workers=4)])
     [(name, value, note)] = [line for line in comparison_tables(comparison)["headline"] if "speedup" in line[0]]
     assert (name, value) == ("highest speedup, measured", "2.00")
     assert "89.90%" in note
     assert "90.00%" in note
-
-
-def test_two_varied_settings_make_a_heat_map(measured):
-    rows = make_rows([measured(float(n * 10 * lr), workers=n, lr=lr) for n, lr in product((1, 2), (0.1, 0.2, 0.4))])
-    times, accuracy = heat_maps(rows)
-    assert list(times.columns) == ["", "1 worker", "2 workers"]
-    assert [row[0] for row in times.rows] == ["lr 0.1", "lr 0.2", "lr 0.4"]
-    assert times.shades()[0][0] == 0
-    assert times.shades()[2][1] == 1
-    assert accuracy.shades() == [[0, 0]] * 3
-    assert heat_maps(rows[:1]) == []
