@@ -34,7 +34,7 @@ import tenfold
 from tenfold.experiment import Experiment
 from tenfold.prediction.planning.costs import candidates_here
 from tenfold.prediction.planning.evidence import describe_candidate
-from tenfold.prediction.planning.learning_curve import next_epochs
+from tenfold.prediction.planning.learning import next_epochs
 from tenfold.reports.plan import Plan
 
 TASKS: dict[str, tuple[dict[str, Any], float, int]] = {

@@ -12,8 +12,8 @@ from looped import looped
 from made_store import train_interrupted_and_finished
 
 import tenfold
-from tenfold.board.actions import Actions
 from tenfold.board.feed import console_since
+from tenfold.board.server import Actions
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.runs import Store
 
@@ -113,7 +113,7 @@ def test_what_is_written_into_the_folder_of_a_run_does_not_follow_links(folder, 
     for path in privates:
         path.write_text("mine")
     assert tenfold_("resume", "1", "--quiet").exit_code == 2  # its lock is a link
-    monkeypatch.setattr("tenfold.board.actions.tenfold_command", lambda *_: ["sh", "-c", "echo error: no; exit 2"])
+    monkeypatch.setattr("tenfold.board.server.tenfold_command", lambda *_: ["sh", "-c", "echo error: no; exit 2"])
     with pytest.raises(StoreError, match="no"):
         Actions(Store(folder / "runs")).resume(1, {})
     (interrupted / "lock").unlink()

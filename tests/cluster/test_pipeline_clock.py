@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tenfold.cluster.pipeline_clock import StageTime, round_of_parts, time_pipeline
+from tenfold.cluster.event_clock import StageTime, round_of_parts, time_pipeline
 from tenfold.mixing.round import bound, exact_round
 
 

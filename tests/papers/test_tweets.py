@@ -12,8 +12,7 @@ import tenfold
 from tenfold import papers
 from tenfold.data import load, where
 from tenfold.errors import DataError, StoreError
-from tenfold.papers.recommender import PeopleToFollow
-from tenfold.papers.tweet_features import PAIR_FEATURES
+from tenfold.papers.recommender import PAIR_FEATURES, PeopleToFollow
 from tenfold.papers.tweets import FOLLOWS, TweetOptions, read_tweets
 
 PEOPLE = 20

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tenfold.cluster.cluster import HERE, Cluster
+from tenfold.cluster.event_clock import StageTime
 from tenfold.cluster.hardware import Hardware, StepTime
-from tenfold.cluster.pipeline_clock import StageTime
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment

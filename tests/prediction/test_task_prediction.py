@@ -11,7 +11,7 @@ from profiles import made_profile, task_on_zeros
 
 from tenfold.cluster.cluster import HERE, Cluster
 from tenfold.cluster.hardware import StepTime
-from tenfold.cluster.pipeline_clock import PipelineStep
+from tenfold.cluster.event_clock import PipelineStep
 from tenfold.data import Tensors
 from tenfold.errors import MachineError
 from tenfold.mixing.round import exact_round

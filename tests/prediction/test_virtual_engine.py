@@ -9,8 +9,8 @@ from threaded import make_task
 
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.machine import limits
-from tenfold.prediction.task_prediction import PredictedEvents, predict_task
-from tenfold.prediction.virtual_engine import describe_division, free_memory, replica_bytes
+from tenfold.prediction.task_prediction import predict_task
+from tenfold.prediction.virtual_engine import PredictedEvents, describe_division, free_memory, replica_bytes
 from tenfold.runs import Event, Metric
 
 CLUSTER = {"groups": [{"count": 9, "step_seconds": 0.01, "link": "1gbe"}], "stragglers": {"transient": 0.2}}

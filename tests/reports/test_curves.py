@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold.reports.curves import MOST_SPANS, Curves, Lanes
+from tenfold.reports.pages.page import MOST_SPANS, Curves, Lanes
 from tenfold.reports.summary import KINDS
 
 NUMBERS = st.floats(-1e6, 1e6)

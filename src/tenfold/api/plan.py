@@ -19,7 +19,7 @@ from tenfold.prediction.ledger import Ledger
 from tenfold.prediction.planning import planner
 from tenfold.prediction.planning.costs import Candidate, candidates_here, candidates_on, compare_bf16
 from tenfold.prediction.planning.evidence import find_setting
-from tenfold.prediction.planning.learning_probe import validation_share
+from tenfold.prediction.planning.learning import validation_share
 from tenfold.prediction.probes import ReportProgress
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.virtual_engine import describe_division

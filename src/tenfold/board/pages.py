@@ -17,13 +17,14 @@ from tenfold.experiment import FIELDS, Experiment
 from tenfold.prediction.ledger import Ledger
 from tenfold.reports.charts import PlotStyles, Style, chart_data, series
 from tenfold.reports.comparison import Comparison
-from tenfold.reports.curves import Curves, Lanes
 from tenfold.reports.formatting import field_value
 from tenfold.reports.pages.comparison_page import EVALUATED, comparison_charts, comparison_content, comparison_tables
 from tenfold.reports.pages.page import (
     COMPARISON_CHARTS,
     COMPARISON_PARTS,
     RUN_PARTS,
+    Curves,
+    Lanes,
     describe_figure,
     page_figures,
     render_parts,

@@ -117,7 +117,7 @@ def load_tweets(options: Mapping[str, Any]) -> "Splits":
     import torch
 
     from tenfold.data.part import Splits, Tensors
-    from tenfold.papers.tweet_features import fit_features
+    from tenfold.papers.recommender import fit_features
 
     chosen, folder = TweetOptions(**options), find_tweets()
     if folder is None:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from tenfold.cluster.cluster import HERE, Cluster, ClusterOrHere
+from tenfold.cluster.event_clock import PipelineStep, StageTime, round_of_parts, time_pipeline
 from tenfold.cluster.hardware import LINKS, Floats, Hardware, StepTime
-from tenfold.cluster.pipeline_clock import PipelineStep, StageTime, round_of_parts, time_pipeline
 from tenfold.cluster.round_clock import LANES, ClockSpan, TimeKind
 from tenfold.cluster.time_prediction import TimePrediction, predict_time
 from tenfold.cluster.workload import Workload

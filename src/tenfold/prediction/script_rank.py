@@ -8,6 +8,14 @@ It runs the script as `python script.py` would, after it has arranged that
 - optimizer steps are counted, and end the script where only a few of them are wanted.
 
 At the end it writes what it counted to its file in the folder.
+
+A rank's clock advances by the processor time of the thread that trains, divided by the speed of its node. Operations
+are carried out by the backend (`transport/process_group.py`) on real tensors; here they are also timed: an operation
+starts when its last rank has begun it and the links are free, and costs what `cluster/costs.py` says. Who waits for it
+continues at its end; who does not, computes on, so operations overlap with computing as far as the script lets them.
+
+Many ranks share few cores. A rank holds a core while it computes, and gives it back while it waits. DDP waits in C++,
+inside backward: a thread beside the script notices that, gives the core back, and completes DDP's futures.
 """
 
 import ctypes
@@ -19,21 +27,415 @@ import runpy
 import signal
 import sys
 import sysconfig
+import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
 from tenfold.cluster.cluster import Cluster
+from tenfold.cluster.costs import LinkCost
+from tenfold.cluster.hardware import StepTime
+from tenfold.cluster.workload import factors
 from tenfold.common.files import write_atomically
 from tenfold.errors import ExperimentError
 from tenfold.prediction import SCRIPT_PLAN
-from tenfold.prediction.script_clock import VirtualGroup, VirtualRank
+from tenfold.transport.base import CHECK_SECONDS
+from tenfold.transport.process_group import TenfoldProcessGroup
+from tenfold.transport.process_group_work import GroupWork, Progress
+from tenfold.transport.shared_collectives import Steps
+
+MOST_SPANS = 400
+"""Spans of a rank that are kept for its lane."""
+NAP_SECONDS = 150e-6
+"""The least seconds between two looks at the script while operations go on."""
+LONGEST_NAP_SECONDS = 5e-3
+ASLEEP_SHARE, AWAKE_SHARE = 0.1, 0.5
+"""Shares of a core that a script uses at most while it sleeps, and at least while it computes."""
+WATCH_SECONDS = 0.01
+"""Seconds between two looks at a script that only computes: it may wait for a file, a store or another process."""
+HEAD_BYTES = 16
+"""A message begins with the sender's time."""
+
+
+class Cores:
+    """The cores of this machine that the ranks share: bytes in a pipe, of which a rank takes one and puts it back."""
+
+    def __init__(self, pipe: Path) -> None:
+        self._pipe = os.open(pipe, os.O_RDWR)
+        self._lock = threading.Lock()
+        self.is_held = False
+        self.script_waits = False
+        """Whether the script waits in a call, which takes a core before it returns."""
+
+    @contextmanager
+    def given_back(self) -> Iterator[None]:
+        """Let others have the core for the block, in which the script waits."""
+        self.script_waits = True
+        self.lend()
+        try:
+            yield
+        finally:
+            self.take(for_script=True)
+
+    def take(self, *, for_script: bool = False) -> None:
+        """Wait for a core, unless this rank has one; while the script waits in a call, only that call may take one."""
+        if not self.is_held:
+            os.read(self._pipe, 1)
+            with self._lock:
+                if self.is_held or (self.script_waits and not for_script):
+                    os.write(self._pipe, b"c")
+                else:
+                    self.is_held = True
+        if for_script:
+            self.script_waits = False
+
+    def lend(self) -> None:
+        """Let others have the core."""
+        with self._lock:
+            if self.is_held:
+                self.is_held = False
+                os.write(self._pipe, b"c")
+
+
+@dataclass
+class OperationTimes:
+    """What one kind of operation took on one rank."""
+
+    count: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    """On the links."""
+    exposed: float = 0.0
+    """For which the rank did nothing else, waiting for other ranks included."""
+
+
+class RankClock:
+    """The virtual time of this rank, and what it was spent on."""
+
+    def __init__(self, rank: int, step_time: StepTime, seed: int) -> None:
+        """Start at 0 for the thread that calls this; `step_time` is that of a step which takes 1 s on this machine."""
+        self._cpu = time.pthread_getcpuclockid(threading.get_ident())
+        self._stat = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
+        self._rng = np.random.default_rng([seed, rank])
+        persistent = factors(np.random.default_rng([seed, rank, 1]), step_time.noise, step_time.between_workers, (1,))
+        self._step_time, self._mean = step_time, step_time.mean * float(persistent[0])
+        self._factor = 1.0
+        self._used = self.cpu_seconds()
+        self._spans_from = 0.0
+        self.seconds = 0.0
+        self.link_free = 0.0
+        """When the last operation of this rank ends."""
+        self.times = {"compute": 0.0, "wait": 0.0, "communicate": 0.0}
+        self.operations: dict[str, OperationTimes] = {}
+        self.spans: list[tuple[str, float, float]] = []
+        self._draw()
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time of the thread that trains."""
+        return time.clock_gettime(self._cpu)
+
+    def is_asleep(self) -> bool:
+        """Return whether that thread sleeps, rather than runs or waits for a core."""
+        return self._stat.read_bytes().rpartition(b")")[2].split()[0] == b"S"
+
+    def advance(self) -> float:
+        """Count what was computed since the last call, and return the time."""
+        used = self.cpu_seconds()
+        computed = (used - self._used) * self._factor
+        self._used = used
+        self.seconds += computed
+        self.times["compute"] += computed
+        return self.seconds
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Do not count what is done in the block: the links' cost covers it."""
+        self.advance()
+        try:
+            yield
+        finally:
+            self._used = self.cpu_seconds()
+
+    def reach(self, name: str, start: float, end: float) -> None:
+        """Continue at the end of an operation that started at `start`, unless it is past."""
+        if end <= self.seconds:
+            return
+        begun, moved = self.seconds, min(end, max(self.seconds, start))
+        self._note("compute", self._spans_from, begun)
+        self._note("wait", begun, moved)
+        self._note("communicate", moved, end)
+        self.times["wait"] += moved - begun
+        self.times["communicate"] += end - moved
+        self.operations[name].exposed += end - begun
+        self.seconds = self._spans_from = end
+        self._draw()
+
+    def count(self, name: str, nbytes: int, seconds: float) -> None:
+        """Count an operation."""
+        times = self.operations.setdefault(name, OperationTimes())
+        times.count += 1
+        times.nbytes += nbytes
+        times.seconds += seconds
+
+    def record(self) -> dict[str, Any]:
+        """Return what is known at the end, as JSON can hold it."""
+        self._note("compute", self._spans_from, self.advance())
+        operations = {name: asdict(times) for name, times in self.operations.items()}
+        return {"seconds": self.seconds, "times": self.times, "operations": operations, "spans": self.spans}
+
+    def _draw(self) -> None:
+        """Draw how slow the node is until the rank has waited again."""
+        drawn = factors(self._rng, self._step_time.noise, self._step_time.between_steps, (1,))
+        self._factor = self._mean * float(drawn[0])
+
+    def _note(self, kind: str, begin: float, end: float) -> None:
+        if end > begin and len(self.spans) < MOST_SPANS:
+            self.spans.append((kind, begin, end - begin))
+
+
+class VirtualRank:
+    """This process as a rank of the virtual cluster: its clock, its core, and the thread beside the script."""
+
+    def __init__(self, rank: int, cluster: Cluster, workers: int, pipe: Path, seed: int = 0) -> None:
+        """Start the clock, with a core."""
+        self.rank = rank
+        self.clock = RankClock(rank, cluster.step_times(workers, StepTime(mean=1.0))[rank], seed)
+        self.costs: LinkCost = cluster.round_cost(workers)
+        self.cores = Cores(pipe)
+        self.cores.take()
+        self.futures: deque[VirtualWork] = deque()
+        self.groups: list[KeptProgress] = []
+        self.wake = threading.Event()
+        self.asleep_seconds = 0.0
+        """Seconds in which the script slept, or waited for something else than other ranks."""
+        self._costs: dict[tuple[Any, ...], tuple[float, ...]] = {}
+        threading.Thread(target=self._keep, daemon=True, name="tenfold-virtual-rank").start()
+
+    def leave(self) -> None:
+        """Give the core back for good."""
+        self.cores.script_waits = True
+        self.cores.lend()
+
+    def seconds_of(self, name: str, members: tuple[int, ...], nbytes: int, root: int) -> tuple[float, ...]:
+        """Return what an operation costs each member."""
+        key = name, members, nbytes, root
+        if key not in self._costs:
+            cost = self.costs.operation(name, members, nbytes, root)
+            every = np.broadcast_to(np.asarray(cost, dtype=float), (self.costs.wiring.workers,))
+            self._costs[key] = tuple(every[list(members)].tolist())
+        return self._costs[key]
+
+    def _keep(self) -> None:
+        """Carry operations on, give the core back where the script sleeps, and complete the futures it waits for."""
+        looked = checked = since = time.perf_counter()
+        used = self.clock.cpu_seconds()
+        while True:
+            pending = self.futures or any(group.is_left_to_thread for group in self.groups)
+            nap = min(LONGEST_NAP_SECONDS, max(NAP_SECONDS, (looked - since) / 20)) if pending else WATCH_SECONDS
+            if self.wake.wait(nap):
+                self.wake.clear()
+                since = time.perf_counter()
+            before, looked = looked, time.perf_counter()
+            is_check_due = looked > checked + CHECK_SECONDS
+            checked = looked if is_check_due else checked
+            for group in [group for group in self.groups if group.is_left_to_thread]:
+                group.carry_on(check=is_check_due)
+            last, used = used, self.clock.cpu_seconds()
+            share = (used - last) / (looked - before)
+            if self.cores.script_waits:
+                continue
+            if share < ASLEEP_SHARE and self.clock.is_asleep():
+                self.cores.lend()
+                if not self.futures:
+                    self.asleep_seconds += looked - before
+                elif self.futures[0].done:
+                    self.cores.take()
+                    self.clock.advance()
+                    self.futures.popleft().arrive()
+                    since = time.perf_counter()
+            elif share > AWAKE_SHARE:
+                self.cores.take()
+
+
+class KeptProgress(Progress):
+    """Carries on the operations of a group: in the call that waits for one, otherwise in the rank's thread."""
+
+    def __init__(self, rank: VirtualRank, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._rank = rank
+        rank.groups.append(self)
+
+    @property
+    def is_left_to_thread(self) -> bool:
+        """Whether operations go on that the script does not wait for in a call."""
+        return not self._waiting and bool(self._collectives or self._messages)
+
+    def wait(self, work: GroupWork) -> None:
+        """Carry everything on until an operation has ended, with pauses: others have the core meanwhile."""
+        since = checked = time.perf_counter()
+        with self._waits():
+            while not self.poll(work):
+                now = time.perf_counter()
+                if now > checked + CHECK_SECONDS:
+                    checked = now
+                    self._check(work)
+                time.sleep(min(LONGEST_NAP_SECONDS, max(NAP_SECONDS, (now - since) / 20)))
+
+    def close(self) -> None:
+        """Take part no more."""
+        with suppress(ValueError):
+            self._rank.groups.remove(self)
+
+    def _linger(self, _work: GroupWork) -> None:
+        self._wake_thread()
+
+    def _wake_thread(self) -> None:
+        if self._collectives or self._messages:
+            self._rank.wake.set()
+
+
+class VirtualWork(GroupWork):
+    """An operation that ends at a virtual time, for who waits for it."""
+
+    def __init__(self, rank: VirtualRank, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._rank = rank
+        self.begun = rank.clock.seconds
+        self.start = self.end = 0.0
+
+    def take_place(self, start: float, end: float, nbytes: int) -> None:
+        """Set when it starts and ends."""
+        self.start, self.end = start, end
+        self._rank.clock.count(self.name, nbytes, end - start)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002 - that is real time
+        """Wait until it has ended, and continue at that time."""
+        clock = self._rank.clock
+        with clock.stopped():
+            if not self.done:
+                with self._rank.cores.given_back():
+                    self._progress.wait(self)
+            if self.error is not None:
+                raise self.error
+            if self in self._rank.futures:
+                self._rank.futures.remove(self)
+            self.arrive()
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether it has ended by now."""
+        clock = self._rank.clock
+        with clock.stopped():
+            if not self.done:
+                with self._rank.cores.given_back():
+                    time.sleep(NAP_SECONDS)
+                    self._progress.poll(self)
+        return self.done and self.end <= clock.seconds
+
+    def get_future(self) -> Any:
+        """Return a future, which the rank's thread completes when the script waits for it."""
+        with self._progress.lock:
+            if self._future is None:
+                future = self._future = self._make_future()
+                if self.error is not None:
+                    future.set_result(None)
+                else:
+                    self._rank.futures.append(self)
+                    self._rank.wake.set()
+            return self._outcome
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """End it; its future waits for the script, unless it failed."""
+        future, self._future = self._future, self._future if error is not None else None
+        super().finish(error)
+        self._future = future
+        self._rank.wake.set()
+
+    def arrive(self) -> None:
+        """Let the rank's clock be at its end, and complete its future."""
+        self._rank.clock.reach(self.name, self.start, self.end)
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+
+class VirtualGroup(TenfoldProcessGroup):
+    """A process group whose operations take virtual time."""
+
+    def __init__(self, rank: VirtualRank, store: Any, place: int, numbers: Sequence[int], timeout: float) -> None:
+        """Meet the other ranks; the clock stands still meanwhile."""
+        with rank.clock.stopped(), rank.cores.given_back():
+            super().__init__(store, place, numbers, timeout)
+            self._progress = KeptProgress(rank, self._watch, self._messages.advance)
+        self._virtual = rank
+        self._numbers = tuple(numbers)
+
+    def _begin(self, name: str, steps: Steps, tensors: Sequence[Tensor], opts: Any) -> GroupWork:
+        with self._virtual.clock.stopped():
+            self._check_tensors(tensors)
+            work = self._work(name, lambda work: self._timed(work, steps, tensors, opts), tensors)
+            self._progress.begin(work)
+        if opts is not None and not opts.asyncOp:
+            work.wait()
+        return work
+
+    def _message(self, name: str, tensor: Tensor, peer: int | None, tag: int, _timeout: float) -> GroupWork:
+        with self._virtual.clock.stopped():
+            self._check_tensors([tensor])
+            flat = torch.empty(HEAD_BYTES + tensor.nbytes, dtype=torch.uint8)
+            flat[:HEAD_BYTES].view(torch.float64).fill_(self._virtual.clock.seconds)
+            flat[HEAD_BYTES:] = tensor.detach().reshape(-1).view(torch.uint8)
+            transfer = self._begin_transfer(name, flat, peer, tag)
+            work = self._work(name, lambda work: self._timed_message(work, flat, tensor), [tensor], transfer)
+            self._progress.begin(work)
+        return work
+
+    def _work(
+        self, name: str, steps: Callable[[VirtualWork], Steps], tensors: Sequence[Tensor], transfer: Any = None
+    ) -> VirtualWork:
+        work = VirtualWork(self._virtual, self._progress, name, iter(()), list(tensors), self._timeout, transfer)
+        work._steps = steps(work)
+        return work
+
+    def _timed(self, work: VirtualWork, steps: Steps, tensors: Sequence[Tensor], opts: Any) -> Steps:
+        """Carry an operation out, and find out when it ends: all ranks say when they begin, and with how many bytes."""
+        begun = max(work.begun, self._virtual.clock.link_free)
+        own = torch.tensor([begun, sum(map(_nbytes, tensors))], dtype=torch.float64)
+        rows = torch.empty((self._size, 2), dtype=torch.float64)
+        yield from self._collectives.all_gather(own, list(rows))
+        yield from steps
+        start, nbytes = (float(value) for value in rows.max(dim=0).values)
+        costs = self._virtual.seconds_of(work.name, self._numbers, int(nbytes), getattr(opts, "rootRank", 0))
+        work.take_place(start, start + costs[self._rank], int(nbytes))
+        self._virtual.clock.link_free = work.end
+
+    def _timed_message(self, work: VirtualWork, flat: Tensor, tensor: Tensor) -> Steps:
+        """Carry a message out: a send is over when its bytes have left, a receive when they have arrived."""
+        yield from self._transfer(work.transfer, flat, flat)
+        begun = float(flat[:HEAD_BYTES].view(torch.float64)[0])
+        peer = work.transfer.peer if work.name == "send" else work.transfer.source
+        ends = self._numbers[self._rank], self._numbers[peer]
+        src, dst = ends if work.name == "send" else ends[::-1]
+        cost = self._virtual.costs.exchange(src, dst, tensor.nbytes, 0)
+        work.take_place(begun, begun + cost, tensor.nbytes)
+        if work.name == "recv":
+            tensor.detach().copy_(flat[HEAD_BYTES:].view(tensor.dtype).view(tensor.shape))
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return tensor._values().nbytes + tensor._indices().nbytes if tensor.is_sparse else tensor.nbytes
+
 
 CLOCKS = ("time", "perf_counter", "monotonic")
 BACKEND = "tenfold_virtual"

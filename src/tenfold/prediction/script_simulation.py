@@ -1,7 +1,7 @@
 """Any script of torch.distributed on a virtual cluster: the parent of its ranks.
 
 Every rank is a process of the script, with the variables that torchrun would set (`script_rank.py`). They share this
-machine's cores; their times are those of the cluster (`script_clock.py`). Here they are started, watched and ended, and
+machine's cores; their times are those of the cluster. Here they are started, watched and ended, and
 what they have counted becomes the result of a run.
 """
 

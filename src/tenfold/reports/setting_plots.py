@@ -24,8 +24,7 @@ from tenfold.reports.charts import (
     save_figure,
     series,
 )
-from tenfold.reports.curves import find_knee, scaling_families
-from tenfold.reports.forecast import ScalingPoint
+from tenfold.reports.forecast import ScalingPoint, find_knee, scaling_families
 from tenfold.reports.formatting import (
     duration,
     grouped,

@@ -16,7 +16,7 @@ from tenfold.prediction.planning.costs import (
     candidates_on,
     drop_dominated,
 )
-from tenfold.prediction.planning.learning_probe import Probe
+from tenfold.prediction.planning.learning import Probe
 from tenfold.prediction.profile import Profile
 
 RATES = _Rates(first=3.0, epoch=2.0, error=(0.9, 1.1), start=0.0, evaluation=5.0, save=1.0)

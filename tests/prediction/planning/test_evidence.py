@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tenfold.prediction.planning.evidence import Trials, WallTimes, data_factor, noise_batch, stop_share
-from tenfold.prediction.planning.learning_probe import Probe
+from tenfold.prediction.planning.learning import Probe
 
 
 @pytest.mark.parametrize(("batch", "steps", "sigma"), [(64, 1, 0.5), (16, 8, 2.0), (256, 4, 0.05)])

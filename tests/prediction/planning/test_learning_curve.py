@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tenfold.prediction.planning import learning_curve as epoch_choice
-from tenfold.prediction.planning.learning_curve import Goal, Point, effective_samples, fit_curves, noise_factor
+from tenfold.prediction.planning import learning as epoch_choice
+from tenfold.prediction.planning.learning import Goal, Point, effective_samples, fit_curves, noise_factor
 
 
 def points(height: float, slope: float, samples: list[int], error: float = 0.05) -> list[Point]:

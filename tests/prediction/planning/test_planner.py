@@ -13,10 +13,10 @@ from tenfold.data import Splits, Tensors
 from tenfold.errors import ExperimentError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.prediction.planning import evidence, planner
-from tenfold.prediction.planning import learning_curve as epoch_choice
+from tenfold.prediction.planning import learning as epoch_choice
 from tenfold.prediction.planning import planner as trial_search
 from tenfold.prediction.planning.costs import Candidate, candidates_on
-from tenfold.prediction.planning.learning_probe import Probe
+from tenfold.prediction.planning.learning import Probe
 
 CLUSTER = Cluster(groups=[{"count": 4, "step_seconds": 0.01, "link": "infiniband"}])
 trained: list[tuple[int, int, int]] = []

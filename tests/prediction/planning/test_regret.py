@@ -21,7 +21,7 @@ from tenfold.experiment import Experiment
 from tenfold.prediction.planning import planner
 from tenfold.prediction.planning import planner as trial_search
 from tenfold.prediction.planning.costs import Candidate, CostModel, candidates_on
-from tenfold.prediction.planning.learning_probe import Probe
+from tenfold.prediction.planning.learning import Probe
 
 CLUSTER = Cluster(groups=[{"count": 2, "step_seconds": 0.01, "link": "infiniband"}])
 CANDIDATES = [item for item in candidates_on(CLUSTER, Experiment(model="mlp", hidden=[2])) if item.looseness == 0]

@@ -10,7 +10,7 @@ from made_runs import made_prediction, make_run, make_virtual_run
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.reports import curves as knee
+from tenfold.reports import forecast as knee
 from tenfold.reports import setting_plots as forecast_plots
 from tenfold.reports.forecast import Forecast, TimePart, Twin
 from tenfold.reports.pages.run_pages import render_report

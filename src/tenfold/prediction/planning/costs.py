@@ -18,7 +18,7 @@ from tenfold.experiment import Experiment
 from tenfold.experiment.section_fields import USUAL_BATCH, Precision
 from tenfold.machine import cores
 from tenfold.prediction.calibration import complete_profile, measure_until
-from tenfold.prediction.planning.learning_probe import Probe
+from tenfold.prediction.planning.learning import Probe
 from tenfold.prediction.probes import ReportProgress, counts_up_to, step_burst
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.task_prediction import predict_from_profile, profile_now

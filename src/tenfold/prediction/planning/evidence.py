@@ -11,18 +11,20 @@ from torch import Tensor
 
 from tenfold.data import Splits, batches
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning import learning_curve
+from tenfold.prediction.planning import learning
 from tenfold.prediction.planning.costs import Candidate, CostModel, RunCost
-from tenfold.prediction.planning.learning_curve import (
+from tenfold.prediction.planning.learning import (
     SEED_ERROR,
     Goal,
     LearningCurve,
     Point,
+    Probe,
     Schedule,
+    chance_error,
     fit_curves,
     noise_factor,
+    point_of,
 )
-from tenfold.prediction.planning.learning_probe import Probe, chance_error, point_of
 from tenfold.training import Replica, choose_loss
 from tenfold.workers.task import Task, make_network
 
@@ -340,7 +342,7 @@ class Evidence:
         """Set the epochs of a setting, and what they should take; all None where the target is too far away."""
         assert one.curve is not None
         confirmed, listed = self.confirmed_epochs(one), self.schedules(one, self.longest_missed(one, by_own_seed=True))
-        best = learning_curve.choose_best(listed)
+        best = learning.choose_best(listed)
         if confirmed is not None:
             best = self._confirmed_schedule(one, confirmed, listed)
         if best is None:
@@ -360,9 +362,9 @@ class Evidence:
     def _confirmed_schedule(self, one: Assessment, epochs: int, listed: Sequence[Schedule]) -> Schedule:
         """Return a confirmed schedule and its expected seconds: other seeds may still miss the target."""
         assert one.curve is not None
-        trials, by_curve = self.trials(one, epochs), learning_curve.probability(one.curve, self.goal, epochs)
+        trials, by_curve = self.trials(one, epochs), learning.probability(one.curve, self.goal, epochs)
         chance = (CURVE_WORTH * by_curve + trials.reached) / (CURVE_WORTH + len(trials))
-        seconds, after = self.seconds(one), learning_curve.next_epochs(epochs)
+        seconds, after = self.seconds(one), learning.next_epochs(epochs)
         repeated = next((found.expected for found in listed if found.epochs == after), seconds(after))
         expected = chance * seconds(self.stops_after(one, epochs)) + (1 - chance) * (seconds(epochs) + repeated)
         return Schedule(epochs, chance, expected)
@@ -375,7 +377,7 @@ class Evidence:
             cost = self._cost(one, epochs)
             seconds += cost.interval[1] if cost else 0.0
             missed *= 1 - chances.get(epochs, 1.0)  # beyond the longest, a run should not miss
-            epochs = learning_curve.next_epochs(epochs)
+            epochs = learning.next_epochs(epochs)
         return seconds
 
     def _cost(self, one: Assessment, epochs: float) -> RunCost | None:
@@ -388,7 +390,7 @@ class Evidence:
         """Return the schedules of a setting with more epochs than those that missed the target."""
         assert one.curve is not None
         seconds, stop = self.seconds(one), self.stop_share(one)
-        return learning_curve.schedules(one.curve, self.goal, seconds, stop=stop, more_than=missed, optimism=optimism)
+        return learning.schedules(one.curve, self.goal, seconds, stop=stop, more_than=missed, optimism=optimism)
 
     def stops_after(self, one: Assessment, epochs: int) -> float:
         """Return the epochs after which a run of `epochs` epochs stops, in the mean of its trial runs or of others."""

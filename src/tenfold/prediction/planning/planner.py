@@ -5,9 +5,9 @@
 2. A first short run tells how noisy gradients are. That says how many more samples larger batches need, and thereby
    which candidates are expected to be slow. The others continue.
 3. Short runs give each a learning curve, and trial runs with several seeds show how few epochs reach the target
-   (see `trial_search`). What these runs take says what each setting takes here.
+   (see `TrialSearch`). What these runs take says what each setting takes here.
 4. The setting and the epochs with the fewest expected seconds to the target are chosen, where a run that misses it
-   costs its time and is repeated with more epochs (see `epoch_choice`).
+   costs its time and is repeated with more epochs (see `learning.schedules`).
 """
 
 import math
@@ -35,8 +35,7 @@ from tenfold.prediction.planning.evidence import (
     find_setting,
     measure_noise,
 )
-from tenfold.prediction.planning.learning_curve import choose_next, next_epochs
-from tenfold.prediction.planning.learning_probe import Probe, target_gap, train_probe
+from tenfold.prediction.planning.learning import Probe, choose_next, next_epochs, target_gap, train_probe
 from tenfold.prediction.probes import ReportProgress
 from tenfold.workers.task import Resolved, Task
 

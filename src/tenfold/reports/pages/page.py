@@ -1,20 +1,25 @@
-"""What all pages share: scripts, styles, figures, and rendering a template into one file."""
+"""What all pages share: scripts and styles, the figures of runs, and rendering a template into one file."""
 
 import base64
+import math
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from array import array
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tenfold.common.files import check_output, write_atomically
 from tenfold.errors import StoreError
 from tenfold.reports import summary
 from tenfold.reports.charts import KIND_COLORS, SERIES, Chart, Style, chart_data
-from tenfold.reports.curves import Columns, Curves, Lanes
 from tenfold.reports.formatting import date_time
 from tenfold.reports.rows import Row
 from tenfold.runs import Run, Started
@@ -73,6 +78,198 @@ def bundled_style() -> str:
 
 def _text(name: str) -> str:
     return (files("tenfold.reports.pages") / STATIC / name).read_text(encoding="utf-8")
+
+
+REPORT_COLUMNS = 2000
+"""The number of columns of a curve in a report; the lowest and the highest point of each are kept."""
+DIGITS = 6
+
+Columns = dict[str, Any]
+
+
+@dataclass
+class Curve:
+    """One metric on one part of the data, as one worker measured it."""
+
+    name: str
+    part: str
+    worker: int
+    number: "array[int]" = field(default_factory=lambda: array("q"))
+    """The numbers of the events, which a cursor is compared with."""
+    step: "array[int]" = field(default_factory=lambda: array("q"))
+    seconds: "array[float]" = field(default_factory=lambda: array("d"))
+    value: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def columns(self, chosen: "np.ndarray[Any, Any] | slice") -> Columns:
+        """Return the chosen points as lists that can be written as JSON."""
+        return {
+            "name": self.name,
+            "part": self.part,
+            "worker": self.worker,
+            "step": np.array(self.step)[chosen].tolist(),
+            "seconds": _rounded(np.array(self.seconds)[chosen]),
+            "value": _rounded(np.array(self.value)[chosen]),
+        }
+
+
+class Curves:
+    """All curves of a run; points are added as they are measured."""
+
+    def __init__(self) -> None:
+        self._curves: dict[tuple[str, str, int], Curve] = {}
+
+    def __iter__(self) -> Iterator[Curve]:
+        return iter(self._curves.values())
+
+    def add(self, events: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+        """Add the metrics among recorded events, given as their numbers and values; others are ignored."""
+        for number, row in events:
+            if row.get("type") != "metric":
+                continue
+            try:
+                key = str(row["name"]), str(row["part"]), int(row["worker"])
+                point = int(row["step"]), float(row["seconds"]), float(row["value"])
+            except (KeyError, TypeError, ValueError, OverflowError):
+                continue
+            if not all(map(math.isfinite, point)):
+                continue
+            curve = self._curves.get(key) or self._curves.setdefault(key, Curve(*key))
+            curve.number.append(number)
+            curve.step.append(point[0])
+            curve.seconds.append(point[1])
+            curve.value.append(point[2])
+
+    def since(self, cursor: int, columns: int = REPORT_COLUMNS) -> list[Columns]:
+        """Return the points of events after a cursor; of very many, the lowest and highest of each stretch."""
+        chosen = []
+        for curve in self:
+            begin = int(np.searchsorted(np.array(curve.number), cursor, side="right"))
+            if begin < len(curve.number):
+                chosen.append(curve.columns(begin + _extremes(curve, begin, len(curve.number), columns)))
+        return chosen
+
+    def between(self, first: float = -math.inf, last: float = math.inf, columns: int = REPORT_COLUMNS) -> list[Columns]:
+        """Return the curves between two steps, and one point more on either side."""
+        chosen = []
+        for curve in self:
+            steps = np.array(curve.step)
+            begin = max(0, int(np.searchsorted(steps, first)) - 1)
+            end = min(len(steps), int(np.searchsorted(steps, last, side="right")) + 1)
+            chosen.append(curve.columns(begin + _extremes(curve, begin, end, columns)))
+        return chosen
+
+
+def _extremes(curve: Curve, begin: int, end: int, columns: int) -> "np.ndarray[Any, Any]":
+    """Return the places of the first and the last point, and of the lowest and the highest in each of the columns."""
+    count = end - begin
+    if count <= 2 * columns:
+        return np.arange(count)
+    value = np.array(curve.value)[begin:end]
+    column = np.arange(count) * columns // count
+    order = np.lexsort((value, column))
+    edges = np.flatnonzero(np.diff(column[order]))
+    lowest, highest = order[np.append(0, edges + 1)], order[np.append(edges, count - 1)]
+    return np.unique(np.concatenate(([0, count - 1], lowest, highest)))
+
+
+def _rounded(values: "np.ndarray[Any, Any]") -> list[float]:
+    return [float(f"{value:.{DIGITS}g}") for value in values]
+
+
+MOST_SPANS = 4000
+"""Up to this many spans are given one by one; of more, the sums in each column of the plot."""
+LANE_COLUMNS = 400
+MICRO = 1e6
+
+
+class Lanes:
+    """The spans of all workers of a run; they are added as they are recorded."""
+
+    def __init__(self) -> None:
+        self.number = array("q")
+        self.worker = array("l")
+        self.kind = array("b")
+        self.at = array("d")
+        self.seconds = array("d")
+        self._ends: dict[int, float] = {}  # of each worker's last sums, which are recorded together
+        self._begins: dict[int, float] = {}
+        self._totals: dict[int, dict[str, float]] = defaultdict(lambda: dict.fromkeys(summary.KINDS, 0.0))
+
+    def add(self, events: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+        """Add the spans among recorded events, given as their numbers and values; others are ignored.
+
+        Sums over several steps begin at the same time; they are laid out one after another.
+        """
+        for number, row in events:
+            if row.get("type") != "span" or row.get("kind") not in summary.KINDS:
+                continue
+            try:
+                worker, at, seconds = int(row["worker"]), float(row["at"]), float(row["seconds"])
+            except (KeyError, TypeError, ValueError, OverflowError):
+                continue
+            if not 0 <= worker < 2**31 or not 0 <= seconds < np.inf or not 0 <= at < np.inf:
+                continue
+            self._totals[worker][row["kind"]] += seconds
+            if self._begins.get(worker) == at:
+                at = self._ends[worker]
+            else:
+                self._begins[worker] = at
+            self._ends[worker] = at + seconds
+            self.number.append(number)
+            self.worker.append(worker)
+            self.kind.append(summary.KINDS.index(row["kind"]))
+            self.at.append(at)
+            self.seconds.append(seconds)
+
+    def times(self) -> dict[str, float]:
+        """Return the seconds by kind, the mean over the workers."""
+        workers = list(self._totals.values())
+        sums = {kind: sum(worker[kind] for worker in workers) for kind in summary.KINDS}
+        return {kind: seconds / len(workers) for kind, seconds in sums.items() if seconds}
+
+    def since(self, cursor: int) -> dict[str, Any]:
+        """Return the spans that were recorded after a cursor."""
+        begin = int(np.searchsorted(np.array(self.number), cursor, side="right"))
+        return self._given(slice(begin, None))
+
+    def between(self, first: float = -np.inf, last: float = np.inf, columns: int = LANE_COLUMNS) -> dict[str, Any]:
+        """Return the spans between two times; of very many, the sums in each column of each worker."""
+        at, seconds = np.array(self.at), np.array(self.seconds)
+        chosen = np.flatnonzero((at < last) & (at + seconds > first))
+        if len(chosen) <= MOST_SPANS:
+            return self._given(chosen)
+        first, last = max(first, float(at[chosen].min())), min(last, float((at + seconds)[chosen].max()))
+        return self._summed(chosen, first, last, columns)
+
+    def _given(self, chosen: "np.ndarray[Any, Any] | slice") -> dict[str, Any]:
+        def micro(values: "array[float]") -> list[int]:
+            return list(map(int, np.rint(np.array(values)[chosen] * MICRO)))
+
+        worker, kind = np.array(self.worker)[chosen], np.array(self.kind)[chosen]
+        return {"worker": worker.tolist(), "kind": kind.tolist(), "at": micro(self.at), "length": micro(self.seconds)}
+
+    def _summed(self, chosen: "np.ndarray[Any, Any]", first: float, last: float, columns: int) -> dict[str, Any]:
+        """Return the sums by worker, column and kind, as spans that fill their columns one after another."""
+        worker, kind = np.array(self.worker)[chosen], np.array(self.kind)[chosen]
+        at, seconds = np.array(self.at)[chosen], np.array(self.seconds)[chosen]
+        width = (last - first) / columns
+        sums = np.zeros((int(worker.max()) + 1, columns, len(summary.KINDS)))
+        begins, ends = (np.clip((time - first) / width, 0, columns) for time in (at, at + seconds))
+        low, high = np.minimum(begins.astype(int), columns - 1), np.minimum(ends.astype(int), columns - 1)
+        whole = low == high
+        np.add.at(sums, (worker[whole], low[whole], kind[whole]), (ends - begins)[whole])
+        for item in np.flatnonzero(~whole):
+            sums[worker[item], low[item], kind[item]] += low[item] + 1 - begins[item]
+            sums[worker[item], low[item] + 1 : high[item], kind[item]] += 1
+            sums[worker[item], high[item], kind[item]] += ends[item] - high[item]
+        starts = np.arange(columns)[None, :, None] + np.cumsum(sums, axis=2) - sums
+        rows, places, kinds = np.nonzero(sums > 1e-3)
+        return {
+            "worker": rows.tolist(),
+            "kind": kinds.tolist(),
+            "at": np.rint((first + starts[rows, places, kinds] * width) * MICRO).astype(np.int64).tolist(),
+            "length": np.rint(sums[rows, places, kinds] * width * MICRO).astype(np.int64).tolist(),
+        }
 
 
 ALONE = Style(SERIES[0])

@@ -10,9 +10,16 @@ from tenfold.errors import ExperimentError, StoreError
 from tenfold.reports import summary
 from tenfold.reports.charts import Chart, PlotStyles
 from tenfold.reports.comparison import Comparison
-from tenfold.reports.curves import find_knee, rows_with_rounds, scaling_families
 from tenfold.reports.exports import to_csv, to_json
-from tenfold.reports.forecast import Forecast, ScalingStudy, Twin, signed_percent
+from tenfold.reports.forecast import (
+    Forecast,
+    ScalingStudy,
+    Twin,
+    find_knee,
+    rows_with_rounds,
+    scaling_families,
+    signed_percent,
+)
 from tenfold.reports.formatting import count, date_time, duration, interval, metric_value, one_line, plural, ratio
 from tenfold.reports.pages import sections
 from tenfold.reports.pages.comparison_page import comparison_content, settings_table
