@@ -10,8 +10,8 @@ import torch
 from profiles import made_profile, task_on_zeros
 
 from tenfold.cluster.cluster import HERE, Cluster
-from tenfold.cluster.hardware import StepTime
 from tenfold.cluster.event_clock import PipelineStep
+from tenfold.cluster.hardware import StepTime
 from tenfold.data import Tensors
 from tenfold.errors import MachineError
 from tenfold.mixing.round import exact_round
