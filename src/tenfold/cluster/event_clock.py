@@ -25,8 +25,7 @@ from tenfold.cluster.round_clock import (
 )
 from tenfold.cluster.workload import Pace, Workload
 from tenfold.mixing import AsynchronousStrategy
-from tenfold.mixing.round import Schedule, operations
-from tenfold.mixing.round import CENTER, Exchange, Round, group_round
+from tenfold.mixing.round import CENTER, Exchange, Round, Schedule, group_round, operations
 
 
 class ClockEvent(NamedTuple):
