@@ -52,15 +52,6 @@ def running(folder, **fields):
     return experiment, number, recorder
 
 
-def test_rows_hold_what_the_table_shows(client):
-    rows = {row["id"]: row for row in client.get("/data/runs").json()["rows"]}
-    assert list(rows) == [1, 2, 3, 4]
-    assert rows[1]["setting"] == rows[2]["setting"] != rows[3]["setting"]
-    assert rows[1]["fields"]["lr"] == "0.1"
-    assert rows[1]["metric"] == "accuracy"
-    assert 0 < rows[1]["score"] < 1
-
-
 def test_the_list_of_runs_says_how_close_predictions_came(client, monkeypatch):
     monkeypatch.setattr(Ledger, "load", Ledger)
     assert "Kendall" not in client.get("/").text
@@ -168,27 +159,6 @@ def test_what_a_run_prints_is_followed_line_by_line(board, folder, client):
     recorder.close(result={}, status="interrupted")
     assert "<pre>&lt;b&gt;one\ndone\n</pre>" in client.get(f"/run/{number}").text
     assert "&lt;b&gt;one" in client.get(f"/run/{number}.html").text
-
-
-def test_a_renamed_run_has_its_title_on_its_page(board, client):
-    assert "<h1>lenet5 on mnist</h1>" in client.get("/run/1").text
-    board.actions.rename(1, {"title": "the <best>"})
-    assert "<h1>the &lt;best&gt;</h1>" in client.get("/run/1").text
-
-
-def test_a_page_that_was_hidden_while_its_run_ended_hears_of_it(board):
-    news = board.feed.news(Position.read(None, "3@0.0", "1", None, "3"))["runs"][3]
-    assert news["status"] == "finished"
-    assert "headline" in news["parts"]
-    assert "status" not in board.feed.news(Position.read(None, "3@0.0", "1", None, ""))["runs"][3]
-
-
-def test_plots_of_several_runs_follow_those_that_have_ended(client, folder):
-    make_run(folder, steps_per_epoch=30, epochs=1, lr=0.1)
-    found = client.get("/data/compare", params={"runs": "1,3,5"}).json()
-    assert {"speedup", "tradeoff"} <= found["plots"].keys()
-    assert 'data-plot="tradeoff"' in found["parts"]["charts"]
-    assert len(found["bars"]) == 3
 
 
 def test_the_page_of_several_runs_goes_on_without_one_that_was_removed(board, folder):

@@ -4,7 +4,7 @@ import pytest
 from board_client import BoardClient
 from made_runs import make_run
 
-from tenfold.board.race import PROFILE, Contestant, Race, Scaling, race_content, render_race
+from tenfold.board.race import PROFILE, Contestant, Race, Scaling, race_content
 from tenfold.board.security import Access
 from tenfold.board.server import Board
 from tenfold.errors import ExperimentError, StoreError
@@ -39,12 +39,6 @@ def test_a_race_is_read_as_it_was_saved(race, tmp_path):
     assert again.winner(runs_of(again, tmp_path)).id == 3
 
 
-def test_nobody_wins_before_all_have_run(race, tmp_path):
-    runs = runs_of(race, tmp_path)
-    waiting = replace(race, contestants=[*race.contestants, replace(race.contestants[0], run=None)])
-    assert waiting.winner(runs) is None
-
-
 def test_who_misses_the_target_does_not_win_and_has_no_speedup(race, tmp_path):
     runs = runs_of(race, tmp_path)
     runs[3].result["metrics"]["accuracy"] = 0.98
@@ -63,20 +57,6 @@ def test_the_page_has_predicted_and_measured_times_side_by_side_and_no_markup_of
     assert "<b>plain" not in part
     flags = [line for line in news["plots"]["race"]["lines"] if line["markers"]]
     assert [flag["x"] for flag in flags] == [[12.0], [6.0], [3.0]]
-
-
-def test_without_a_race_the_page_says_how_to_run_one(tmp_path):
-    client = BoardClient(Board(Store(tmp_path), Access("0123456789abcdef")).app(), base_url=HERE)
-    assert "tenfold demo" in client.get("/race", params={"token": "0123456789abcdef"}).text
-
-
-def test_speedups_are_relative_to_one_worker_on_the_same_link(race, tmp_path, monkeypatch):
-    monkeypatch.setattr(Scaling, "seconds", lambda *asked: 64.0 / asked[-1])
-    chart, text = Scaling(tmp_path).curve(race, "10gbe", 5)
-    assert list(chart.lines[0].y) == [1, 2, 4, 5, 8, 16, 32, 64]
-    assert chart.lines[0].rings == [3]
-    assert "one worker" in text
-    assert "With more machines" in render_race(race, runs_of(race, tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize(("link", "workers"), [("string", 4), ("10gbe", 0), ("10gbe", 65)])
@@ -108,22 +88,6 @@ def test_no_speedup_over_one_that_missed_the_target(race, tmp_path):
     assert [row[1][-2:] for row in race_content(race, runs)["table"]["rows"]] == [["", ""], ["", ""], ["", "2.00"]]
 
 
-def test_speedups_on_a_busy_machine_are_marked(race, tmp_path, monkeypatch):
-    monkeypatch.setattr("tenfold.board.race.load_doubts_of", lambda runs: ("load",) if runs else ())
-    content = race_content(race, runs_of(race, tmp_path))
-    assert content["doubts"]
-    assert content["table"]["rows"][2][1][-1] == "2.00 !"
-
-
-def test_a_page_says_so_if_nobody_reached_the_target(race, tmp_path, monkeypatch):
-    monkeypatch.setattr(Scaling, "seconds", lambda *asked: 64.0 / asked[-1])
-    runs = runs_of(race, tmp_path)
-    assert race.nobody not in render_race(race, runs, tmp_path)
-    for run in runs.values():
-        run.result["metrics"]["accuracy"] = 0.98
-    assert race.nobody in render_race(race, runs, tmp_path)
-
-
 def test_a_race_is_over_when_one_has_failed_and_no_other_will_start(race, tmp_path):
     runs = runs_of(race, tmp_path)
     begun = {1: runs[1]}
@@ -148,12 +112,3 @@ def test_predictions_come_from_the_profile_beside_the_race_in_every_thread(race,
     client.get("/data/race/scaling", params={"workers": "4", "link": "10gbe"})
     assert seen == [tmp_path / PROFILE]
     assert profile_path() != seen[0]
-
-
-def test_the_verdict_says_what_the_winner_is_compared_with(race, tmp_path, monkeypatch):
-    runs = runs_of(race, tmp_path)
-    assert race.verdict(runs) == (
-        "side 2 finished first: 4.00 times as fast as side 0 and 2.00 times as fast as side 1, measured"
-    )
-    runs[1].result["metrics"]["accuracy"] = 0.98
-    assert "side 0" not in race.verdict(runs)

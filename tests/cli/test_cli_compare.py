@@ -44,43 +44,12 @@ def test_what_is_recorded_already_is_said() -> None:
     assert "already recorded" not in compare(*SMALL, "--lr", "0.1", "--fresh").stderr
 
 
-def test_precisions_side_by_side() -> None:
-    said = compare(*SMALL, "--precision", "fp32,bf16", "--json")
-    assert [row["precision"] for row in json.loads(said.stdout)["rows"]] == ["fp32", "bf16"]
-
-
-def test_quiet() -> None:
-    said = compare(*SMALL, "--lr", "0.1,0.2", "--quiet")
-    assert said.stderr == ""
-    assert "accuracy" in said.stdout
-
-
 def test_failures_are_said_and_do_not_stop_the_rest() -> None:
     said = compare(*SMALL, "--lr", "1e30,0.1")
     assert said.exit_code == 3
     assert compare(*SMALL, "--lr", "1e30,0.1", "--json").exit_code == 3
     assert said.stderr.splitlines()[0].startswith("1/2  lr 1e+30: failed: the loss became")
     assert "failed: lr 1e+30: the loss became" in " ".join(said.stdout.split())
-
-
-@pytest.mark.parametrize(
-    ("vary", "field", "values"),
-    [
-        ("momentum=0,0.9", "momentum", [0, 0.9]),
-        ("training.momentum=0,0.9", "momentum", [0, 0.9]),
-        ("batch-size=16,32", "batch_size", [16, 32]),
-        ("hidden=[[4],[3,2]]", "hidden", [[4], [3, 2]]),
-    ],
-)
-def test_vary_any_field(vary: str, field: str, values: list[object]) -> None:
-    fixed = SMALL[:-2] if field == "hidden" else SMALL
-    said = compare(*fixed, "--vary", vary, "--json")
-    assert [row[field] for row in json.loads(said.stdout)["rows"]] == values
-
-
-def test_set_varies_a_field_that_is_given_several_values() -> None:
-    said = compare(*SMALL, "-s", "parallel.divide=data,layers", "-s", "pin=none", "--workers", "2", "--json")
-    assert [row["divide"] for row in json.loads(said.stdout)["rows"]] == ["data", "layers"]
 
 
 def test_forms() -> None:
@@ -95,15 +64,6 @@ def test_forms() -> None:
     assert lines[1] == "|" + "---|" * (lines[0].count("|") - 1)
     assert table not in lines
     assert len(tenfold.list_runs()) == 2
-
-
-def test_a_page(tmp_path: Path) -> None:
-    said = compare(*SMALL, "--lr", "0.1,0.2", "-o", "pages/c.html")
-    assert said.stdout.splitlines()[-1] == "the report is in pages/c.html"
-    assert "2 settings compared" in (tmp_path / "pages" / "c.html").read_text()
-    said = compare(*SMALL, "--lr", "0.1,0.2", "-o", "pages/c.html", "--json")
-    assert json.loads(said.stdout)["failed"] == {}
-    assert "the report is in pages/c.html" in said.stderr
 
 
 def test_a_file_is_the_base(tmp_path: Path) -> None:

@@ -4,15 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from click import unstyle
 from command_line import assert_one_sentence, tenfold_
 from looped import looped
 
 import tenfold
-from tenfold.cli import output
 from tenfold.cli.output import PARTIAL
-from tenfold.reports.progress import FoldProgress
 
 pytestmark = pytest.mark.timeout(120)
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--threads", "1", "--set", "limit=100")
@@ -58,13 +55,6 @@ def test_runs_hide_folds_until_asked(recorded: Path) -> None:
     assert every.count("└ mlp-digits, fold") == 3
 
 
-def test_show(recorded: Path) -> None:
-    told = unstyle(tenfold_("show", "last", "--runs", str(recorded)).stdout)
-    assert "95% interval" in told
-    assert "average of all weights" in told
-    assert "95% interval" not in unstyle(tenfold_("show", "2", "--runs", str(recorded)).stdout)
-
-
 @looped(
     ("arguments", "sentence"),
     [
@@ -103,59 +93,3 @@ def test_a_lost_fold_is_a_partial_result(marked_data: tuple[str, ...]) -> None:
     )
     assert done.exit_code == PARTIAL
     assert "folds failed: " in unstyle(done.stderr)
-
-
-def test_training_points_to_it() -> None:
-    done = tenfold_("train", *SMALL, "--set", "folds=3")
-    assert done.exit_code == 2
-    assert "`tenfold crossval`" in done.stderr
-
-
-def test_interrupted_says_how_to_go_on_and_goes_on() -> None:
-    from tenfold.crossval.fold import FoldEnd
-    from tenfold.crossval.modes import FoldPool
-
-    usual = FoldPool._take_back
-
-    def interrupted(self: FoldPool, rank: int, ended: FoldEnd | None) -> None:
-        usual(self, rank, ended)
-        if ended is not None:
-            raise KeyboardInterrupt
-
-    closed: list[bool] = []
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(FoldPool, "_take_back", interrupted)
-        patched.setattr(FoldProgress, "__exit__", lambda *_: closed.append(True))
-        patched.setattr(output, "print_interrupted", lambda how: typer.echo(f"{closed} interrupted; {how}", err=True))
-        done = tenfold_("crossval", *SMALL, "--folds", "3")
-    assert done.exit_code == 130
-    assert "[True] interrupted; `tenfold resume 1` continues" in done.stderr  # else the display would erase it
-    resumed = tenfold_("resume", "last")
-    assert resumed.exit_code == 0
-    assert unstyle(resumed.stderr).splitlines()[0] == "resumed: 3 folds, folds over workers"
-    assert "95% interval" in resumed.stdout
-
-
-def test_compare_over_folds_and_workers() -> None:
-    done = tenfold_("compare", *SMALL, "--folds", "2,3", "--workers", "1,2", "--format", "json")
-    assert done.exit_code == 0
-    rows = json.loads(done.stdout)
-    assert len(rows["rows"] if isinstance(rows, dict) else rows) == 4
-    assert "1 worker, 2 folds" in done.stderr
-    assert "2 workers, 3 folds" in done.stderr
-    again = tenfold_("compare", *SMALL, "--folds", "2,3", "--workers", "1,2")
-    assert again.stderr.count("already recorded") == 4
-    assert "folds" in again.stdout
-
-
-def test_folds_as_jobs_of_processes(tmp_path: Path) -> None:
-    there = tenfold_(
-        "crossval", *SMALL, "--folds", "2", "--runs", str(tmp_path / "there"), "--on", "processes", "--json"
-    )
-    here = tenfold_("crossval", *SMALL, "--folds", "2", "--runs", str(tmp_path / "here"), "--json")
-    assert there.exit_code == 0, there.stderr
-    assert json.loads(there.stdout)["metrics"] == json.loads(here.stdout)["metrics"]
-
-
-def test_an_unknown_executor_is_one_sentence() -> None:
-    assert_one_sentence(tenfold_("crossval", *SMALL, "--folds", "2", "--on", "rey"), "ray")

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -66,13 +65,6 @@ def test_parquet_has_columns_of_one_type(run: Run, folder: Path, tmp_path: Path)
     (written,) = parquet.read_table(path).to_pylist()
     assert written["metrics.accuracy"] == run.accuracy
     assert written["tags"] == "[]"
-
-
-def test_parquet_without_its_package(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused = tenfold_("export", "-f", "parquet", "--runs", str(folder))
-    assert "a Parquet file needs the package pyarrow" in refused.stderr
-    assert "pip install 'tenfold[parquet]'" in refused.stderr
 
 
 @pytest.mark.timeout(120)

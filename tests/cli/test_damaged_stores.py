@@ -17,10 +17,8 @@ from tenfold.errors import StoreError
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 60, "epochs": 3, "threads": 1}
 COMMANDS = (
-    ("runs",),
     ("runs", "--json"),
     ("show", "1"),
-    ("show", "1", "--json"),
     ("show", "1", "--shards"),
     ("resume", "1"),
 )

@@ -159,12 +159,6 @@ class TestRunning:
         assert said.exit_code == 255
         assert "no route to host" in said.stdout
 
-    def test_no_ssh_at_all(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PATH", str(folder))
-        said = launch("lenet.toml", "--hosts", "hosts.txt", "--run")
-        assert said.exit_code == 2
-        assert "ssh cannot be started: No such file or directory; --run needs it on the path" in said.stderr
-
     def test_signals_are_left_as_they_were(self, folder: Path) -> None:
         (folder / "hosts.txt").write_text("localhost\n")
         before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]

@@ -1,6 +1,5 @@
 """Files that a result cannot be written to are refused before anything is trained or measured."""
 
-import errno
 import os
 import sys
 from collections.abc import Callable
@@ -10,11 +9,7 @@ import pytest
 from looped import looped
 from typer.testing import CliRunner
 
-from tenfold import cli
 from tenfold.cli import app, main
-from tenfold.cli.options import check_report
-from tenfold.machine import limits
-from tenfold.reports.pages.page import save_page
 
 HTML = "a report is written to a file that ends with .html or .htm, not to"
 
@@ -46,24 +41,11 @@ def test_it_is_refused_at_once(line: str, sentence: str) -> None:
     assert [path.name for path in Path.cwd().iterdir()] == ["a.html"]
 
 
-def test_only_verbs_ask_for_an_ending_and_not_of_a_device(tmp_path: Path) -> None:
-    check_report(Path("/dev/stdout"))
-    assert save_page("<p>", tmp_path / "page").read_text() == "<p>"
-
-
 def test_a_folder_that_is_gone_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "getcwd", raising(FileNotFoundError()))
     assert "the current folder has been removed" in refused(tmp_path, monkeypatch, capsys)
-
-
-def test_a_limit_on_open_files_should_be_doubled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(cli, "app", raising(OSError(errno.EMFILE, "Too many open files")))
-    monkeypatch.setattr(limits, "open_file_limit", lambda: 4096)
-    assert "raise the limit with `ulimit -n 8192`" in refused(tmp_path, monkeypatch, capsys)
 
 
 def raising(error: OSError) -> Callable[[], None]:

@@ -22,21 +22,15 @@ def limited(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
 def test_too_many_workers_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, 64)
     limits.check_open_files(4)
-    with pytest.raises(MachineError) as error:
+    with pytest.raises(MachineError, match="at most 4 workers"):
         limits.check_open_files(16)
-    assert str(error.value) == (
-        "16 workers need about 110 open files, but the limit is 64; raise it with `ulimit -n 1024`, "
-        "or use at most 4 workers"
-    )
 
 
 def test_a_limit_too_low_for_any_worker_is_only_to_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, 32)
-    with pytest.raises(MachineError) as error:
+    with pytest.raises(MachineError, match="ulimit") as error:
         limits.check_open_files(2)
-    assert str(error.value) == (
-        "2 workers need about 54 open files, but the limit is 32; raise it with `ulimit -n 1024`"
-    )
+    assert "at most" not in str(error.value)
 
 
 def test_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,9 @@
 """The ledger of predictions: what is noted, what is scored, and what it says of them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import tenfold
 from tenfold.cluster.time_prediction import TimePrediction
@@ -128,15 +126,3 @@ def test_a_ledger_that_cannot_be_written_stops_nothing(monkeypatch: pytest.Monke
     monkeypatch.setenv("TENFOLD_PROFILE", "/proc/nowhere/profile.toml")
     note(123.0)
     assert tenfold.train(**FIELDS).seconds
-
-
-def test_the_command_shows_it() -> None:
-    from tenfold.cli import app
-
-    assert "twin" in CliRunner().invoke(app, ["calibrate", "--check"]).output
-    note(123.0)
-    tenfold.train(**FIELDS)
-    assert "median error" in CliRunner().invoke(app, ["calibrate", "--check"]).output
-    record = json.loads(CliRunner().invoke(app, ["calibrate", "--check", "--json"]).output)
-    assert record["scored"] == 1
-    assert record["coverage"] == 0.0

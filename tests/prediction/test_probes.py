@@ -13,7 +13,6 @@ from tenfold.experiment import Experiment
 from tenfold.mixing import STRATEGIES
 from tenfold.mixing.round import exact_round
 from tenfold.prediction import calibration as cost_keys
-from tenfold.prediction import calibration as measure_machine
 from tenfold.prediction import calibration as step_times
 from tenfold.prediction import probes as burst
 from tenfold.prediction.measurements import tiny_regression
@@ -58,37 +57,12 @@ def test_without_time_the_extremes_are_measured_and_the_rest_is_interpolated(tas
     assert not (tmp_path / "profile.toml").exists()
 
 
-def test_the_share_that_workers_divide_is_measured_and_kept(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_machine, "measure_orthogonalization_share", lambda _: 0.4)
-    wide = Resolved.of(
-        Experiment(model="mlp", data="digits", limit=100, hidden=[2048, 2048], optimizer="muon", workers=2)
-    )
-    divided = Task.of(wide, task.splits, threads=2)
-    name, size = cost_keys.work_of(divided)
-    for settings, share in (([(2, 1)], {}), (SETTINGS, {name: {size: 0.4}}), ([(2, 1)], {name: {size: 0.4}})):
-        profile, _ = step_times.measure_until(perf_counter() + 60, divided, settings, print)
-        assert profile.costs.orthogonalization == share
-
-
 def test_with_time_all_are_measured_once_and_kept(task: Task) -> None:
     for _ in range(2):
         profile, _ = step_times.measure_until(perf_counter() + 60, task, SETTINGS, print)
         assert profile.round_cost()(exact_round(4), task.metadata.nbytes) > 0
         assert profile.start_seconds(16) == pytest.approx(1.6)
     assert len(measured) == step_times.TURNS * 2 * len(SETTINGS)
-
-
-def test_the_built_in_networks_for_images_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[str] = []
-
-    def note(known: Any, experiment: Experiment, *_: Any, **__: Any) -> Any:
-        measured.append(str(experiment.model.name))
-        return known
-
-    monkeypatch.setattr(measure_machine, "measure_rounds", lambda known, *_, **__: known)
-    monkeypatch.setattr(measure_machine, "_with_steps", note)
-    measure_machine.measure_all(quick=True)
-    assert measured == ["lenet5", "cnn", "mlp"]
 
 
 RESULT = {"times": {"start": 0.5, "evaluate": 0.6, "save": 0.2}, "epochs": 2}
@@ -153,12 +127,6 @@ def test_a_burst_evaluates_once_an_epoch_and_ends_at_no_target():
     assert task.experiment.training.target is None
 
 
-def test_a_burst_keeps_the_first_step_of_a_line_search():
-    experiment = vector_experiment(4096).replace(optimizer="sandblaster-lbfgs")
-    task = burst.burst_task(experiment, tiny_regression(), 30, None)
-    assert task.experiment.training.lr == experiment.training.lr
-
-
 def test_neighbors_are_all_that_a_worker_waits_for():
     strategy = STRATEGIES["ring"]()
     spans = [span for rank in range(5) for span in spans_of(rank, 4e-3, rounds=True, cost=1e-3)]
@@ -195,8 +163,3 @@ def test_first_steps_are_kept_apart():
 def test_a_slower_worker_is_not_taken_for_cold():
     spans = spans_of(0, 4e-3, rounds=False) + spans_of(1, 6e-3, rounds=False)
     assert burst.read(spans, 2, STRATEGIES["none"](), RESULT).warmup == pytest.approx(0)
-
-
-def test_other_costs_are_those_of_one():
-    found = burst.read(spans_of(0, 4e-3, rounds=False), 1, STRATEGIES["none"](), RESULT)
-    assert (found.start, found.evaluate, found.save) == pytest.approx((0.5, 0.2, 0.1))

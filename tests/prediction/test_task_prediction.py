@@ -2,23 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from profiles import made_profile, task_on_zeros
+from profiles import task_on_zeros
 
 from tenfold.cluster.cluster import HERE, Cluster
-from tenfold.cluster.event_clock import PipelineStep
-from tenfold.cluster.hardware import StepTime
 from tenfold.data import Tensors
 from tenfold.errors import MachineError
 from tenfold.mixing.round import exact_round
 from tenfold.prediction import calibration as cost_keys
-from tenfold.prediction import divided_models, task_prediction
-from tenfold.prediction.calibration import work_of
-from tenfold.prediction.ledger import Ledger
+from tenfold.prediction import task_prediction
 from tenfold.prediction.measurements import Averaging, Costs, Evaluating, Step
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.task_prediction import hardware_here, predict_from_profile, workload_of
@@ -42,31 +37,6 @@ def test_the_order_of_workers_without_rounds_is_predicted() -> None:
 def test_rounds_need_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(task_prediction, "clock_events")  # the clock of single workers is not needed
     assert task_prediction.predict_task(planned(strategy="ring")).exchange_times is None
-
-
-def test_predictions_for_this_machine_are_noted_whether_or_not_the_model_is_divided(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TENFOLD_PROFILE", str(tmp_path / "profile.toml"))
-    monkeypatch.setattr(task_prediction, "complete_profile", lambda task, **_: made_profile(work_of(task)[0]))
-    monkeypatch.setattr(
-        task_prediction, "profile_now", lambda _task, profile, _report, spread: (profile.slowed(2.0), 0.5)
-    )
-    sides = PipelineStep(1.0, ()), StepTime(mean=1.0)
-    monkeypatch.setattr(divided_models, "measure_here", lambda _: None)
-    monkeypatch.setattr(divided_models, "_steps_here", lambda *_: ([sides[0]], [sides[1]]))
-    for fields in ({"workers": 4}, {"workers": 2, "divide": "layers"}):
-        task = task_on_zeros(32, batch_size=4, cluster="here", engine="virtual", oversubscribe=True, **fields)
-        found = task_prediction.predict_task(task)
-        low, high = found.interval
-        assert high / low > 1.2, "the ledger's error of 8% is covered"
-        assert found.machine_speed == 0.5
-        run = SimpleNamespace(
-            experiment=task.experiment, clock="measured", seconds=2.0, seconds_to_target=None, result={}
-        )
-        run.metadata = {"data": {"train": 32}}
-        Ledger.score(run)  # type: ignore[arg-type]
-        assert [score.predicted for score in Ledger.load().scores][-1] == found.seconds
 
 
 STEPS, BATCH = 8, 4
