@@ -1,11 +1,10 @@
 """Digests of the user's own files."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
 
-from tenfold.engines.prepare import user_files, user_modules
+from tenfold.engines.prepare import user_files
 from tenfold.experiment import Experiment
 
 
@@ -23,15 +22,3 @@ def test_a_folder_may_hold_links_to_what_is_not_there() -> None:
     assert user_files(photos) == before != {}
     Path("photos/two.png").write_bytes(b"2")
     assert user_files(photos) != before
-
-
-def test_a_file_is_read_again_only_when_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("table.csv").write_text("a,b\n1,2\n")
-    table = Experiment(data={"name": "table.csv"})
-    assert user_modules(table) == {}
-    before = user_files(table)
-    with monkeypatch.context() as unreadable:
-        unreadable.delattr(hashlib, "file_digest")
-        assert user_files(table) == before
-    Path("table.csv").write_text("a,b\n1,2\n3,4\n")
-    assert user_files(table) != before

@@ -3,7 +3,6 @@
 import os
 import signal
 import sqlite3
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from threaded import make_task
 
-from tenfold.engines import Outcome, launched, validate
+from tenfold.engines import validate
 from tenfold.engines.launched import find_begun
 from tenfold.engines.prepare import describe
 from tenfold.engines.rank import EndedByLauncher, RankConnection, ending_by_signal
@@ -22,7 +21,7 @@ from tenfold.launch.detect import World
 from tenfold.runs import Stopwatch, Store, checkpoint, tensor_file
 from tenfold.transport.network import Network
 from tenfold.workers.coordinator import Coordinator
-from tenfold.workers.task import Resolved, Saved
+from tenfold.workers.task import Saved
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 50, "threads": 1}
 
@@ -122,18 +121,3 @@ def test_a_job_that_slurm_starts_anew_finds_its_run_again(tmp_path: Path) -> Non
     assert found is not None
     assert found["id"] == job.number
     assert find_begun(named.store, named.world, named.experiment) is None
-
-
-def test_a_launch_goes_on_when_the_host_of_rank_0_has_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = Begun(tmp_path, "torchrun")
-    launch.change(host="gone")
-    assert launch.store.find(launch.number)["status"] == "running"
-    monkeypatch.setattr(launched, "train_recorded", lambda *_: Outcome({}, {}))
-    engine = launched.Launched(launch.world)
-    monkeypatch.setattr(engine, "session", nullcontext)
-    monkeypatch.setattr(engine, "prepare", lambda *_: launch.task)
-    monkeypatch.setattr(engine, "_joined", SimpleNamespace(network=alone()))
-    found = engine.train(
-        Resolved.of(launch.experiment), runs=tmp_path, kind="train", stopwatch=Stopwatch(), listen=lambda _: None
-    )
-    assert found.record["id"] == launch.number

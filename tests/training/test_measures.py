@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from tenfold.errors import ExperimentError, ModelError
-from tenfold.experiment import Experiment, Training
+from tenfold.experiment import Training
 from tenfold.training import LOSSES, METRICS, choose_loss, choose_metrics
 from tenfold.training.measures import check_labels, check_target, describe_failure, output_kind
 
@@ -138,14 +138,6 @@ def test_losses_of_columns_and_rows_are_those_of_equal_shapes(name, function):
     assert torch.equal(LOSSES[name](outputs.reshape(6, 1), targets.long()), expected)
 
 
-def test_the_loss_is_chosen_by_the_targets_or_by_name():
-    assert choose_loss(Training(), 10).function is LOSSES["cross-entropy"]
-    assert choose_loss(Training(), None).function is LOSSES["mse"]
-    assert choose_loss(Training(loss="l1"), 10).function is LOSSES["l1"]
-    assert choose_loss(Training(loss="torch.nn.functional:huber_loss"), None).function is functional.huber_loss
-    assert choose_loss(Training(loss=worst), None).function is worst
-
-
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss, nn.CrossEntropyLoss(), "torch.nn:CrossEntropyLoss"])
 def test_torchs_loss_classes_work_as_losses(loss):
     outputs, targets = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
@@ -225,12 +217,6 @@ def test_a_loss_may_compare_several_outputs_with_one_target():
 def test_accuracy_of_numbers_is_refused():
     with pytest.raises(ModelError, match="accuracy"):
         METRICS["accuracy"](torch.zeros(3, 1), torch.tensor([0.5, 1, 2]))
-
-
-@pytest.mark.parametrize(("field", "name", "meant"), [("metrics", "acc", "accuracy"), ("loss", "mae", "l1")])
-def test_names_of_other_libraries_are_understood(field, name, meant):
-    with pytest.raises(ExperimentError, match=f"unknown .* '{name}'; did you mean '{meant}'"):
-        Experiment(**{field: name})
 
 
 def test_one_hot_targets_have_one_class():

@@ -6,14 +6,13 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 
 import tenfold
-from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS, OptimizerTraits, traits_of
+from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
 from tenfold.training import OPTIMIZERS, Replica, base_lr
-from tenfold.training.optimizers import ASSUMED, count_state_vectors, make_optimizer, try_options
+from tenfold.training.optimizers import ASSUMED, count_state_vectors, make_optimizer
 from tenfold.training.replica import plan_lr_schedule
 from tenfold.training.schedules import check_own_schedule
-from tenfold.training.stacked_optimizers import make_rule
 
 
 def made(**fields):
@@ -37,14 +36,6 @@ def test_every_optimizer_trains_with_its_usual_rate(name):
     assert losses[-1] < losses[0]
 
 
-def test_every_optimizer_has_a_usual_rate_and_a_given_one_wins():
-    assert set(OPTIMIZER_TRAITS) <= set(OPTIMIZERS)
-    for name, traits in OPTIMIZER_TRAITS.items():
-        assert base_lr(Training(optimizer=name)) == traits.lr
-        assert base_lr(Training(optimizer=name, lr=0.7)) == 0.7
-        assert made(optimizer=name, lr=0.7).param_groups[0]["lr"] == 0.7
-
-
 def test_the_usual_rate_of_muon_follows_the_batch_size():
     rates = [base_lr(Training(optimizer="muon", batch_size=size)) for size in (16, 64, 256)]
     assert rates == [0.0075, 0.015, 0.03]
@@ -57,18 +48,6 @@ def test_the_usual_rate_of_muon_follows_the_labels_of_a_step_up_to_64_of_a_sampl
     assert rates == [0.0075, 0.0075, 0.015, 0.06, 0.06]
     assert base_lr(Training(optimizer="muon", lr=0.02), labels_per_sample=35) == 0.02
     assert base_lr(Training(optimizer="sgd"), labels_per_sample=35) == 0.05
-
-
-def test_the_documented_rates_are_the_real_ones():
-    text = " ".join(Training.model_fields["lr"].description.split())
-    assert "sgd and ng-sgd 0.05, muon 0.015 sqrt(labels of a step / 64)" in text
-    assert "adagrad 0.01, lbfgs 0.1, sandblaster-lbfgs 1, others 0.001" in text
-    rates = {name: traits.lr for name, traits in OPTIMIZER_TRAITS.items()}
-    assert (
-        dict.fromkeys(rates, 0.001)
-        | {"sgd": 0.05, "ng-sgd": 0.05, "muon": 0.015, "adagrad": 0.01, "lbfgs": 0.1, "sandblaster-lbfgs": 1.0}
-        == rates
-    )
 
 
 def test_fields_and_options_reach_torch():
@@ -107,17 +86,6 @@ def test_what_cannot_be_made_is_explained(fields, message):
     assert message in refused(**fields)
 
 
-def test_a_step_that_fails_without_any_options_is_explained(monkeypatch):
-    class Failing(torch.optim.SGD):
-        def step(self, *_arguments):
-            raise TypeError("momentum is of no use")
-
-    monkeypatch.setattr("tenfold.training.optimizers._eager", lambda _optimizer: Failing)
-    with pytest.raises(ExperimentError) as refused:
-        try_options(Training(optimizer="sgd", nesterov=True))
-    assert str(refused.value) == 'training.optimizer = "sgd" cannot step: momentum is of no use'
-
-
 @pytest.mark.parametrize("name", ["sgd", "muon"])
 def test_a_network_that_learns_nothing_is_explained(name):
     with pytest.raises(ModelError, match="parameters"):
@@ -136,17 +104,6 @@ def test_those_of_a_users_own_are_counted_or_assumed():
 
 def test_a_network_without_anything_to_train_needs_none():
     assert count_state_vectors(Training(optimizer=torch.optim.Adamax), nn.Linear(8, 8).requires_grad_(False)) == 0
-
-
-def test_an_optimizer_that_the_table_lacks_has_the_defaults(monkeypatch):
-    monkeypatch.setitem(OPTIMIZERS.built_in, "new", "torch.optim:NAdam")
-    assert traits_of("new") == OptimizerTraits()
-    assert not traits_of("new").takes_sparse
-    assert traits_of(Training(optimizer=torch.optim.NAdam).optimizer).takes_sparse
-
-
-def test_lbfgs_is_known_however_it_is_given():
-    assert all(Training(optimizer=item).needs_closure for item in ("lbfgs", "torch.optim:LBFGS", torch.optim.LBFGS))
 
 
 def two_groups(network):
@@ -179,12 +136,6 @@ def test_classes_and_functions_make_optimizers(optimizer, kind, rate):
     assert base_lr(Training(optimizer=optimizer, lr=0.7)) == 0.7
 
 
-def test_options_and_fields_reach_the_class():
-    training = Training(optimizer=torch.optim.NAdam, lr=0.01, weight_decay=0.1, optimizer_options={"betas": [0.8, 0.9]})
-    group = make_optimizer(training, nn.Linear(3, 2)).param_groups[0]
-    assert (group["lr"], group["weight_decay"], group["betas"]) == (0.01, 0.1, (0.8, 0.9))
-
-
 def test_the_rates_of_groups_keep_their_ratio():
     made = make_optimizer(Training(optimizer=two_groups), nn.Linear(3, 2))
     assert made.param_groups[1]["lr_ratio"] == 2.0
@@ -215,22 +166,6 @@ def test_what_is_no_optimizer_is_explained(fields, message):
     with pytest.raises(ExperimentError) as caught:
         make_optimizer(Training(**fields), nn.Linear(3, 2))
     assert message in str(caught.value)
-
-
-def test_a_name_or_an_object_that_cannot_be_one_is_refused_at_once():
-    from tenfold.experiment import Experiment
-
-    with pytest.raises(ExperimentError, match="adam"):
-        Experiment(optimizer="adm")
-    with pytest.raises(ExperimentError, match=r"torch\.optim\.NAdam"):
-        Experiment(optimizer=torch.optim.SGD([nn.Parameter(torch.zeros(1))]))
-    with pytest.raises(ExperimentError, match="cosine"):
-        Experiment(schedule="cosin")
-
-
-def test_replicas_side_by_side_refuse_it():
-    with pytest.raises(ExperimentError, match="is your own, which steps one replica at a time"):
-        make_rule(Training(optimizer=torch.optim.NAdam), nn.Linear(3, 2))
 
 
 @pytest.mark.parametrize(

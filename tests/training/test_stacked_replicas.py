@@ -140,35 +140,6 @@ def test_compiled_steps_learn_what_others_learn(device, quick_compiler, monkeypa
             assert torch.allclose(together.state(row)[name].float(), tensor.float(), rtol=1e-4, atol=1e-5), name
 
 
-def test_a_network_that_cannot_be_compiled_steps_as_without(monkeypatch):
-    def refuse(*_):
-        raise RuntimeError("no compiler")
-
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
-    for module in (stack, stacked_replicas):
-        monkeypatch.setattr(module, "supports_graphs", lambda _device: True)
-    monkeypatch.setattr(StackedReplicas, "_capture", lambda *_: "")
-    together = stacked(made(perceptron), settings_of(lr=0.1, compile=True), k=1, steps=5)
-    assert together.prepare({(0, 1, BATCH): 5}) == ""
-    assert together.method.name == "loop"
-    assert "compiled fails" in together.description
-
-
-def test_a_network_that_the_only_method_refuses_is_said_to_fail():
-    together = stacked(made(Conditional), settings_of(lr=0.1), method="vmap", steps=5)
-    assert together.prepare({(0, K, BATCH): 5}) == ""
-    assert together.failure
-
-
-def test_short_runs_are_not_compiled_with_auto(monkeypatch):
-    for module in (stack, stacked_replicas):
-        monkeypatch.setattr(module, "supports_graphs", lambda _device: True)
-    monkeypatch.setattr(StackedReplicas, "_capture", lambda *_: "")
-    together = stacked(made(perceptron), settings_of(lr=0.1, compile="auto"), k=1, steps=5)
-    together.prepare({(0, 1, BATCH): 5})
-    assert together.method.name == "loop"
-
-
 class Words(nn.Module):
     """An embedding with sparse gradients."""
 
@@ -303,10 +274,6 @@ def test_learnt_columns_are_the_gradients_one_after_another():
     assert stack.learnt_columns().diff().min() < 0  # channels last
 
 
-def test_nothing_learnt_is_no_columns():
-    assert len(Stack(nn.Linear(2, 2).requires_grad_(False), K).learnt_columns()) == 0
-
-
 def test_the_probe_changes_nothing_and_tells_its_choice():
     together = stacked(made(perceptron, dropout=0.3), settings_of(optimizer="adam"), method="auto")
     before = {name: tensor.clone() for name, tensor in together.tensors().items()}
@@ -315,14 +282,6 @@ def test_the_probe_changes_nothing_and_tells_its_choice():
     assert all(torch.equal(tensor, before[name]) for name, tensor in together.tensors().items())
     assert torch.equal(torch.get_rng_state(), drawn)
     assert together.description.startswith(f"3 replicas step together by {together.method.name} (one step: vmap ")
-
-
-@pytest.mark.parametrize(("slow", "fast"), [("loop", "vmap"), ("vmap", "loop")])
-def test_the_faster_way_is_taken(slow, fast, monkeypatch):
-    together = stacked(made(perceptron), settings_of(), method="auto")
-    monkeypatch.setattr(StackedReplicas, "_probe", lambda self, name, shape, trouble: 2.0 if name == slow else 1.0)
-    together.prepare({(0, K, BATCH): 50})
-    assert together.method.name == fast
 
 
 def test_what_vmap_cannot_do_goes_in_a_loop():
@@ -338,15 +297,6 @@ def test_what_works_in_no_way_is_remembered():
     assert together.prepare({(0, K, BATCH): 50}) == ""
     assert together.failure.startswith("RuntimeError: ")
     assert together.description == ""
-
-
-def test_memory_decides_how_many_go_together(monkeypatch):
-    together = stacked(made(perceptron), settings_of(), method="vmap")
-    monkeypatch.setattr(stack, "peak_memory", lambda work, device: 10.0)
-    monkeypatch.setattr(stack, "free_memory", lambda device: 25.0)
-    together.prepare({(0, K, BATCH): 50})
-    assert together.at_once == 2
-    assert together.description == "3 replicas step together by vmap, 2 at a time to fit into memory"
 
 
 @given(st.integers(1, 500), st.floats(1, 1e6), st.floats(1, 1e9))
