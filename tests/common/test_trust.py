@@ -19,6 +19,7 @@ import tenfold
 from tenfold.board.security import Access
 from tenfold.board.server import Board
 from tenfold.errors import TenfoldError
+from tenfold.executors import slurm
 from tenfold.experiment import Experiment
 from tenfold.papers import load as load_recipe
 from tenfold.papers import run as run_recipe
@@ -288,10 +289,35 @@ def test_classes_of_torch_need_no_trust(folder: Path) -> None:
         record(folder, field, value)
     assert tenfold.open_run(2).evaluate()["loss"] > 0
     assert tenfold.train(tenfold.open_run(2).experiment, runs="mine").status == "finished"
-    for path in ("torch.nn.functional:importlib.import_module", "torch.nn:modules.module.warnings.sys.exit"):
+    for path in (
+        "torch.nn.functional:importlib.import_module",
+        "torch.nn:modules.module.warnings.sys.exit",
+        "torch.nn.modules.module:register_module_forward_hook",  # it would be called for every network
+        "torch.nn.functional:boolean_dispatch",
+    ):
         record(folder, "loss", path)
         with pytest.raises(TenfoldError, match="importing it runs code"):
             tenfold.open_run(2).evaluate()
+
+
+@looped(
+    ["name", "options"],
+    [
+        ("torch.nn:Linear", {"in_features": 10**6, "out_features": 10**6}),
+        ("torch.nn:Embedding", {"num_embeddings": 10**12, "embedding_dim": 4}),
+        ("torch.nn:Linear", {"in_features": -4, "out_features": 4}),
+        ("torch.nn:ModuleList", {"modules": [1, 2]}),
+    ],
+)
+def test_a_layer_of_torch_that_cannot_be_made_is_refused(folder: Path, name: str, options: dict[str, Any]) -> None:
+    record(folder, "model", name, **options)
+    write_samples(folder)
+    assert_one_sentence(tenfold_("predict", "2", "x.npy"), "run 2")
+
+
+def test_a_loss_of_torch_that_needs_arguments_is_refused(folder: Path) -> None:
+    record(folder, "loss", "torch.nn:Linear")
+    assert_one_sentence(tenfold_("evaluate", "2"), "arguments")
 
 
 USES = (
@@ -379,13 +405,22 @@ def test_a_trusted_recipe_runs(folder: Path) -> None:
 
 def test_files_in_the_current_folder_do_not_hide_installed_modules(folder: Path) -> None:
     """Where the module that is wanted is somewhere else."""
-    plant(folder, "tomli_w")
+    marker = plant(folder, "tomli_w")
     record(folder, "loss", "torch.nn:CrossEntropyLoss")
     tenfold.open_run(2).evaluate()
     import tomli_w
 
     assert str(folder) not in str(tomli_w.__file__)
-    assert sys.path[0] != str(folder)
+    assert not marker.exists()
+
+
+@looped("name", ("cython", "torch"))
+def test_a_harmless_name_in_a_record_opens_the_current_folder_to_no_other_module(folder: Path, name: str) -> None:
+    """Libraries look for modules that are not installed, as SciPy does for cython."""
+    plant(folder, name)
+    record(folder, "loss", "torch.nn:CrossEntropyLoss")
+    tenfold.open_run(2).evaluate()
+    assert str(folder) not in sys.path
 
 
 SERVER = """
@@ -411,6 +446,28 @@ def test_processes_import_nothing_from_the_current_folder(folder: Path) -> None:
     said = subprocess.run([*tenfold_command("--version")], capture_output=True, text=True, timeout=60)
     assert said.returncode == 0, said.stderr
     assert not any(marker.exists() for marker in markers)
+
+
+def test_the_doctor_imports_nothing_from_the_current_folder(folder: Path) -> None:
+    marker = plant(folder, "mpi4py")
+    assert tenfold_("doctor").exit_code in (0, 1)
+    assert not marker.exists()
+
+
+def test_a_job_of_slurm_imports_nothing_from_the_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def command(program: str, *_: str, script: str = "") -> str:
+        if program == "sbatch":
+            environment = os.environ | {"SLURM_ARRAY_TASK_ID": "0"}
+            subprocess.run(["sh"], input=script, env=environment, text=True, timeout=100, check=True)
+        return "7" if program == "sbatch" else ""
+
+    monkeypatch.setattr(slurm, "command", command)
+    marker = plant(folder, "typer")
+    plant(folder, "torch")
+    comparison = tenfold.compare(**SMALL, lr=[0.1], on="slurm", runs="mine")
+    assert [run.status for run in comparison.runs] == ["finished"]
+    assert not marker.exists()
+    assert not (folder / "torch-ran").exists()
 
 
 def test_the_version_of_the_code_is_noted_without_running_what_a_repository_names(

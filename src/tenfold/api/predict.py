@@ -74,11 +74,13 @@ def build_model(run: Run) -> nn.Module:
         except Exception as error:  # a damaged pickle may raise anything
             raise ModelError(f"{file} cannot be read ({type(error).__name__}: {error})") from error
         make = partial(build, model := model.model_copy(update={"name": kept}), *make.args[1:])
-    if isinstance(model.name, str) and model.name in MODELS:  # a damaged record may ask for more than there is memory
-        try:
+    if isinstance(model.name, str) and (model.name in MODELS or model.name.startswith("torch.nn")):
+        try:  # a damaged record may ask for more than there is memory
             with torch.device("meta"):
                 _fill(make(seed=0), weights, run, assign=True)
-        except (RuntimeError, OverflowError, TypeError) as error:
+        except ModelError:
+            raise
+        except Exception as error:  # whatever torch says of such options
             raise ModelError(f"the model of run {run.id} cannot be built as its record says: {error}") from None
     return _fill(make(seed=run.experiment.training.seed), weights, run).eval()
 

@@ -9,6 +9,7 @@ import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,32 +50,30 @@ def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -
 
 
 def look_in_current_folder(module: str) -> str:
-    """Make the modules in the current folder importable, and return its path.
+    """Make the modules in the current folder importable if the wanted one is there, and return the folder's path.
 
-    The folder comes first only where it holds the wanted module, so that its other files do not hide installed ones.
+    It then comes before all other folders. Otherwise it is not searched, so that nothing else in it is imported.
     """
-    here, first = str(Path.cwd()), is_in_current_folder(module)
-    if here not in sys.path:
-        sys.path.insert(0 if first else len(sys.path), here)
-        _added_last.update(() if first else (here,))
-    elif first and here in _added_last:
-        sys.path.remove(here)
+    here = str(Path.cwd())
+    if here not in sys.path[:1] and is_in_current_folder(module):
+        with suppress(ValueError):
+            sys.path.remove(here)
         sys.path.insert(0, here)
-        _added_last.remove(here)
     return here
 
 
-_added_last: set[str] = set()
-"""Folders that were added behind all others."""
-
-
 def tenfold_command(*arguments: str) -> list[str]:
-    """Return the command that runs `tenfold` in another process, which looks for modules where this one does.
+    """Return the command that runs `tenfold` in another process."""
+    return [*python_command(), "-m", "tenfold", *arguments]
 
-    `python -m` alone would look in the current folder first, which may be somebody else's.
+
+def python_command() -> list[str]:
+    """Return the command that starts Python in another process, which looks for modules where this one does.
+
+    `python -m` or `-c` alone would look in the current folder first, which may be somebody else's.
     """
     looks_here = not {"", str(Path.cwd())}.isdisjoint(sys.path)
-    return [sys.executable, *([] if looks_here else ["-P"]), "-m", "tenfold", *arguments]
+    return [sys.executable, *([] if looks_here else ["-P"])]
 
 
 def optional_module(name: str, what: str, extra: str) -> Any:

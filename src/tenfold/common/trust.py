@@ -22,7 +22,9 @@ from typing import Any
 from tenfold.errors import ExperimentError, TenfoldError
 
 HARMLESS = ("torch.nn", "torch.optim")
-"""Packages of torch whose own classes and functions do nothing but compute."""
+"""Packages of torch whose layers, losses, optimizers and schedules do nothing but compute."""
+FUNCTIONS = "torch.nn.functional"
+"""The same of functions."""
 DEEPEST = 8
 """Levels of tables and lists in which a name of something to import can stand; options may go deeper."""
 LARGEST_LIST = 2**24
@@ -146,9 +148,13 @@ def locate(module: str) -> tuple[str, ...] | None:
 
 
 def is_in_current_folder(module: str) -> bool:
-    """Return whether the current folder holds a module, or the package that it is in."""
-    top = module.partition(".")[0]
-    return importlib.machinery.PathFinder.find_spec(top, _current_folder()) is not None
+    """Return whether the current folder is where a module would be imported from, or the package that it is in."""
+    top, folders = module.partition(".")[0], _current_folder()
+    if importlib.machinery.PathFinder.find_spec(top, folders) is None:
+        return False
+    files = locate(top)  # it may have been imported from elsewhere
+    places = [place for folder in folders for place in (Path(folder), Path(folder, top))]
+    return files is None or any(Path(file).parent in places for file in files)
 
 
 def _find_spec(name: str, folders: Any) -> importlib.machinery.ModuleSpec | None:
@@ -171,16 +177,27 @@ def _current_folder() -> list[str]:
 
 
 def _is_torchs(module: str, attribute: str, files: tuple[str, ...]) -> bool:
-    """Return whether an import path names a class or function of torch that only computes."""
+    """Return whether an import path names a layer, loss, optimizer or schedule of torch, which only compute.
+
+    Other functions of these packages may change all networks of the process, such as by a hook.
+    """
     if not any(module == package or module.startswith(f"{package}.") for package in HARMLESS):
         return False
     if "." in attribute or not _are_installed(files):
         return False
     try:
-        home = getattr(getattr(importlib.import_module(module), attribute, None), "__module__", None)
+        member = getattr(importlib.import_module(module), attribute, None)
     except ImportError:
         return False
-    return isinstance(home, str) and any(home == package or home.startswith(f"{package}.") for package in HARMLESS)
+    home = getattr(member, "__module__", None)
+    if not isinstance(home, str):
+        return False
+    if isinstance(member, type):
+        import torch
+
+        kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+        return issubclass(member, kinds) and any(home.startswith(f"{package}.") for package in HARMLESS)
+    return module == home == FUNCTIONS
 
 
 def _are_installed(files: tuple[str, ...]) -> bool:

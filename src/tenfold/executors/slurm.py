@@ -17,11 +17,12 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from types import FrameType
 from typing import Any
 
 from tenfold.common.files import make_private, open_regular, read_regular, write_atomically
+from tenfold.common.imports import python_command
 from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError
 from tenfold.executors.jobs import STORE, Job, JobEnd, run_job
 from tenfold.runs import Store
@@ -171,7 +172,7 @@ class Slurm(Executor):
         """Submit an array whose tasks each execute the job of one folder."""
         folders = " ".join(quote(str(folder)) for folder, _ in members)
         program = "from tenfold.executors.slurm import main; main()"
-        run = f'exec {quote(sys.executable)} -c {quote(program)} "$1" >>"$1/{OUTPUT}" 2>&1'
+        run = f'exec {join(python_command())} -c {quote(program)} "$1" >>"$1/{OUTPUT}" 2>&1'
         options = [f"--array=0-{len(members) - 1}", "--ntasks=1", f"--cpus-per-task={cores}"]
         options += [f"--gpus={gpus}"] * (gpus > 0)
         options += ["--requeue", f"--signal=B:USR1@{WARNED_SECONDS}", "--job-name=tenfold", "--output=/dev/null"]

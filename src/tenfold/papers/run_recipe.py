@@ -5,17 +5,17 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tenfold.common.imports import tenfold_command
 from tenfold.engines.prepare import measuring_machine
 from tenfold.errors import ExperimentError, MachineError, TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.launch.start import find_mpirun, program
+from tenfold.launch.start import find_mpirun
 from tenfold.machine.metadata import collect_metadata
 from tenfold.papers.recipe import NEEDS, SCALES, Block, Recipe, Scale, Size, load
 from tenfold.papers.recipe_result import RecipeResult, Setting
@@ -187,7 +187,7 @@ def _launch(experiment: Experiment, folder: Path) -> Run:
         ranks = [str(find_mpirun()), *MPIRUN_OPTIONS, "-n", str(experiment.parallel.workers)]
         options = ["--runs", str(folder), "--quiet", "--json"]
         ended = subprocess.run(
-            [*ranks, sys.executable, *program(file, options)],
+            [*ranks, *tenfold_command("train", str(file), *options)],
             capture_output=True,
             text=True,
             check=False,

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from tenfold import catalog
 from tenfold.catalog import Registry
-from tenfold.common.imports import definition_of, resolve
+from tenfold.common.imports import definition_of, resolve, user_frames
 from tenfold.common.metric_traits import LOSS, METRICS, beyond_share, main_metric, metric_traits
 from tenfold.data.part import NO_LABEL, main_output, tree_concatenate, tree_leaves, tree_map
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
@@ -521,7 +521,7 @@ def _find(name: str | PythonObject | UnrecordedObject, family: Registry[Measure]
     else:
         value = resolve(name, family.kind) if ":" in name else _by_name(name, family)
     if isinstance(value, type) and issubclass(value, torch.nn.Module):
-        value = value()
+        value = _made_without_arguments(value, f"the {family.kind} {label_of(name)}")
     if not callable(value):
         raise ExperimentError(f"the {family.kind} {name} is a {type(value).__name__}; it must be f(outputs, targets)")
     built_in = isinstance(name, str) and ":" not in name
@@ -535,6 +535,15 @@ def _find(name: str | PythonObject | UnrecordedObject, family: Registry[Measure]
     if family is LOSSES:
         measure.is_loss, measure.summed, measure.divisor, measure.is_sum = True, summed, divisor, is_sum
     return measure
+
+
+def _made_without_arguments(module: type[torch.nn.Module], what: str) -> torch.nn.Module:
+    try:
+        return module()
+    except TypeError as error:
+        if user_frames(error):  # its own code failed
+            raise
+        raise ExperimentError(f"{what} needs arguments ({error}); give a loss or metric that is made already") from None
 
 
 def as_number(value: Any, measure: Measure) -> float:
