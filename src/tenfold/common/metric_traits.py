@@ -5,7 +5,7 @@ not in it: whether lower values of it are better follows from its name, or from 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,7 +52,6 @@ _SCORERS: Mapping[str, MetricTraits] = {
     "neg_mean_squared_error": _OF_SUMS,
     "neg_root_mean_squared_error": _OF_SUMS,
     "neg_mean_absolute_percentage_error": _OF_SUMS,
-    "max_error": MetricTraits(),
     **{
         name: MetricTraits(is_share=True)
         for name in (
@@ -75,7 +74,7 @@ LOWER_WORDS = (
     *("wer", "cer", "nll", "brier", "regret"),
 )
 HIGHER_WORDS = (
-    *("accuracy", "acc", "precision", "recall", "f1", "auc", "score", "r2", "iou", "dice", "jaccard"),
+    *("accuracy", "acc", "precision", "recall", "f1", "auc", "r2", "d2", "iou", "dice", "jaccard"),
     *("bleu", "rouge", "ndcg", "mrr", "correlation", "likelihood", "similarity", "reward"),
 )
 """Words in the names of metrics of the user's own that tell which direction is better."""
@@ -99,12 +98,19 @@ def lower_is_better(name: str, stated: bool | None = None) -> bool | None:
     if stated is not None:
         return stated
     words = name.lower().replace("-", "_").split("_")
-    if words[0] == "neg":  # scikit-learn's negated errors
-        return False
-    for direction_words, answer in ((LOWER_WORDS, True), (HIGHER_WORDS, False)):
-        if any(word in words or (len(word) > 3 and name.lower().endswith(word)) for word in direction_words):
-            return answer
-    return None
+    negated = sum(word in ("neg", "negative") for word in words)
+    lower, higher = _matches(words, LOWER_WORDS), _matches(words, HIGHER_WORDS)
+    if lower and higher:  # the last word is the noun: a dice_loss is a loss, a d2_absolute_error_score a score
+        lower, higher = _matches(words[-1:], LOWER_WORDS), _matches(words[-1:], (*HIGHER_WORDS, "score"))
+    if not lower and not higher:
+        return False if words[0] == "neg" or words[-1].endswith("score") else None  # "neg": as scikit-learn names them
+    return None if lower and higher else lower != bool(negated % 2)
+
+
+def _matches(words: Sequence[str], direction_words: Sequence[str]) -> bool:
+    """Return whether a name has one of these words, or ends with a longer one, such as MyLoss."""
+    name = "_".join(words)
+    return any(word in words or (len(word) > 3 and name.endswith(word)) for word in direction_words)
 
 
 def describe_direction(lower: bool | None) -> str:

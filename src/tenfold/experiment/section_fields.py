@@ -471,6 +471,8 @@ def _scorers(metric: object) -> list[str]:
         return []
     if RANKING_METRIC.fullmatch(metric):
         return [metric]
+    if metric == "max_error":  # scikit-learn's scorer of this name, until 1.7, is the negated error
+        return ["neg_max_error"]
     from sklearn.metrics import get_scorer_names
 
     near = nearest(metric, get_scorer_names())
