@@ -1,18 +1,25 @@
 """What ranks compare before they train, and how a difference is named."""
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from looped import looped
 from torch import nn
 
 from tenfold.engines.rank import (
+    describe_attributes,
     describe_layers,
     describe_software,
     describe_sources,
     describe_tensors,
+    describe_values,
     require_same,
+    require_same_values,
 )
 from tenfold.errors import ExperimentError, TrainingError
 
@@ -40,17 +47,17 @@ class Ranks:
         return Network()
 
 
-def compared(*described: Any) -> list[str]:
+def compared(*described: Any, compare: Callable[..., None] = require_same) -> list[str]:
     """Return what each rank says when they compare these."""
     ranks, said = Ranks(len(described)), [""] * len(described)
 
-    def compare(rank: int) -> None:
+    def ask(rank: int) -> None:
         try:
-            require_same(ranks.one(rank), described[rank], REMEDY)
+            compare(ranks.one(rank), described[rank], REMEDY)
         except (ExperimentError, TrainingError) as error:
             said[rank] = str(error)
 
-    threads = [threading.Thread(target=compare, args=(rank,)) for rank in range(len(described))]
+    threads = [threading.Thread(target=ask, args=(rank,)) for rank in range(len(described))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -129,3 +136,44 @@ def test_versions_are_compared() -> None:
     own = describe_software()
     assert "torch" in compared(own, own | {"version of torch": "1.0"})[0]
     assert {"version of tenfold", "version of Python"} < set(own)
+
+
+def scaled(weight: float, classes: list[float]) -> Any:
+    weights = torch.tensor(classes)
+    return lambda outputs, targets: weight * nn.functional.cross_entropy(outputs, targets, weight=weights)
+
+
+@looped(
+    ("one", "other", "what"),
+    [
+        (scaled(1.0, [1, 2]), scaled(2.0, [1, 2]), "weight"),
+        (scaled(1.0, [1, 2]), scaled(1.0, [1, 3]), "weights"),
+        (partial(torch.optim.SGD, momentum=0.9), partial(torch.optim.SGD, momentum=0.8), "momentum"),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), nn.CrossEntropyLoss(), "label_smoothing"),
+        (nn.NLLLoss(weight=torch.ones(2)), nn.NLLLoss(weight=torch.zeros(2)), "weight"),
+    ],
+)
+def test_values_that_python_objects_hold(one: Any, other: Any, what: str) -> None:
+    same = describe_values({"loss": one})
+    assert same == describe_values({"loss": one})
+    [said] = compared(same, describe_values({"loss": other}))[:1]
+    assert f"{what} of the loss" in said
+
+
+class Layer(nn.Module):
+    def __init__(self, slope: float) -> None:
+        super().__init__()
+        self.slope = slope
+
+
+def test_numbers_that_layers_keep() -> None:
+    assert describe_attributes(nn.Sequential(Layer(0.1))) != describe_attributes(nn.Sequential(Layer(0.2)))
+    assert describe_attributes(nn.Linear(2, 2)) == {}
+
+
+def test_values_may_say_which_rank_it_is() -> None:
+    """As those of functions that print on rank 0 alone."""
+    rows = [{"rank of the loss": str(rank), "main of the loss": str(not rank)} for rank in range(3)]
+    assert compared(*rows, compare=require_same_values) == ["", "", ""]
+    rows[2]["main of the loss"] = "True"
+    assert "main of the loss" in compared(*rows, compare=require_same_values)[0]

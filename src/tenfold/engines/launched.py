@@ -21,16 +21,19 @@ from tenfold.engines.rank import (
     Orders,
     RankConnection,
     clear,
+    describe_attributes,
     describe_differences,
     describe_layers,
     describe_software,
     describe_sources,
     describe_tensors,
+    describe_values,
     ending_by_signal,
     find_differences,
     launch_name,
     own_device,
     require_same,
+    require_same_values,
     scatter,
     watch_progress,
 )
@@ -282,6 +285,14 @@ class Launched(Engine):
             "outputs": f"{splits.outputs}",
         }
         require_same(ranks, described, SAME_EVERYWHERE)
+        objects = {
+            f"{field} {value.name}": value.value
+            for field, values in experiment.named_values.items()
+            if field not in ("model", "data", "groups")  # what these make is compared
+            for value in values
+            if isinstance(value, PythonObject)
+        }
+        require_same_values(ranks, describe_values(objects) | describe_attributes(network), SAME_EVERYWHERE)
         if scattered:
             return
         fingerprint = splits.fingerprint()

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, get_args
 
 import numpy as np
@@ -301,6 +301,12 @@ def _ignore_signal_while_recording() -> None:
 LONGEST_VALUE = 80
 INSTALLED = {"site-packages", "dist-packages"}
 """Folders of packages, of which only the files that define something of the model are compared."""
+LARGEST_VALUE = 2**20
+"""Bytes of a tensor that is compared."""
+MOST_VALUES = 100
+"""Items of a list that is compared as one value."""
+DEEPEST = 3
+"""Functions and objects inside others whose values are compared."""
 MOST_NAMED = 8
 """Differences that a message lists."""
 
@@ -312,6 +318,15 @@ def require_same(network: Network, described: Mapping[str, str], remedy: str) ->
     """
     if differences := find_differences(network, described):
         raise ExperimentError(describe_differences(differences) + f"; {remedy}")
+
+
+def require_same_values(network: Network, described: Mapping[str, str], remedy: str) -> None:
+    """Do as `require_same`, but allow values that only say which rank it is: its number, or whether it is the first."""
+    differences = find_differences(network, described)
+    size = len(next(iter(differences.values()), []))
+    allowed = [list(map(str, range(size))), *([str(first), *[str(not first)] * (size - 1)] for first in (True, False))]
+    if others := {name: values for name, values in differences.items() if values not in allowed}:
+        raise ExperimentError(describe_differences(others) + f"; {remedy}")
 
 
 def find_differences(network: Network, described: Mapping[str, str]) -> dict[str, list[str | None]]:
@@ -403,6 +418,92 @@ def describe_sources(objects: Iterable[Any]) -> dict[str, str]:
         if name != "__main__" and not INSTALLED & set(Path(file).parts):
             names += [_module_of(value) for value in list(vars(module).values())]
     return sources
+
+
+def describe_values(objects: Mapping[str, Any]) -> dict[str, str]:
+    """Return the numbers, texts and tensors that Python objects hold, by what holds them.
+
+    They are the arguments of partials, the variables and defaults that functions of the user's use, and the attributes
+    and buffers of modules and other objects.
+    """
+    described: dict[str, str] = {}
+    for what, value in objects.items():
+        with suppress(Exception):  # whatever an object of the user's raises when it is looked at
+            described |= {f"{name} of the {what}": text for name, text in _values_of(value, DEEPEST)}
+    return described
+
+
+def describe_attributes(network: nn.Module) -> dict[str, str]:
+    """Return the numbers that layers of the user's keep as attributes; their tensors are sent by rank 0."""
+    described: dict[str, str] = {}
+    for path, layer in network.named_modules():
+        if is_users(getattr(sys.modules.get(type(layer).__module__), "__file__", None) or "<frozen"):
+            numbers = {name: item for name, item in public_values(layer).items() if isinstance(item, int | float)}
+            described |= {f"model's {path}.{name}".replace(" .", " "): repr(item) for name, item in numbers.items()}
+    return described
+
+
+def _values_of(value: Any, depth: int) -> Iterator[tuple[str, str]]:
+    """Yield the name and a description of each value that an object holds, and of those that these hold."""
+    held: dict[str, Any] = {}
+    if isinstance(value, partial):
+        held = {"function": value.func} | {f"argument {place}": item for place, item in enumerate(value.args, 1)}
+        held |= value.keywords
+    elif isinstance(value, FunctionType):
+        held = _variables_of(value)
+    elif isinstance(value, MethodType):
+        held = {"function": value.__func__} | public_values(value.__self__)
+    elif isinstance(value, nn.Module):
+        held = dict(value.named_buffers())
+        for path, part in value.named_modules():
+            held |= {f"{path}.{name}".lstrip("."): item for name, item in public_values(part).items()}
+    elif not isinstance(value, type | ModuleType):
+        held = public_values(value)
+    for name, item in held.items():
+        if (text := _value_text(item)) is not None:
+            yield name, text
+        elif depth:
+            yield from _values_of(item, depth - 1)
+
+
+def _variables_of(function: FunctionType) -> dict[str, Any]:
+    """Return what a function of the user's reads from outside, and the defaults of its parameters."""
+    code, held = function.__code__, dict[str, Any]()
+    if not is_users(code.co_filename):
+        return held
+    names = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    held |= dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) | (function.__kwdefaults__ or {})
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it has no value yet
+            held[name] = cell.cell_contents
+    return held | {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+
+
+def public_values(value: Any) -> dict[str, Any]:
+    """Return an object's own attributes that are numbers or texts, without those of its inner workings."""
+    own = getattr(value, "__dict__", {})
+    hidden = {"training"} if isinstance(value, nn.Module) else set()
+    return {
+        name: item
+        for name, item in own.items()
+        if not name.startswith("_") and name not in hidden and _value_text(item) is not None
+    }
+
+
+def _value_text(value: Any) -> str | None:
+    """Return a value as ranks compare it, without the number of a device; None for one that is not compared."""
+    if isinstance(value, Tensor | np.ndarray):
+        if value.nbytes > LARGEST_VALUE or (isinstance(value, np.ndarray) and value.dtype.hasobject):
+            return None
+        numbers = value.detach().cpu().tolist() if isinstance(value, Tensor) else value.tolist()
+        return f"numbers with digest {_digest(numbers)}"
+    if isinstance(value, int | float | str):
+        return re.sub(r"\b(cuda|xpu):\d+", r"\1", repr(value))
+    if isinstance(value, list | tuple) and len(value) <= MOST_VALUES:
+        texts = [_value_text(item) for item in value]
+        return None if None in texts else f"[{', '.join(map(str, texts))}]"
+    return None
 
 
 def _module_of(value: Any) -> str:
