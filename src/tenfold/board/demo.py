@@ -104,7 +104,6 @@ class TutorialLoop(Engine):
 
 
 def steps_of(network: nn.Module, task: Task) -> Iterator[Tensor]:
-    """Yield the loss of each step of the loop."""
     training, part = task.experiment.training, task.splits.train
     optimizer = torch.optim.SGD(network.parameters(), lr=training.lr or 0.0, momentum=training.momentum or 0.0)
     loader = DataLoader(TensorDataset(part.x, part.y), batch_size=training.samples_per_step, shuffle=True)  # type: ignore[attr-defined]
@@ -120,7 +119,6 @@ def steps_of(network: nn.Module, task: Task) -> Iterator[Tensor]:
 
 
 def evaluate(network: nn.Module, splits: Splits) -> dict[str, float]:
-    """Return accuracy and loss on the test part."""
     part: Any = splits.test
     network.eval()
     correct, loss = 0, 0.0
@@ -257,19 +255,16 @@ class RaceDisplay(Display):
         self._turn = -1
 
     def begin(self, turn: int) -> None:
-        """Let the next contestant start."""
         self._turn, one = turn, self.race.contestants[turn]
         self._say(f"{one.name} ({one.about}): predicted to finish after {duration(one.seconds)}", style="dim")
 
     def listen(self, event: Event) -> None:
-        """Move the bar of the contestant that runs."""
         if isinstance(event, Metric) and not event.worker:
             self._seconds[self._turn] = event.seconds
             if event.part == "test" and event.name == "accuracy":
                 self._accuracies[self._turn] = event.value
 
     def finish(self, run: Run) -> None:
-        """Write how long a contestant took."""
         one = self.race.contestants[self._turn]
         self._seconds[self._turn] = run.seconds or 0.0
         short = "" if self.race.has_finished(run) else ", below the target"

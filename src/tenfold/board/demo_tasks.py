@@ -26,7 +26,6 @@ class ResidualBlock(nn.Module):
         self.skip = nn.Identity() if same else nn.Conv2d(before, after, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add what both ways return."""
         return nn.functional.relu(self.way(x) + self.skip(x))
 
 
@@ -47,7 +46,6 @@ class Lstm(nn.Module):
         self.out = nn.Linear(256, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a score for each class."""
         return self.out(self.lstm(x)[0][:, -1])  # type: ignore[no-any-return]
 
 

@@ -208,5 +208,4 @@ class Feed:
 
 
 def json_line(value: Any) -> str:
-    """Return a value as JSON on one line."""
     return json_text(value, separators=(",", ":"), default=str)

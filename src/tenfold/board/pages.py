@@ -60,7 +60,6 @@ class Watched:
         self.repeated = self._follower.repeated(self.number)
 
     def update(self) -> None:
-        """Read what is new; everything, where epochs are being repeated."""
         if self._follower.repeated(self.number) != self.repeated:
             self._forget()
         events, self.cursor = self._follower.events(self.number, self.cursor)
@@ -355,14 +354,12 @@ class Pages:
         self._scaling = Scaling(watch.store.folder)
 
     def runs(self) -> str:
-        """Return the page with the table of all runs."""
         folder = str(short_path(self.watch.store.folder))
         content = {"title": "Runs", "details": [folder], "truth": "Times were measured, unless marked as predicted"}
         predictions = ledger_note(Ledger.load())
         return render_template("board.html", content | {"board": self._board("runs.js"), "predictions": predictions})
 
     def run(self, number: int) -> str:
-        """Return the page of one run."""
         run = self.watch.open(number)
         return render_template("runs.html", self._run_content(run))
 
@@ -371,7 +368,6 @@ class Pages:
         return render_parts("runs.html", self._run_content(self.watch.open(number), whole=False), RUN_PARTS)
 
     def comparison(self, numbers: Sequence[int]) -> str:
-        """Return the page of several runs side by side."""
         return render_template("runs.html", self._comparison_content(numbers))
 
     def comparison_parts(self, numbers: Sequence[int]) -> dict[str, str]:
@@ -396,12 +392,10 @@ class Pages:
         return {"parts": parts, "plots": drawn["plots"], "bars": drawn["bars"]}
 
     def versus(self, number: int, other: int) -> str:
-        """Return the table of two runs, with the fields in which they differ, as HTML."""
         compared = compare_runs(self.watch.open(number), self.watch.open(other))
         return render_parts("runs.html", {"versus": compared, "board": self._board("run.js")}, ("versus",))["versus"]
 
     def race(self) -> str:
-        """Return the page of a race."""
         return render_template("race.html", self._race_content())
 
     def race_parts(self) -> dict[str, Any]:
@@ -478,7 +472,6 @@ class Pages:
 
 
 def _empty_panels(run: Run, content: dict[str, Any]) -> dict[str, Any]:
-    """Return the places of plots that a running run will fill."""
     folded = run.kind in (CROSSVAL, SWEEP)
     bars = content["figures"]["bars"] or ([] if folded else [{"label": "", "times": {}}])
     return {

@@ -102,7 +102,6 @@ class Race:
 
     @property
     def nobody(self) -> str:
-        """What is said where nobody has won."""
         goal = f"{self.target:.0%} test accuracy" if self.target else "the end of training"
         return f"Nobody reached {goal}, so nobody has won"
 
@@ -115,7 +114,6 @@ class Race:
 
 
 def race_content(race: Race, runs: dict[int, Run]) -> dict[str, Any]:
-    """Return what the page of a race shows, so far."""
     return {
         "title": race.title,
         "details": [race.task, race.machine],
@@ -198,7 +196,6 @@ def _race_chart(race: Race, runs: dict[int, Run]) -> Chart:
 
 
 def _accuracies(run: Run) -> list[tuple[float, float]]:
-    """Return the training seconds and the test accuracy at each evaluation."""
     measured = {point.step: point for point in run.measurements() if (point.part, point.name) == ("test", "accuracy")}
     return [(point.seconds, point.value) for point in measured.values()]
 
@@ -214,7 +211,6 @@ class Scaling:
         self._lock = threading.Lock()
 
     def seconds(self, race: Race, link: str, workers: int) -> float:
-        """Return the predicted training time."""
         key = (json_text(race.experiment), link, workers)
         with self._lock:
             if key not in self._seconds:

@@ -60,7 +60,6 @@ class Board:
         self.static["report.css"] = (TYPES[".css"], page_style().encode())
 
     def app(self) -> Starlette:
-        """Return the application."""
         routes = [
             Route("/", self.runs_page),
             Route("/run/{run:int}", self.run_page),
@@ -297,7 +296,6 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def address(host: str, port: int, token: str) -> str:
-    """Return the address to open."""
     shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
     return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/?token={token}"
 
@@ -365,7 +363,6 @@ class Actions:
         return "resuming"
 
     def rename(self, number: int, given: dict[str, Any]) -> str:
-        """Give a run another title."""
         rename_run(self.store, number, _text(given, "title"))
         return f"renamed to {_text(given, 'title')}"
 

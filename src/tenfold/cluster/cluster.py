@@ -103,7 +103,6 @@ class Cluster(Section):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a cluster from a TOML file."""
         path = Path(path)
         fields = read_toml(path, "a cluster", "it should be a TOML file that describes a cluster")
         try:
@@ -117,7 +116,6 @@ class Cluster(Section):
 
     @property
     def workers(self) -> int:
-        """The largest number of workers that the cluster can run."""
         return sum(group.count * group.workers for group in self.groups)
 
     def placed(self, workers: int) -> list[int]:
@@ -134,11 +132,9 @@ class Cluster(Section):
         return placed_workers
 
     def round_cost(self, workers: int) -> LinkCost:
-        """Return the cost of rounds among the first workers."""
         return LinkCost(self.wiring(workers))
 
     def wiring(self, workers: int) -> Wiring:
-        """Return which link and port each message takes."""
         placed_workers = self.placed(workers)
         table: list[Link] = [group.inside for group in self.groups]
         size = len(self.groups)

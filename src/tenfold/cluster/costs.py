@@ -48,7 +48,6 @@ class Wiring:
 
     @property
     def workers(self) -> int:
-        """The number of workers."""
         return len(self.node)
 
     @property
@@ -57,7 +56,6 @@ class Wiring:
         return len(self.across) == 1 and not self.shares_line.any() and len(np.unique(self.node)) == self.workers
 
     def links(self, src: Integers, dst: Integers) -> Integers:
-        """Return the link of each message between two workers, or between a worker and a server."""
         s, d = np.where(src < 0, dst, src), np.where(dst < 0, src, dst)
         same_node = (self.node[s] == self.node[d]) & (src >= 0) & (dst >= 0)
         chosen: Integers = np.where(
@@ -77,7 +75,6 @@ class Wiring:
         return numbers
 
     def seconds(self, src: Integers, dst: Integers, nbytes: Integers, adding: NDArray[np.bool_]) -> Floats:
-        """Return how long each of the messages of one phase takes."""
         link = self.links(src, dst)
         at_server = self.per_byte[link] if self.server is None else self.per_byte[self.server]
         leaving = nbytes * np.where(src < 0, at_server, self.per_byte[link])

@@ -168,7 +168,6 @@ class _EventClock:
         self.marks[self.done] = (self.now - self.not_training).max(keepdims=True)
 
     def _exchange(self, worker: int, step: int) -> Exchange | None:
-        """Return the exchange that follows a worker's step of this epoch."""
         return self.strategy.exchange(worker, self.done + step, self.workload.workers)
 
     def _serve(self, exchange: Exchange, worker: int, step: int, at: float, free: list[float]) -> tuple[float, float]:
@@ -208,7 +207,6 @@ class StageTime:
     """The optimizer's step."""
 
     def busy(self, micro_batches: int) -> float:
-        """Return the seconds of work in a step."""
         return micro_batches * (self.forward + self.backward) + self.update
 
     def scaled(self, factor: float) -> "StageTime":

@@ -27,7 +27,6 @@ class Link(Section):
 
     @property
     def per_byte(self) -> float:
-        """Seconds per byte."""
         return 1 / self.bandwidth
 
 
@@ -158,7 +157,6 @@ class Hardware:
     """Whether the step times were measured."""
 
     def step_times(self, workers: int) -> list[StepTime]:
-        """Return each worker's step time."""
         if isinstance(self.step_time, StepTime):
             return [self.step_time] * workers
         if len(self.step_time) != workers:

@@ -184,7 +184,6 @@ class StrategyRounds:
         self._pair_cost = 0.0 if self._matching is None else float(np.max(cost(strategy.round(0, workers), nbytes)))
 
     def __getitem__(self, r: int) -> TimedRound:
-        """Return round r = 0, 1, ..."""
         if self._matching is not None:
             return self._matched(self._matching.matching(r, self._n))
         key = r if self._period is None else r % self._period
@@ -230,7 +229,6 @@ CHUNK = 1 << 18
 
 
 def run_round_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
-    """Simulate the times of a synchronous workload."""
     return _RoundClock(workload, hardware, seed, repeats).run()
 
 

@@ -52,7 +52,6 @@ class Workload:
 
     @property
     def steps(self) -> int:
-        """Steps of the whole run."""
         return self.steps_per_epoch * self.epochs
 
     @property

@@ -163,7 +163,6 @@ def _run_all(
 
 
 def _time(seconds: float) -> str:
-    """Return a rough time."""
     if seconds < 1:
         return "at once"
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -284,7 +284,6 @@ class Setting:
 
     @property
     def done(self) -> bool:
-        """Whether it has numbers."""
         return bool(self.runs) or self.predicted_seconds is not None
 
 
@@ -310,7 +309,6 @@ class ResultRow:
 
     @property
     def paper_columns(self) -> set[str]:
-        """The columns in which the paper prints something."""
         return {*self.paper, *self.printed}
 
     @property
@@ -378,7 +376,6 @@ def _matches(row: PaperRow, setting: Setting) -> bool:
 
 
 def setting_label(setting: Setting) -> str:
-    """Return the settings as a phrase."""
     return describe_settings(setting.settings) or setting.verb
 
 
@@ -478,7 +475,6 @@ class RecipeResult:
 
     @property
     def complete(self) -> bool:
-        """Whether every setting has numbers."""
         return not self.problem and all(setting.done for setting in self.settings)
 
     def missing(self) -> list[str]:
@@ -492,7 +488,6 @@ class RecipeResult:
         return [finding.text for finding in self.findings()]
 
     def findings(self) -> list[Statement]:
-        """Return the sentences of `agreement`, each with its verdict."""
         statements: list[Statement] = []
         for column in self.recipe.show.columns:
             both = [row for row in self.rows if column in row.paper and column in row.ours]
@@ -610,7 +605,6 @@ class RecipeResult:
         return TextTable(heads, cells, f"{self.recipe.name}: {self.recipe.title}")
 
     def to_markdown(self) -> str:
-        """Return the table as Markdown."""
         return self.table().to_markdown()
 
     def report(self, path: str | Path) -> Path:

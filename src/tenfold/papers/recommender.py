@@ -41,7 +41,6 @@ class Counts:
 
 @lru_cache(maxsize=2)
 def count_words(tweets: "Tweets") -> Counts:
-    """Count all words, mentions and hashtags; links are left out."""
     import scipy.sparse as sparse
     from sklearn.feature_extraction.text import CountVectorizer
 
@@ -62,7 +61,6 @@ class TfIdf:
         self.idf = np.log((1 + counts.shape[0]) / (1 + used[self.kept])) + 1
 
     def __call__(self, counts: Any) -> Any:
-        """Return the weights of the words in each row."""
         import scipy.sparse as sparse
         from sklearn.preprocessing import normalize
 
@@ -141,7 +139,6 @@ def _hashed(rows: Any, words: dict[str, int], columns: int) -> Floats:
 
 
 def _mentions(tweets: "Tweets", rows: Any, words: dict[str, int]) -> Floats:
-    """Return how often each row mentions each person."""
     columns = [words.get(f"@{name.lower()}", -1) for name in tweets.people]
     of_people = np.array([place for place, column in enumerate(columns) if column >= 0], dtype=np.int64)
     mentions = np.zeros((rows.shape[0], len(tweets.people)), dtype=np.float32)
@@ -214,7 +211,6 @@ class Recommender(nn.Module):
             nn.init.zeros_(start)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a score for each candidate."""
         own, pairs = x[:, : -PAIR_FEATURES * self.candidates], x[:, -PAIR_FEATURES * self.candidates :]
         pairs = pairs.reshape(len(x), PAIR_FEATURES, self.candidates).transpose(1, 2)
         scores = self.own(self.dropout(own)) + self.pair(pairs).squeeze(-1)

@@ -100,7 +100,6 @@ DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 def sentence(number: int) -> str:
-    """Return a sentence."""
     draw = random.Random(number)
     kind = draw.randrange(4)
     if kind == 0:

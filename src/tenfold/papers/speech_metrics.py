@@ -133,7 +133,6 @@ def edits(found: list[str], expected: list[str]) -> int:
 
 @cache
 def digit_strings() -> Grammar:
-    """Return the grammar of digit strings."""
     states: list[int] = []
     spans: list[range] = []
     for phones in (BEFORE, *DIGITS.values(), AFTER):

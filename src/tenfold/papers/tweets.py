@@ -85,7 +85,6 @@ def find_tweets() -> Path | None:
 
 @lru_cache(maxsize=2)
 def read_tweets(folder: Path) -> Tweets:
-    """Read a folder of tweets."""
     import numpy as np
 
     names: dict[str, str] = {}

@@ -271,7 +271,6 @@ def measure_all(
 
 
 def _takes(experiment: Experiment, splits: Splits) -> bool:
-    """Return whether an experiment's model can be built for the samples of these data."""
     try:
         Task.of(Resolved.of(experiment), splits, threads=1)
     except ModelError:
@@ -355,7 +354,6 @@ def measure_steps(
 
 
 def profile_metadata() -> dict[str, Any]:
-    """Return the metadata of this machine that are kept with a profile."""
     known = collect_metadata()
     return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
 

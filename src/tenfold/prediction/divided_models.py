@@ -131,7 +131,6 @@ def _time_stages(parts: Sequence[GroupReplica], x: Any, y: Any) -> list[float]:
 
 
 def count_micro_batches(task: Task) -> int:
-    """Return in how many pieces a batch goes through a pipeline."""
     return task.parallel.count_micro_batches(task.experiment.training.samples_per_step)
 
 

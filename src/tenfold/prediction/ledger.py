@@ -64,12 +64,10 @@ class Score:
 
     @property
     def error(self) -> float:
-        """(predicted - measured) / measured."""
         return self.predicted / self.measured - 1
 
     @property
     def is_covered(self) -> bool:
-        """Whether the measured time lies in the predicted interval."""
         return self.low <= self.measured <= self.high
 
 
@@ -165,7 +163,6 @@ class Ledger:
         return math.sqrt(total / freedom)
 
     def by_prediction(self) -> list[list[Score]]:
-        """Return the scores of each prediction."""
         found: dict[tuple[str, float], list[Score]] = {}
         for score in self.scores:
             found.setdefault((score.key, score.noted), []).append(score)
@@ -186,7 +183,6 @@ class Ledger:
         return (statistics.fmean(signs), len(signs)) if signs else None
 
     def record(self) -> dict[str, Any]:
-        """Return everything as numbers and text."""
         return {
             "predictions": len(self.by_prediction()),
             "scored": len(self.scores),

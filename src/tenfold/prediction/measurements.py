@@ -16,7 +16,6 @@ from tenfold.experiment.values import Count, Positive
 
 
 def utc_now() -> str:
-    """Return the time as text."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -49,7 +48,6 @@ class Line:
     """Root of the mean squared relative error, (fitted - measured) / measured."""
 
     def __call__(self, x: float) -> float:
-        """Return y at x."""
         return self.intercept + self.slope * x
 
 

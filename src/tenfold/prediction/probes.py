@@ -111,7 +111,6 @@ def read(spans: Sequence[Span], workers: int, strategy: Strategy, result: dict[s
 
 
 def _slowest(stretch: Floats) -> float:
-    """Return the seconds of the slowest worker."""
     return float(stretch.sum(axis=0).max())
 
 
@@ -357,13 +356,11 @@ def measure_saving(report: ReportProgress) -> tuple[dict[int, float], float]:
 
 
 def measure_adding() -> float:
-    """Measure the seconds of adding a byte of weights to another."""
     total, other = np.zeros(1 << 20, np.float32), np.ones(1 << 20, np.float32)
     return _seconds(50, lambda: np.add(total, other, out=total)) / total.nbytes
 
 
 def measure_sharing() -> float:
-    """Measure the seconds of putting a byte of data into shared memory."""
     data = torch.ones(1 << 24)
     return _seconds(5, lambda: SharedTensor(data).close()) / data.nbytes
 
@@ -401,7 +398,6 @@ def burst_length(before: Burst) -> int:
 
 
 def _seconds(calls: int, call: Callable[[], object]) -> float:
-    """Return the median seconds of a call."""
     found = []
     for _ in range(calls):
         started = perf_counter()

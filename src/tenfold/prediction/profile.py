@@ -118,7 +118,6 @@ class Profile(Entry):
         return self.model_copy(update=merged)
 
     def with_costs(self, **costs: Any) -> Self:
-        """Return the profile with some of its other costs replaced."""
         return self.model_copy(update={"costs": self.costs.model_copy(update=costs)})
 
     def slowed(self, factor: float, *, rounds: float | None = None) -> Self:
@@ -167,7 +166,6 @@ class Profile(Entry):
         return self if len(left) == len(self.steps) else self.model_copy(update={"steps": left})
 
     def measured_threads(self, work: str) -> list[int]:
-        """Return the numbers of threads with which steps of this work were measured."""
         return sorted({step.threads for step in self.steps if step.work == work})
 
     def step_time(self, work: str, batch_size: int, threads: int, workers: int) -> StepTime:

@@ -102,7 +102,6 @@ class Cores:
             self.script_waits = False
 
     def lend(self) -> None:
-        """Let others have the core."""
         with self._lock:
             if self.is_held:
                 self.is_held = False
@@ -183,7 +182,6 @@ class RankClock:
         self._draw()
 
     def count(self, name: str, nbytes: int, seconds: float) -> None:
-        """Count an operation."""
         times = self.operations.setdefault(name, OperationTimes())
         times.count += 1
         times.nbytes += nbytes
@@ -224,12 +222,10 @@ class VirtualRank:
         threading.Thread(target=self._keep, daemon=True, name="tenfold-virtual-rank").start()
 
     def leave(self) -> None:
-        """Give the core back for good."""
         self.cores.script_waits = True
         self.cores.lend()
 
     def seconds_of(self, name: str, members: tuple[int, ...], nbytes: int, root: int) -> tuple[float, ...]:
-        """Return what an operation costs each member."""
         key = name, members, nbytes, root
         if key not in self._costs:
             cost = self.costs.operation(name, members, nbytes, root)
@@ -294,7 +290,6 @@ class KeptProgress(Progress):
                 time.sleep(min(LONGEST_NAP_SECONDS, max(NAP_SECONDS, (now - since) / 20)))
 
     def close(self) -> None:
-        """Take part no more."""
         with suppress(ValueError):
             self._rank.groups.remove(self)
 
@@ -316,7 +311,6 @@ class VirtualWork(GroupWork):
         self.start = self.end = 0.0
 
     def take_place(self, start: float, end: float, nbytes: int) -> None:
-        """Set when it starts and ends."""
         self.start, self.end = start, end
         self._rank.clock.count(self.name, nbytes, end - start)
 
@@ -488,7 +482,6 @@ class Observer:
             setattr(time, name, self._virtual_clock(name))
 
     def record(self) -> None:
-        """Write what was counted to this rank's file."""
         if self.rank is None:
             return
         self.rank.leave()
@@ -560,7 +553,6 @@ class Observer:
 
 
 def main() -> None:
-    """Run the script."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a rank ends with its parent, however that ends
     if os.getppid() == 1:  # which it has done already
         return

@@ -80,12 +80,10 @@ class Script:
 
     @property
     def workers(self) -> int:
-        """The number of ranks."""
         return self.experiment.parallel.workers
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster that it runs on."""
         cluster = cluster_of(self.experiment)
         if cluster is HERE:
             raise ExperimentError(

@@ -205,7 +205,6 @@ def _shares_with_copies(shares: tuple[float, float], cost: float, copies: float)
 
 
 def _compressed_share(task: Task, nbytes: int) -> float:
-    """Return the share of `nbytes` bytes that is sent."""
     size, rows = task.metadata.numel, row_lengths(task.metadata.shapes, ALIGNMENT)
     compressor = task.mixing.make_compressor(size, rows)
     return compressor.encode(torch.linspace(-1, 1, size, dtype=task.metadata.dtype)).nbytes / nbytes

@@ -47,7 +47,6 @@ class Virtual(Processes):
 
     @classmethod
     def supports(cls, experiment: Experiment, world: World | None) -> str | None:
-        """Return why the experiment cannot be simulated."""
         if (reason := require_no_ranks(cls.name, world)) is not None:
             return reason
         try:
@@ -188,7 +187,6 @@ def describe_division(task: Task, workers: int) -> str:
 
 
 def _state_vectors(task: Task) -> int:
-    """Return how many vectors of the size of the weights the optimizer keeps."""
     training = task.experiment.training
     num_vectors = training.optimizer_traits.state_vectors
     return num_vectors if num_vectors is not None else count_state_vectors(training, make_network(task))

@@ -53,11 +53,9 @@ class WhatIf:
 
     @property
     def seconds(self) -> float:
-        """The measured training time."""
         return float(self.run.seconds or 0.0)
 
     def record(self) -> dict[str, Any]:
-        """Return everything as numbers and text."""
         changes = [
             {
                 "change": change.what,
@@ -202,7 +200,6 @@ def _measured_precisions(run: Run) -> Iterator[Change]:
 
 
 def check_links(links: Sequence[str]) -> None:
-    """Raise ExperimentError for a link that does not exist."""
     for link in links:
         if link not in LINKS:
             raise ExperimentError(f"unknown link '{link}'; links: {', '.join(LINKS)}")

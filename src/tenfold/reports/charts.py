@@ -308,7 +308,6 @@ class PlotStyles:
             lines.setdefault(row.label, len(lines))
 
     def style(self, row: Row) -> Style:
-        """Return the style of a setting."""
         other = self.others.get(self._fill_fields(row), 0)
         worker = self.workers[plural(row.workers, "worker")]
         marker = MARKERS[(worker if len(self.workers) > 1 else other) % len(MARKERS)]

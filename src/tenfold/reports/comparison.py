@@ -81,7 +81,6 @@ class ResultTable(ABC):
         """Return sentences about what the rows show, or about what failed."""
 
     def columns(self) -> list[Column]:
-        """Return the columns of the table."""
         return chosen_columns(self.rows, self.shown) if self.shown else tables.comparison_columns(self.rows)
 
     def crosstables(self) -> list[TextTable]:
@@ -89,7 +88,6 @@ class ResultTable(ABC):
         return make_crosstables(self.rows)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the rows as flat dictionaries of numbers and text."""
         return [_record(row, self.shown) for row in self.rows]
 
     def extra_json(self) -> dict[str, Any]:
@@ -97,7 +95,6 @@ class ResultTable(ABC):
         return {}
 
     def to_csv(self) -> str:
-        """Return the rows as CSV."""
         return write_csv(self.records())
 
     def to_json(self) -> str:
@@ -153,7 +150,6 @@ class ResultTable(ABC):
         return self.notes() + [text for name, text in COLUMN_NOTES.items() if name in shown]
 
     def lines(self, omitted: Sequence[str] = ()) -> list[str]:
-        """Return all lines below the table."""
         return self.explanations(omitted) + self.findings()
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
@@ -299,11 +295,9 @@ class Comparison(ResultTable):
         return not self.failed and not any(run.result.get("failed") for run in self.runs)
 
     def extra_json(self) -> dict[str, Any]:
-        """Return the settings that failed."""
         return {"failed": self.failed}
 
     def notes(self) -> list[str]:
-        """Return the lines that explain the table, except for those in COLUMN_NOTES."""
         notes = self.time_notes() if not self.shown or any(map(is_timed, self.shown)) else []
         if self.shown:
             notes += explain_columns(self.rows, self.shown)
@@ -357,7 +351,6 @@ class Comparison(ResultTable):
         return "; ".join(counts)
 
     def report(self, path: str | Path) -> Path:
-        """Write an HTML report with the table and plots, and return its path."""
         from tenfold.reports.pages.run_pages import write_report
 
         return write_report(self, path)

@@ -58,9 +58,7 @@ class HasExperiment(Protocol):
     """Anything made from an experiment: a run or a prediction."""
 
     @property
-    def experiment(self) -> Experiment:
-        """The experiment."""
-        ...
+    def experiment(self) -> Experiment: ...
 
 
 def changed_fields(experiment: Experiment) -> dict[str, Any]:

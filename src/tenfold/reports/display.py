@@ -151,7 +151,6 @@ class NotebookView:
         self._thread.start()
 
     def close(self) -> None:
-        """Draw the last state."""
         self._closed.set()
         self._thread.join()
         self._update()

@@ -60,7 +60,6 @@ METRICS = "metrics"
 
 
 def to_csv(runs: Sequence[Run], table: str = METRICS) -> str:
-    """Return a table of all runs as CSV with a header."""
     return write_csv(_rows(runs, table), COLUMNS if table == METRICS else None)
 
 

@@ -157,7 +157,6 @@ class Forecast(ResultTable):
         self.rows = with_ratios([_row(forecast, names) for forecast in self.forecasts])
 
     def columns(self) -> list[Column]:
-        """Return the columns of the table."""
         return [column for column in super().columns() if column.name not in HIDDEN]
 
     def records(self) -> list[dict[str, Any]]:
@@ -167,11 +166,9 @@ class Forecast(ResultTable):
         return [{name: value for name, value in record.items() if name in filled} for record in records]
 
     def extra_json(self) -> dict[str, Any]:
-        """Return what explains the numbers."""
         return {"explanation": self.explanation(), "reasons": self.reasons()}
 
     def notes(self) -> list[str]:
-        """Return the lines that explain the table, except for those in COLUMN_NOTES."""
         notes = self.time_notes()
         if any(row.speedup is not None and row.workers > 1 for row in self.rows):
             notes.append("speedup = T1/Tn; efficiency = speedup per worker")
@@ -206,7 +203,6 @@ class Forecast(ResultTable):
         return summary.merge_reasons([(row.label, item.prediction.reasons) for row, item in both])
 
     def report(self, path: str | Path) -> Path:
-        """Write an HTML report with the table and plots, and return its path."""
         from tenfold.reports.pages.page import save_page
         from tenfold.reports.pages.run_pages import render_forecast
 
@@ -297,7 +293,6 @@ class Twin:
         return self.difference == 0.0
 
     def table(self) -> TextTable:
-        """Return the parts of the time, measured and predicted, and the signed error in percent."""
         rows = [
             [part.name, duration(part.measured), duration(part.predicted), signed_percent(part.error)]
             for part in self.parts
@@ -307,11 +302,9 @@ class Twin:
         return TextTable(["time", "measured", "predicted", "error"], rows, totals=1)
 
     def weights(self) -> str:
-        """Return the largest difference between the weights as text."""
         return "0.0, bit for bit the same" if self.same_weights else f"{self.difference:.3g}, not the same"
 
     def notes(self) -> list[str]:
-        """Return the lines that explain the table."""
         notes = ["rows: mean over the workers; total: the slowest worker; error = (predicted - measured) / measured"]
         notes += self._target_notes()
         notes += summary.speed_notes([self.virtual.result.get("machine_speed", 1.0)])
@@ -331,7 +324,6 @@ class Twin:
         return [f"training to target: until {what}" if reached else f"{what} was not reached; all epochs were trained"]
 
     def record(self) -> dict[str, Any]:
-        """Return everything as one dictionary of numbers and text."""
         return {
             "real": self.real.id,
             "virtual": self.virtual.id,
@@ -342,7 +334,6 @@ class Twin:
         }
 
     def to_json(self) -> str:
-        """Return everything as JSON."""
         return json_text(self.record(), indent=2) + "\n"
 
     def trace(self) -> dict[str, Any]:
@@ -379,7 +370,6 @@ class Twin:
 
 
 def signed_percent(error: float | None) -> str:
-    """Return a signed error in percent."""
     return NOTHING if error is None else f"{error:+,.{0 if abs(error) >= 10 else 1}%}"
 
 
@@ -454,7 +444,6 @@ class ScalingStudy:
         return row.metrics[self.metric].mean if self.metric in row.metrics else None
 
     def table(self) -> TextTable:
-        """Return both scalings by the number of workers."""
         weak = {(point.workers, point.clock): point for point in self.weak}
         rows = []
         for point in self.strong:
@@ -519,7 +508,6 @@ class ScalingStudy:
         return f", with {self.metric} {values[0]} (one worker: {values[1]})"
 
     def notes(self) -> list[str]:
-        """Return the lines that explain the table."""
         return [
             "strong: the same data for all workers together; speedup = T1/Tn, efficiency = speedup / workers",
             f"weak: {self.samples:,} training samples per worker; efficiency = T1/Tn",
@@ -537,7 +525,6 @@ class ScalingStudy:
         return any(point.is_worse for point in (*self.strong, *self.weak))
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the points as flat dictionaries."""
         return [
             {"scaling": name} | asdict(point)
             for name, points in (("strong", self.strong), ("weak", self.weak))
@@ -545,16 +532,13 @@ class ScalingStudy:
         ]
 
     def to_csv(self) -> str:
-        """Return the points as CSV."""
         return write_csv(self.records())
 
     def to_json(self) -> str:
-        """Return everything as JSON."""
         about = {"samples_per_worker": self.samples, "link": self.link, "sentences": self.sentences()}
         return json_text({"rows": self.records(), **about}, indent=2) + "\n"
 
     def to_markdown(self) -> str:
-        """Return the table as Markdown."""
         return self.table().to_markdown()
 
     def report(self, path: str | Path) -> Path:

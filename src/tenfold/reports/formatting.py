@@ -64,7 +64,6 @@ def ratio(times: float | None) -> str:
 
 
 def significant_decimals(value: float) -> int:
-    """Return how many decimals make three significant digits."""
     return min(max(2 - math.floor(math.log10(abs(value))), 0), 3) if value else 0
 
 
@@ -92,7 +91,6 @@ def ago(then: float, now: float | None = None) -> str:
 
 
 def date_time(then: float) -> str:
-    """Return the local date and time."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(then))
 
 

@@ -54,11 +54,9 @@ class RunLogger(Callback):
         """End the log of the run: finished, failed or interrupted."""
 
     def on_recorded(self, event: Recorded) -> None:
-        """Take note of the run."""
         self._run, self._folds, self._is_open = Store(self.runs).find(event.run), (), False
 
     def on_run_start(self, event: Started | FoldsStarted) -> None:
-        """Open the log."""
         if self._run is None:
             return
         self._folds = event.names if isinstance(event, FoldsStarted) else ()
@@ -68,7 +66,6 @@ class RunLogger(Callback):
         self._try(lambda: self.open(run, folder, first))
 
     def on_metric(self, event: Metric) -> None:
-        """Log a number."""
         name, fold = f"{event.part}/{event.name}", ""
         if self._folds:
             fold = self._folds[event.fold_index] if event.fold_index < len(self._folds) else ""
@@ -77,15 +74,12 @@ class RunLogger(Callback):
         self._try(lambda: self.write(fold, name, event.value, event.step))
 
     def on_epoch_end(self, _event: EpochEnded) -> None:
-        """Show the numbers of the epoch."""
         self._try(self.flush)
 
     def on_fold(self, _event: FoldChanged) -> None:
-        """Show the numbers of the fold."""
         self._try(self.flush)
 
     def on_run_end(self, event: Ended) -> None:
-        """Close the log."""
         self._try(lambda: self.close(event.status))
         self._is_open = False
 
@@ -123,16 +117,13 @@ class TensorBoardLogger(RunLogger):
         self._writer("").add_text("experiment", "".join(f"    {line}\n" for line in text.splitlines()))
 
     def write(self, fold: str, name: str, value: float, step: int) -> None:
-        """Add a scalar."""
         self._writer(fold).add_scalar(name, value, step)
 
     def flush(self) -> None:
-        """Write what is buffered to the files."""
         for writer in self._writers.values():
             writer.flush()
 
     def close(self, _status: str, /) -> None:
-        """Close the files."""
         for writer in self._writers.values():
             writer.close()
         self._writers = {}
@@ -197,13 +188,11 @@ class MlflowLogger(RunLogger):
             self.flush()
 
     def flush(self) -> None:
-        """Send the waiting numbers."""
         waiting, self._waiting, self._sent = self._waiting, [], time.monotonic()
         if waiting:
             self._client.log_batch(self._id, metrics=waiting)
 
     def close(self, status: str, /) -> None:
-        """Send the rest and end the MLflow run."""
         self.flush()
         self._client.set_terminated(self._id, STATUS.get(status, "FINISHED"))
 

@@ -86,7 +86,6 @@ class Plan(ResultTable):
         return Repayment(saved, math.ceil(self.cost_seconds / saved) if saved > 0 else None)
 
     def columns(self) -> list[Column]:
-        """Return the columns of the table."""
         shown = self._tried
         varied = len({item.candidate.precision for item in shown}) > 1
         ends = ["chosen" if item is self.chosen else item.dropped or "to the end" for item in shown]
@@ -110,11 +109,9 @@ class Plan(ResultTable):
         ]
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the rows as flat dictionaries of numbers and text."""
         return [_record(assessment, assessment is self.chosen) for assessment in self.search.assessments]
 
     def extra_json(self) -> dict[str, Any]:
-        """Return the choice, what it should take, and what planning cost."""
         repaid = self.repayment
         return {
             "target": self.target,
@@ -132,7 +129,6 @@ class Plan(ResultTable):
         }
 
     def notes(self) -> list[str]:
-        """Return the lines that explain the table."""
         untried = {
             reason: sum(assessment.dropped == reason for assessment in self.search.assessments) for reason in UNTRIED
         }
@@ -156,7 +152,6 @@ class Plan(ResultTable):
         return [best, self._about_target()]
 
     def findings(self) -> list[str]:
-        """Return the choice, what it should take, and what planning cost."""
         around = interval(*self.interval, self.predicted_seconds)
         best, about_target = self.choice()
         lines = [
@@ -191,7 +186,6 @@ class Plan(ResultTable):
         return f"{text}; a run saves {saved} over the experiment as given: earned back after {again}"
 
     def report(self, path: str | Path) -> Path:
-        """Write an HTML report with the table and the learning curves, and return its path."""
         from tenfold.reports.pages.page import save_page
         from tenfold.reports.pages.run_pages import render_plan
 

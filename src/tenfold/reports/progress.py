@@ -45,7 +45,6 @@ class RankTimes:
         self._sums: dict[int, dict[str, float]] = {}
 
     def add(self, span: Span) -> None:
-        """Add a span."""
         if self._ranks is None or span.worker in self._ranks:
             sums = self._sums.setdefault(span.worker, {})
             sums[span.kind] = sums.get(span.kind, 0.0) + span.seconds
@@ -97,7 +96,6 @@ class RunProgress(Display):
         super().__exit__(kind, error, trace)
 
     def listen(self, event: Event) -> None:
-        """Update what is shown by an event."""
         if self.quiet:
             return
         if type(event) is Span:
@@ -182,7 +180,6 @@ class RunProgress(Display):
         return [f"{_clock((metric.at - first.at) / (metric.step - first.step) * steps_left)} left"]
 
     def drawing(self) -> Table:
-        """Draw the progress of the run."""
         latest, steps = self._latest, self._steps_per_epoch
         line = Table.grid(padding=(0, 2, 0, 0))
         if latest is None:
@@ -225,7 +222,6 @@ class _Fold:
     measured: dict[str, float] = field(default_factory=dict)
 
     def share(self, epochs: int) -> float:
-        """Return how much of it is done."""
         if self.status in ("finished", "failed"):
             return 1.0
         return min(1.0, self.step / (self.steps_per_epoch * epochs)) if self.steps_per_epoch else 0.0
@@ -243,7 +239,6 @@ class JobTable:
         """When it was shown first, and how many jobs' work was done then."""
 
     def update(self, event: JobsChanged) -> None:
-        """Show these states from now on."""
         self._latest = event
         self._first = self._first or (event.at, self._work(event))
 
@@ -290,7 +285,6 @@ class FoldProgress(Display):
         self._jobs = JobTable()
 
     def listen(self, event: Event) -> None:
-        """Update what is shown by an event."""
         if isinstance(event, Metric) and event.fold_index < len(self._folds):
             self._measured(self._folds[event.fold_index], event)
         elif isinstance(event, FoldsStarted):
@@ -327,7 +321,6 @@ class FoldProgress(Display):
             fold.loss = metric.value
 
     def drawing(self) -> Table:
-        """Draw the progress of the folds."""
         drawn = Table.grid(padding=(0, 2, 0, 0))
         for fold in self._folds:
             if fold.status in ("started", "resumed"):
@@ -379,7 +372,6 @@ class Turn:
 
     @property
     def begins(self) -> bool:
-        """Whether it has only begun."""
         return self.run is None and not self.error and not self.waits
 
 
@@ -397,7 +389,6 @@ class GridProgress(Display):
         self._jobs = JobTable()
 
     def start_run(self, label: str, experiment: Experiment) -> None:
-        """Show this run as the running one."""
         self._label = label
         if experiment.parallel.folds is None:
             self._running = _RunBar(experiment, console=self.console)
@@ -419,12 +410,10 @@ class GridProgress(Display):
             self.end_run(f"{line}: {recorded}{training_time(turn.run)}, {name} {metric_value(name, value)}")
 
     def end_run(self, line: str, *, failed: bool = False) -> None:
-        """Write the line of a run that is done."""
         self._running = None
         self._say(line, style="red" if failed else "")
 
     def listen(self, event: Event) -> None:
-        """Update the bar of the running run by one of its events."""
         if isinstance(event, Warned):
             self._warn(event)
         elif isinstance(event, JobsChanged):
@@ -435,7 +424,6 @@ class GridProgress(Display):
             self._say(event.text, style="dim")
 
     def drawing(self) -> Table:
-        """Draw the progress of the running run."""
         drawn = Table.grid()
         if self._running is not None:
             drawn.add_row(Text(self._label, style="dim", no_wrap=True, overflow="ellipsis"))

@@ -106,7 +106,6 @@ def _agree(run: Run, other: Run, except_for: Sequence[str]) -> bool:
 
 
 def _subject(fields: dict[str, Any]) -> list[Any]:
-    """Return the names of the model and of the data."""
     return [(fields.get(section) or {}).get("name") for section in ("model", "data")]
 
 

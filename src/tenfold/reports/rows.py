@@ -47,7 +47,6 @@ RATIOS = ("speedup", "efficiency", "PI", "gain")
 
 
 def is_time(column: str) -> bool:
-    """Return whether a column holds seconds."""
     return column in SECONDS or column in KIND_SECONDS
 
 
@@ -130,7 +129,6 @@ class Spread:
 
     @property
     def mean(self) -> float | None:
-        """The mean; None where there are no values."""
         return fmean(self.values) if self.values else None
 
     @property
@@ -223,7 +221,6 @@ class Row:
 
     @property
     def loss(self) -> Spread:
-        """The loss."""
         return self.metrics.get("loss", Spread())
 
 
@@ -278,7 +275,6 @@ def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
 
 
 def _mean_times(times: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the mean training time by kind; copies only where there were any, on a GPU."""
     kinds = [kind for kind in summary.TRAINING_KINDS if kind != "copy" or any(kind in seconds for seconds in times)]
     return {kind: fmean(seconds.get(kind, 0.0) for seconds in times) for kind in kinds} if times else {}
 
@@ -416,7 +412,6 @@ def mean_seconds(row: Row) -> float:
 
 
 def idle_share(row: Row) -> float:
-    """Return the share of the time spent on waiting and communication."""
     return row.shares.get("wait", 0.0) + row.shares.get("communicate", 0.0)
 
 

@@ -116,7 +116,6 @@ def fold_scores_plot(run: Run, metric: str) -> StripChart | None:
 
 
 def fold_runs(run: Run) -> list[Run]:
-    """Return the recorded runs of a cross-validation's folds."""
     runs = []
     for fold in run.result.get("folds") or []:
         try:

@@ -152,7 +152,6 @@ def runs_table(runs: Sequence[Run], *, now: float | None = None) -> RunsTable:
 
 
 def jobs_table(jobs: "Sequence[JobUnderWay]") -> Table:
-    """Return one line for each job of an executor that is under way."""
     rows = [
         (one_line(job.label), str(job.run or ""), job.executor, job.state, one_line(job.node), f"{job.done:.0%}")
         for job in jobs
@@ -255,7 +254,6 @@ def operations_table(run: Run) -> TextTable | None:
 
 
 def ranks_table(run: Run) -> TextTable | None:
-    """Return what each rank of a simulated script spent its time on."""
     rows = [
         [str(rank), *(duration(times[kind]) for kind in ("compute", "wait", "communicate"))]
         for rank, times in enumerate(run.result.get("ranks") or [])
@@ -266,7 +264,6 @@ def ranks_table(run: Run) -> TextTable | None:
 
 
 def script_tables(run: Run) -> list[Table]:
-    """Return both tables of a simulated script."""
     return [table.to_rich() for table in (operations_table(run), ranks_table(run)) if table is not None]
 
 
@@ -301,7 +298,6 @@ def shards_table(run: Run) -> Table:
 
 
 def _grid(title: str | None = None) -> Table:
-    """Return an empty table of names and values."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.title, table.title_justify, table.title_style = title, "left", "bold"
     table.add_column(style="dim", no_wrap=True)
@@ -388,7 +384,6 @@ def models_table(run: Run) -> TextTable:
 
 
 def failed_folds(run: Run) -> list[str]:
-    """Return one line for each failed fold, with the reason."""
     folds: list[RecordedFold] = run.result.get("folds") or []
     return [
         f"{name_of(fold)}: {one_line((fold['error'] or 'no error message').splitlines()[0])}"
@@ -404,7 +399,6 @@ def shown_metrics(run: Run) -> list[str]:
 
 
 def name_of(fold: RecordedFold) -> str:
-    """Return the name of a fold of a result."""
     return fold_name(fold["fold"], fold["repeat"], fold["node"])
 
 

@@ -138,7 +138,6 @@ def _scored(rows: Sequence[Row], metric: str) -> str:
 
 
 def reference_line(label: str, x: Sequence[float], y: Sequence[float], dash: Sequence[float] = ()) -> ChartLine:
-    """Return a line to compare others with."""
     return ChartLine(label=label, x=list(x), y=list(y), dash=dash, reference=True)
 
 
@@ -297,7 +296,6 @@ def save_target_plot(rows: Sequence[Row], path: Path) -> bool:
 
 
 def _targets(rows: Iterable[Row]) -> list[float]:
-    """Return the targets of these settings, each once."""
     return sorted({row.experiment.training.target for row in rows if row.experiment.training.target is not None})
 
 
@@ -417,7 +415,6 @@ def scaling_plot(points: Sequence[ScalingPoint], title: str, scale: float) -> Li
 
 
 def has_bands(rows: Sequence[Row]) -> bool:
-    """Return whether the intervals of all curves are drawn as bands."""
     return len(scaling_families(rows)) <= MOST_BANDS
 
 

@@ -163,7 +163,6 @@ class HasClock(Protocol):
 
 
 def clock_names(timed: Iterable[HasClock]) -> str:
-    """Return "measured", "predicted", or "measured and predicted"."""
     found = {item.clock for item in timed}
     return " and ".join(sorted(found)) or MEASURED
 
@@ -276,14 +275,12 @@ def describe_length(run: Run) -> str:
 
 
 def describe_speed(run: Run) -> str:
-    """Return the training time, with its clock, and the samples per second."""
     text = training_time(run)
     per_second = run.result.get("samples_per_second")
     return f"{text}, {count(per_second)} samples/s" if per_second is not None else text
 
 
 def describe_target(run: Run) -> str:
-    """Return after how much training the target was reached."""
     text = f"{run.experiment.training.target:g}"
     if run.seconds_to_target is None:
         return f"{text} not reached"
@@ -292,7 +289,6 @@ def describe_target(run: Run) -> str:
 
 
 def other_times(run: Run) -> str:
-    """Return the time spent on startup, evaluation and saving."""
     times = run.times
     spent = [f"{KIND_NAMES[kind]} {duration(times[kind])}" for kind in ("start", "evaluate", "save") if kind in times]
     if spent and "start" in times and (copied := run.result.get("start_copy_seconds")):
@@ -361,7 +357,6 @@ def describe_hardware(experiment: Experiment) -> str:
 
 
 def describe_pinning(run: Run) -> str:
-    """Return the CPUs of each worker; empty where none was pinned."""
     cpus = [",".join(map(str, listed)) for listed in pinned_cpus(run) if listed]
     return f", cpus {' | '.join(cpus)}" if cpus else ""
 
@@ -373,7 +368,6 @@ def pinned_cpus(run: Run) -> list[list[int]]:
 
 
 def evaluated_part(run: Run) -> str:
-    """Return the part of the data that the final metrics were computed on."""
     return one_line(str(run.result.get("part") or "test"))
 
 
@@ -408,13 +402,11 @@ def result_rows(run: Run) -> list[tuple[str, str]]:
 
 
 def score_rows(run: Run) -> list[tuple[str, str]]:
-    """Return the final metrics of a run as pairs of name and text."""
     part = evaluated_part(run)
     return [(f"{part} {one_line(name)}", metric_value(name, value)) for name, value in loss_last(run.metrics).items()]
 
 
 def describe_lost_workers(run: Run) -> list[str]:
-    """Return a sentence for each lost worker."""
     return [f"{one_line(str(loss['why']))}; {_after_loss(loss)}" for loss in run.result.get("lost") or []]
 
 

@@ -83,7 +83,6 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """Its values in words."""
         return describe_settings(self.values)
 
 
@@ -154,7 +153,6 @@ class Sweep:
 
     @property
     def best_run(self) -> Run:
-        """The run of the best trial, with its model."""
         return self.run.other(self.best.run)
 
     @property
@@ -170,13 +168,11 @@ class Sweep:
 
     @property
     def heading(self) -> str:
-        """What the sweep looks for, in words."""
         if self.objective in TIMES:
             return self.objective.replace("_", " ")
         return f"{self.part} {one_line(self.objective)}"
 
     def written(self, value: float | None) -> str:
-        """Return a value of the objective as text."""
         return duration(value) if self.objective in TIMES else metric_value(self.objective, value)
 
     def table(self, most: int | None = None) -> TextTable:
@@ -196,7 +192,6 @@ class Sweep:
         return TextTable(["trial", "run", *self.space, self.heading, "epochs", "training", "state"], rows)
 
     def lines(self) -> list[str]:
-        """Return what the table says, in sentences."""
         counts = {
             state: sum(trial.status == state for trial in self.trials)
             for state in ("finished", "pruned", "failed", "interrupted", "running")
@@ -228,11 +223,9 @@ class Sweep:
         ]
 
     def to_csv(self) -> str:
-        """Return the trials as CSV."""
         return write_csv(self.records())
 
     def to_markdown(self) -> str:
-        """Return the trials as a Markdown table."""
         return self.table().to_markdown()
 
     def to_json(self) -> str:

@@ -44,7 +44,6 @@ class Candidate:
 
     @property
     def workers(self) -> int:
-        """Its replicas."""
         return self.experiment.parallel.workers
 
     @property
@@ -54,7 +53,6 @@ class Candidate:
 
     @property
     def device(self) -> str:
-        """Where its replicas train."""
         return self.experiment.machine.device
 
     @property
@@ -139,7 +137,6 @@ def compare_bf16(task: Task, report: ReportProgress) -> float:
 
 
 def candidates_on(cluster: Cluster, base: Experiment, *, most_workers: int | None = None) -> list[Candidate]:
-    """Return the settings that a cluster has room for."""
     room = min(cluster.workers, most_workers or cluster.workers)
     base = base.replace(engine="virtual", cluster=cluster, link=None, device="cpu")
     return [setting for workers in counts_up_to(room) for setting in _settings(base.replace(workers=workers), BATCHES)]
@@ -218,7 +215,6 @@ class RunCost:
 
     @property
     def total(self) -> float:
-        """From the start to the end of the run."""
         return self.training + self.other
 
 
@@ -317,7 +313,6 @@ class CostModel:
         return [speed for _, speed in self._now.values()]
 
     def threads_of(self, candidate: Candidate) -> int:
-        """Return the threads of each worker."""
         if candidate not in self._threads:
             self._threads[candidate] = self._task(candidate, 1).threads
         return self._threads[candidate]
@@ -388,6 +383,5 @@ def _warm(probes: Sequence[Probe]) -> Sequence[Probe]:
 
 
 def _measured_overheads(probes: Sequence[Probe]) -> tuple[float, float, float]:
-    """Return the seconds of a startup, an evaluation and a checkpoint."""
     start, evaluation, save = zip(*((probe.start, probe.evaluation, probe.save) for probe in probes), strict=True)
     return statistics.median(start), statistics.median(evaluation), statistics.median(save)

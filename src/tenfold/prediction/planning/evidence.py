@@ -101,12 +101,10 @@ class Trials:
 
     @property
     def missed(self) -> list[int]:
-        """The seeds that missed the target."""
         return [probe.seed for probe in self.probes if probe.epochs_to(self.gap) is None]
 
     @property
     def reached(self) -> int:
-        """How many reached it."""
         return len(self.probes) - len(self.missed)
 
     @property
@@ -116,7 +114,6 @@ class Trials:
 
     @property
     def stops(self) -> list[int]:
-        """The same for all seeds."""
         return list(self.stop_by_seed.values())
 
 
@@ -204,12 +201,10 @@ class Assessment:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment to run."""
         return self.candidate.experiment.replace(epochs=self.epochs or 1)
 
     @property
     def has_diverged(self) -> bool:
-        """Whether a probe of it diverged."""
         return self.dropped.startswith(DIVERGED)
 
     @property
@@ -249,7 +244,6 @@ def find_setting(assessments: Iterable[Assessment], wanted: Candidate) -> Assess
 
 
 def describe_candidate(candidate: Candidate) -> str:
-    """Return a candidate in words."""
     parallel, batch = candidate.experiment.parallel, candidate.experiment.training.samples_per_step
     where = f" on {candidate.device}" if candidate.device != "cpu" else ""
     where += f" in {candidate.precision}" if candidate.precision != "fp32" else ""
@@ -405,7 +399,6 @@ class Evidence:
         return own if own is not None else 1.0
 
     def trials(self, one: Assessment, epochs: int) -> Trials:
-        """Return the runs of a setting with just these epochs."""
         return Trials.with_epochs(one.own_probes, epochs, self.gap)
 
     def _lengths(self, one: Assessment) -> list[int]:

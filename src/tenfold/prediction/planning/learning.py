@@ -214,7 +214,6 @@ class Schedule(NamedTuple):
 
 
 def next_epochs(epochs: int) -> int:
-    """Return the epochs of the run that follows one which missed the target."""
     return max(epochs + 1, round(MORE * epochs))
 
 
@@ -442,7 +441,6 @@ class _Replicas(Virtual):
         self._prediction = prediction
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train to the end."""
         return Processes.run(self, task, stopwatch, emit, resumption)
 
 

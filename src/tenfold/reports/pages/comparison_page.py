@@ -96,7 +96,6 @@ def _common_details(runs: Sequence[Run]) -> list[str]:
 
 
 def _headline(comparison: Comparison) -> Headline:
-    """Return the most important numbers, each with the setting that reached it."""
     rows, runs = comparison.rows, comparison.runs
     numbers = _target_numbers(rows)
     timed = [row for row in rows if row.seconds.values]
@@ -196,7 +195,6 @@ def comparison_charts(comparison: Comparison) -> dict[str, Any]:
 
 
 def _plots(comparison: Comparison, each: list[dict[str, Any]] | None) -> dict[str, Any]:
-    """Return the plots of several runs and the captions that depend on them."""
     rows, styles = comparison.rows, PlotStyles(comparison.rows)
     shown = choose_rows(rows, MOST_CURVES)
     drawn = each or [mean_figure(row, styles.style(row)) for row in shown]
@@ -222,7 +220,6 @@ def _about_curves(rows: Sequence[Row], shown: Sequence[Row], *, means: bool) -> 
 
 
 def _prediction_reasons(rows: Sequence[Row]) -> list[str]:
-    """Return what explains the predictions of these settings."""
     return summary.merge_reasons(
         [(row.label, [str(why) for run in row.runs for why in run.result.get("reasons") or []]) for row in rows]
     )

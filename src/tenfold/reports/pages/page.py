@@ -72,7 +72,6 @@ def bundled_script(entry: str) -> str:
 
 @cache
 def bundled_style() -> str:
-    """Return the styles of plots."""
     return _text("uplot.min.css") + "\n" + _text("plots.css")
 
 
@@ -228,7 +227,6 @@ class Lanes:
         return {kind: seconds / len(workers) for kind, seconds in sums.items() if seconds}
 
     def since(self, cursor: int) -> dict[str, Any]:
-        """Return the spans that were recorded after a cursor."""
         begin = int(np.searchsorted(np.array(self.number), cursor, side="right"))
         return self._given(slice(begin, None))
 
@@ -377,7 +375,6 @@ COMPARISON_CHARTS = ("charts",)
 
 
 def render_template(template: str, content: dict[str, Any]) -> str:
-    """Return the template filled with this content as HTML."""
     inside = {} if content.get("board") else _inside(content)
     return _environment().get_template(template).render(_common() | inside | content)
 
@@ -416,13 +413,11 @@ def _common() -> dict[str, Any]:
 
 
 def page_style() -> str:
-    """Return the styles of all pages."""
     return _environment().get_template("report.css").render()
 
 
 @cache
 def _environment() -> "Environment":
-    """Return what reads the templates; all of them know the macros of macros.html."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("tenfold.reports.pages", "templates")
@@ -433,7 +428,6 @@ def _environment() -> "Environment":
 
 
 def save_page(page: str, path: str | Path) -> Path:
-    """Write a page to a file, and return its path."""
     path = Path(path)
     check_output(path, "a report")
     try:
@@ -444,7 +438,6 @@ def save_page(page: str, path: str | Path) -> Path:
 
 
 def download_link(name: str, label: str, content: str, about: str = "") -> dict[str, str]:
-    """Return a link to a file that the page contains."""
     kind = {"csv": "text/csv"}.get(name.rpartition(".")[2], "application/json")
     encoded = base64.b64encode(content.encode()).decode()
     address = f"data:{kind};charset=utf-8;base64,{encoded}"

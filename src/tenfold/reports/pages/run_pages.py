@@ -106,7 +106,6 @@ def comparison_with_other(run: Run, baseline: Baseline | None) -> dict[str, Any]
 
 
 def about_curves(run: Run) -> str:
-    """Return what explains the learning curves of a run."""
     if run.kind == CROSSVAL:
         return "Each fold on its validation part after each epoch, and the mean over the folds."
     lost = "".join(f" Vertical line: {loss}." for loss in summary.describe_lost_workers(run))
@@ -116,7 +115,6 @@ def about_curves(run: Run) -> str:
 
 
 def render_plan(plan: Plan) -> str:
-    """Return the page as HTML."""
     probes = probe_plot(plan.search.assessments, plan.search.metric, plan.target)
     content = {
         "title": f"Plan for {sections.page_title(plan.best)}",
@@ -150,7 +148,6 @@ def _plan_headline(plan: Plan) -> sections.Headline:
 
 
 def render_forecast(forecast: Forecast) -> str:
-    """Return the page as HTML."""
     if not forecast.rows:
         raise ExperimentError("there is no prediction to report; give at least one setting")
     styles = PlotStyles(forecast.rows)
@@ -222,7 +219,6 @@ def _knee_cells(group: list[Row]) -> list[str]:
 
 
 def render_scaling(scaling: ScalingStudy) -> str:
-    """Return the page as HTML."""
     charts = {
         "strong": scaling_plot(scaling.strong, "speedup T1/Tn", 1.0),
         "weak": scaling_plot(scaling.weak, "efficiency T1/Tn (%)", 100.0),
@@ -245,7 +241,6 @@ def render_scaling(scaling: ScalingStudy) -> str:
 
 
 def render_twin(twin: Twin) -> str:
-    """Return the page as HTML."""
     real, virtual = both = [twin.real, twin.virtual]
     lanes = twin_timeline_plot(real, virtual)
     name = f"tenfold-twin-{real.id}-{virtual.id}"
@@ -298,12 +293,10 @@ def report(runs: Run | Sequence[Run] | Comparison, path: str | Path = "report.ht
 
 
 def write_report(runs: Sequence[Run] | Comparison, path: str | Path) -> Path:
-    """Write the report of one or several runs to an HTML file, and return its path."""
     return save_page(render_report(runs), path)
 
 
 def render_report(runs: Sequence[Run] | Comparison) -> str:
-    """Return the report of one or several runs as HTML."""
     comparison = runs if isinstance(runs, Comparison) else Comparison(runs)
     if not comparison.runs:
         raise StoreError("there is no run to report; `tenfold runs` lists the recorded ones")
@@ -329,7 +322,6 @@ def common_content(comparison: Comparison) -> dict[str, Any]:
 
 
 def _downloads(comparison: Comparison) -> list[dict[str, str]]:
-    """Return the files that a report carries inside."""
     runs = comparison.runs
     many = len(runs) > 1
     numbers = "-".join(str(run.id) for run in runs[:4]) + ("-and-more" if len(runs) > 4 else "")

@@ -60,7 +60,6 @@ Headline = list[tuple[str, str, str]]
 
 
 def run_headline(run: Run, baseline: Baseline | None) -> Headline:
-    """Return the most important numbers of a run."""
     if run.status == "running":  # a resumed run still has the numbers of its first part
         return []
     result = run.result
@@ -169,7 +168,6 @@ def common_fields(runs: Sequence[HasExperiment]) -> list[dict[str, Any]]:
 
 
 def changed_settings(run: Run) -> list[tuple[str, str]]:
-    """Return the fields that differ from the defaults, with their values."""
     return [(key, field_value(value)) for key, value in changed_fields(run.experiment).items()]
 
 
@@ -352,7 +350,6 @@ def sweep_section(run: Run) -> dict[str, Any] | None:
 
 
 def sweep_headline(run: Run) -> Headline:
-    """Return the most important numbers of a sweep."""
     sweep = Sweep(run)
     ended = [trial for trial in sweep.trials if trial.status != "running"]
     numbers = [("trials", count(len(ended)), f"sampler {run.metadata['sweep']['sampler']}")]
@@ -398,7 +395,6 @@ def _cell(cpu: int, worker: int | None) -> dict[str, Any]:
 
 
 def _pinning(run: Run) -> str:
-    """Return a sentence about which workers ran on which cores."""
     pinned = sum(bool(cpus) for cpus in pinned_cpus(run))
     cores = run.metadata.get("cores")
     note = str(cores.get("note") or "") if isinstance(cores, dict) else ""
