@@ -18,11 +18,10 @@ from tenfold.machine import cores as _cores  # it notices from here on that this
 if TYPE_CHECKING:
     from tenfold import sklearn as sklearn
     from tenfold.api.compare import compare
-    from tenfold.api.cross_validate import cross_validate
     from tenfold.api.plan import calibrate, plan
     from tenfold.api.simulate import forecast, scaling, simulate, twin, whatif
     from tenfold.api.sweep import sweep
-    from tenfold.api.train import resume, train
+    from tenfold.api.train import cross_validate, resume, train
     from tenfold.cluster import Cluster
     from tenfold.common import __version__ as __version__
     from tenfold.crossval import CrossValidation
@@ -76,7 +75,7 @@ _HOMES = {
     "average": "tenfold.loop",
     "calibrate": "tenfold.api.plan",
     "compare": "tenfold.api.compare",
-    "cross_validate": "tenfold.api.cross_validate",
+    "cross_validate": "tenfold.api.train",
     "forecast": "tenfold.api.simulate",
     "list_runs": "tenfold.runs.open_run",
     "open_run": "tenfold.runs.open_run",

@@ -11,8 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from tenfold.api.cross_validate import cross_validate
-from tenfold.api.train import finished_run, train_and_record
+from tenfold.api.train import cross_validate, finished_run, train_and_record
 from tenfold.catalog import SOURCES, suggest
 from tenfold.common.files import short_path
 from tenfold.common.trust import Origin

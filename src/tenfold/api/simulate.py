@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tenfold.api.compare import compare, experiments_of, split_grid
-from tenfold.api.cross_validate import cross_validate
-from tenfold.api.train import finished_run, train_and_record, warn
+from tenfold.api.train import cross_validate, finished_run, train_and_record, warn
 from tenfold.common.metric_traits import main_metric
 from tenfold.crossval.crossval_run import predict_fold_times
 from tenfold.data import Splits

@@ -1,19 +1,20 @@
-"""`tenfold.train`: train a model and record the run."""
+"""`tenfold.train`, `tenfold.cross_validate` and `tenfold.resume`: train models and record the runs."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 from tenfold import crossval
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.common.files import sweep
 from tenfold.common.imports import warn_user
 from tenfold.common.trust import remember_named
+from tenfold.crossval import CrossValidation
 from tenfold.data import Splits
 from tenfold.engines import RecordedRun, Resolved, require_no_launcher, resolve
-from tenfold.engines.prepare import check_same_data, prepare, user_modules
+from tenfold.engines.prepare import check_new_run, check_same_data, describe, prepare, user_modules
 from tenfold.errors import StopTraining, StoreError
 from tenfold.executors.folds import check_jobs, train_on
 from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named, follow_jobs, recorded_executor
@@ -21,15 +22,17 @@ from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
 from tenfold.prediction.ledger import Ledger
-from tenfold.reports.display import follow
+from tenfold.reports.display import Display, follow
 from tenfold.reports.loggers import make_loggers
 from tenfold.reports.progress import FoldProgress, RunProgress
 from tenfold.runs import Emit, Event, Note, Run, Stopwatch, Store, Warned, WorkerDropped
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.store import CROSSVAL, FOLD, MEMBERS, SCRIPT, SWEEP, absolute
+from tenfold.workers.task import Task
 
 KIND = "train"
 """The kind of run that the store records."""
+USUAL_FOLDS = 5
 
 
 @fields_by_name
@@ -84,8 +87,7 @@ def _train_elsewhere(
 ) -> Run:
     """Train with the ranks that an executor starts, which record the run."""
     require_no_launcher("a training on an executor")
-    with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
-        listener = Callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
+    with listening(lambda: RunProgress(experiment), runs, callbacks, log, listen, progress) as listener:
 
         def hear(event: Event) -> None:
             with suppress(StopTraining):
@@ -109,10 +111,7 @@ def train_and_record(
 ) -> RecordedRun:
     """Train as `train` does, record a run of a kind, and return what was recorded, with the data."""
     stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
-    with follow(lambda: RunProgress(experiment), progress, listen, warn) as shown:
-        listener = shown
-        if callbacks != () or log is not None or listen is not None:  # each may ask to stop
-            listener = Callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
+    with listening(lambda: RunProgress(experiment), runs, callbacks, log, listen, progress) as listener:
         resolved = resolve(experiment, noting(listener, stopwatch))
         recorded: RecordedRun = resolved.engine.train(
             resolved, runs=runs, kind=kind, stopwatch=stopwatch, listen=listener
@@ -120,6 +119,23 @@ def train_and_record(
     if resolved.engine.predictable:
         Ledger.score(finished_run(recorded))
     return recorded
+
+
+@contextmanager
+def listening(
+    make_display: Callable[[], Display],
+    runs: Path,
+    callbacks: Sequence[object],
+    log: str | Sequence[str] | None,
+    listen: Emit | None,
+    progress: bool | None,
+) -> Iterator[Emit]:
+    """Yield the listener of a run: the caller's, a display, callbacks and loggers; warnings where there is none."""
+    with follow(make_display, progress, listen, warn) as shown:
+        if callbacks != () or log is not None or listen is not None:  # each may ask to stop
+            yield Callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
+        else:
+            yield shown
 
 
 def noting(listen: Emit, stopwatch: Stopwatch) -> Callable[[str], None]:
@@ -193,48 +209,128 @@ def resume(
 
         about: dict[str, Any] = {"callbacks": callbacks, "log": log, "listen": listen, "progress": progress}
         return continue_sweep(store, record, experiment, on=on, force=force, **about).run
-    folded = record["kind"] == CROSSVAL
-    with follow(lambda: FoldProgress() if folded else RunProgress(experiment), progress, listen, warn) as shown:
-        listener = Callbacks(shown, [*as_list(callbacks), *make_loggers(log, store.folder)])
-        if folded:
-            submitter = executor_named(on or recorded_executor(record["metadata"]))
-            return _resume_folds(store, record, experiment, listener, submitter, force=force)
+    if record["kind"] == CROSSVAL:
+        with listening(FoldProgress, store.folder, callbacks, log, listen, progress) as listener:
+
+            def reopen(task: Task, _experiment: Experiment) -> OpenRun:
+                check_same_data(record, task)
+                stopwatch = Stopwatch(store.claim_and_restart(number, epoch=1, force=force))  # the events so far stay
+                sweep(store.path(number, record["title"]))
+                return OpenRun(store, number, record["metadata"], stopwatch)
+
+            return _run_folds(experiment, executor_named(on or recorded_executor(record["metadata"])), listener, reopen)
+    with listening(lambda: RunProgress(experiment), store.folder, callbacks, log, listen, progress) as listener:
         resolved = resolve(experiment, noting(listener, Stopwatch()))
         recorded = resolved.engine.resume(resolved, store, record, listener, force=force)
     return finished_run(recorded)
 
 
-def _resume_folds(
-    store: Store,
-    record: dict[str, Any],
-    experiment: Experiment,
-    listen: Emit,
-    submitter: Submitter | None,
+@overload
+def cross_validate(
+    experiment: Experiment | None = None,
     *,
-    force: bool,
+    runs: str | Path | None = None,
+    on: Asked | Submitter = LOCAL,
+    callbacks: Sequence[object] = (),
+    log: str | Sequence[str] | None = None,
+    listen: Emit | None = None,
+    progress: bool | None = None,
+    as_sklearn: Literal[False] = False,
+    **fields: Unpack[Fields],
+) -> CrossValidation: ...
+@overload
+def cross_validate(
+    experiment: Experiment | None = None,
+    *,
+    runs: str | Path | None = None,
+    on: Asked | Submitter = LOCAL,
+    callbacks: Sequence[object] = (),
+    log: str | Sequence[str] | None = None,
+    listen: Emit | None = None,
+    progress: bool | None = None,
+    as_sklearn: Literal[True],
+    **fields: Unpack[Fields],
+) -> dict[str, Any]: ...
+@fields_by_name
+def cross_validate(
+    experiment: Experiment | None = None,
+    *,
+    runs: str | Path | None = None,
+    on: Asked | Submitter = LOCAL,
+    callbacks: Sequence[object] = (),
+    log: str | Sequence[str] | None = None,
+    listen: Emit | None = None,
+    progress: bool | None = None,
+    as_sklearn: bool = False,
+    **fields: Unpack[Fields],
+) -> CrossValidation | dict[str, Any]:
+    """Train and validate a model on k folds, and record the whole and every fold as a run.
+
+    `cross_validate(model="lenet5", data="mnist", folds=10, epochs=3)`; the arguments are those of `train`, and 5 folds
+    are made where none are asked for. The folds are cut from the training part; the test part is in none of them.
+    `callbacks` are called for the folds, their epochs and their metrics, and may stop one fold or all (see
+    `tenfold.StopTraining`). `on` says where the folds go, as for `compare`: each is a job, whose events come when it is
+    done, so that callbacks may stop only folds that have not begun. With engine = "virtual" the folds are trained here,
+    and the time is that of a virtual cluster, as for `simulate`. With `as_sklearn` the dictionary of
+    `sklearn.model_selection.cross_validate` is returned.
+    """
+    require_no_launcher("a cross-validation")
+    stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
+    experiment = Experiment.given(experiment, **fields)
+    if experiment.parallel.folds is None:
+        experiment = experiment.replace(folds=USUAL_FOLDS)
+    submitter = executor_named(on)
+
+    def create(task: Task, resolved: Experiment) -> OpenRun:
+        check_new_run(task)
+        metadata = describe(task) | ({"executor": submitter.name} if submitter is not None else {})
+        store = Store(runs)
+        return OpenRun(store, store.create(resolved, kind=CROSSVAL, metadata=metadata), metadata, stopwatch)
+
+    with listening(FoldProgress, runs, callbacks, log, listen, progress) as listener:
+        done = CrossValidation(_run_folds(experiment, submitter, listener, create))
+    return done.as_sklearn() if as_sklearn else done
+
+
+class OpenRun(NamedTuple):
+    """The run of a cross-validation that this process works on."""
+
+    store: Store
+    number: int
+    metadata: dict[str, Any]
+    stopwatch: Stopwatch
+
+
+def _run_folds(
+    experiment: Experiment,
+    submitter: Submitter | None,
+    listen: Emit,
+    open_run: Callable[[Task, Experiment], OpenRun],
 ) -> Run:
+    """Train the folds that are not finished yet; `open_run` creates the run, or continues that of an earlier attempt.
+
+    It is given the task, and the experiment with its defaults.
+    """
     resolved = Resolved.of(crossval.trained_here(experiment))
+    experiment = Resolved.of(experiment).experiment if experiment.machine.is_virtual else resolved.experiment
     crossval.check_folds(resolved.experiment)
     if submitter is None:
         crossval.start_processes_early(resolved.experiment)
     else:
         check_jobs(resolved.experiment)
-    number, metadata = record["id"], record["metadata"]
     with crossval.shared_data(resolved) as task:
-        check_same_data(record, task)
         splits = crossval.make_fold_splits(task)
-        stopwatch = Stopwatch(store.claim_and_restart(number, epoch=1, force=force))  # the events so far stay
-        sweep(store.path(number, record["title"]))
-        prediction = predict_folds(experiment, task.splits)
-        recorded = crossval.CrossValidationRun(task, splits, store, number, metadata, stopwatch, listen, prediction)
+        prediction = _predict_folds(experiment, task.splits)
+        store, number, metadata, stopwatch = open_run(task, experiment)
+        running = crossval.CrossValidationRun(task, splits, store, number, metadata, stopwatch, listen, prediction)
         if submitter is not None:
             follow_jobs(submitter, listen, stopwatch)
-            recorded.train_folds = partial(train_on, submitter)
-        outcome = recorded.record()
+            running.train_folds = partial(train_on, submitter)
+        outcome = running.record()
     return finished_run(RecordedRun.finished(store, number, outcome, experiment))
 
 
-def predict_folds(experiment: Experiment, splits: Splits) -> TimePrediction | None:
+def _predict_folds(experiment: Experiment, splits: Splits) -> TimePrediction | None:
     """Return the predicted time of all folds on the experiment's virtual cluster; None where it has none."""
     if not experiment.machine.is_virtual:
         return None
