@@ -1,7 +1,7 @@
 """`tenfold compare` and `tenfold sweep`, and the grids of values that they share with `simulate`."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenfold.catalog import MODELS, OPTIMIZERS, SOURCES, STRATEGIES
 from tenfold.cli import options
-from tenfold.cli.options import complete_list, parse_setting, parse_value
-from tenfold.cli.output import exit_interrupted, exit_partial, print_rich
+from tenfold.cli.options import parse_setting, parse_value
+from tenfold.cli.output import exit_interrupted, exit_partial, print_rich, start_early
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from tenfold.reports.sweep import Sweep
 
 
-Values = str | None
 GRID = "The grid: values separated by commas"
 ELLIPSIS = "..."
 
@@ -34,14 +32,6 @@ class Form(StrEnum):
     CSV = "csv"
     JSON = "json"
     MARKDOWN = "markdown"
-
-
-def dimension(name: str, text: str, known: Iterable[str] = (), panel: str = GRID, metavar: str = "A,B,...") -> Any:
-    """Return the option of a field that takes several values, with known ones for the shell to complete."""
-    complete = complete_list(known)
-    return typer.Option(
-        f"--{name}", help=text, show_default=False, rich_help_panel=panel, metavar=metavar, autocompletion=complete
-    )
 
 
 def several(text: str) -> list[Any]:
@@ -99,7 +89,7 @@ def settings_together(texts: list[str] | None) -> list[dict[str, Any]]:
     return [{short_name(name): value for name, value in item.items()} for item in found]
 
 
-def grid_of(given: dict[str, Values], vary: list[str] | None, settings: list[str] | None) -> dict[str, list[Any]]:
+def grid_of(given: dict[str, str | None], vary: list[str] | None, settings: list[str] | None) -> dict[str, list[Any]]:
     """Return the grid that options and --vary describe; no field may be given twice, there or by --set."""
     grid = {name: several(text) for name, text in given.items() if text is not None}
     for name, values in map(varied, vary or []):
@@ -148,21 +138,16 @@ def watching(quiet: bool, on: object = None) -> "Iterator[GridProgress]":
         exit_interrupted("run the same command again to do the rest", on)
 
 
-def print_result(result: "ResultTable | ScalingStudy | Sweep", form: Form) -> None:
-    """Print a table of settings in the wanted form."""
+def print_result(result: "ResultTable | ScalingStudy | Sweep", form: Form, report: Path | None = None) -> None:
+    """Print a table of settings in the wanted form, and write its HTML report; exit with 3 if some runs failed."""
     if form is Form.TABLE:
         print_rich(result)
     else:
         typer.echo({"csv": result.to_csv, "json": result.to_json, "markdown": result.to_markdown}[form](), nl=False)
-
-
-def print_side_by_side(result: "ResultTable", form: Form, output: Path | None) -> None:
-    """Print the result of a grid, and write an HTML report if `output` is given; exit with 3 if some runs failed."""
+    if report is not None:
+        typer.echo(f"the report is in {result.report(report)}", err=form is not Form.TABLE)
     from tenfold.reports.comparison import Comparison
 
-    print_result(result, form)
-    if output is not None:
-        typer.echo(f"the report is in {result.report(output)}", err=form is not Form.TABLE)
     if isinstance(result, Comparison) and not result.complete:
         exit_partial(f"{result.failure_counts()}; run the same command again to repeat them")
 
@@ -176,7 +161,17 @@ def _check_plot(path: Path | None) -> Path | None:
     return path
 
 
+COMPARED = (
+    *("workers", "strategy", "folds", "sync_every", "model", "data", "epochs", "batch_size", "optimizer", "lr"),
+    *("precision", "loader_workers", "threads", "device"),
+)
+"""Fields with an option for several values in `compare`."""
+SWEPT = ("lr", "batch_size", "optimizer", "precision", "model", "data", "epochs", "workers", "strategy", "sync_every")
+"""Those with an option for ranges and lists in `sweep`."""
+
+
 @options.with_executor
+@options.with_fields("name", "target", "seed", "pin", several=COMPARED, panel=GRID)
 def compare(
     file: options.File = None,
     settings: options.Set = None,
@@ -195,26 +190,6 @@ def compare(
             rich_help_panel=GRID,
         ),
     ] = None,
-    workers: Annotated[Values, dimension("workers", "Replicas: 1,2,4.")] = None,
-    strategy: Annotated[
-        Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.", STRATEGIES)
-    ] = None,
-    folds: Annotated[Values, dimension("folds", "Folds of a cross-validation: 2,5,10.")] = None,
-    sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds, or epoch: 1,16,epoch.")] = None,
-    model: Annotated[Values, dimension("model", "Models: lenet5,cnn.", MODELS)] = None,
-    data: Annotated[Values, dimension("data", "Data sets: digits,mnist.", SOURCES)] = None,
-    epochs: Annotated[Values, dimension("epochs", "Passes over the data.")] = None,
-    batch_size: Annotated[Values, dimension("batch-size", "Samples per step.")] = None,
-    optimizer: Annotated[Values, dimension("optimizer", "Optimizers: sgd,adam.", OPTIMIZERS)] = None,
-    lr: Annotated[Values, dimension("lr", "Learning rates.")] = None,
-    precision: Annotated[Values, dimension("precision", "Number formats: fp32,bf16.", options.PRECISIONS)] = None,
-    loader_workers: Annotated[Values, dimension("loader-workers", "Processes that load batches: 0,4.")] = None,
-    threads: Annotated[Values, dimension("threads", "Threads per worker.")] = None,
-    device: Annotated[Values, dimension("device", "Devices: cpu,cuda.")] = None,
-    name: options.Name = None,
-    target: options.Target = None,
-    seed: options.Seed = None,
-    pin: options.Pin = None,
     where: options.Where | None = None,
     repeats: Annotated[int, typer.Option(help="Runs of each setting, with different seeds.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already recorded.")] = False,
@@ -237,6 +212,7 @@ def compare(
     runs: options.Runs = None,
     log: options.Log = None,
     quiet: options.Quiet = False,
+    **fields: Any,
 ) -> None:
     """Run an experiment with every combination of settings, one after another, and show the results side by side.
 
@@ -246,13 +222,11 @@ def compare(
     [cyan]tenfold compare lenet.toml --workers 1,2,4,8 --target 0.99 -o compare.html[/],
     [cyan]tenfold compare --data digits --lr 0.01,0.1 --vary momentum=0,0.9 -o compare.html[/]
     """
-    given = {"workers": workers, "strategy": strategy, "folds": folds, "sync_every": sync_every, "model": model}
-    given |= {"data": data, "epochs": epochs, "batch_size": batch_size, "optimizer": optimizer, "lr": lr}
-    given |= {"precision": precision, "loader_workers": loader_workers, "threads": threads, "device": device}
+    given = {name: fields.pop(name) for name in COMPARED}
     settings, listed = with_several_values(settings)
     grid: dict[str, Any] = grid_of(given, [*(vary or []), *listed], settings)
     groups = settings_together(together)
-    experiment = options.experiment_from(file, settings, name=name, seed=seed, pin=pin, target=target)
+    experiment = options.experiment_from(file, settings, **fields)
     if (
         plot is not None
         and experiment.training.target is None
@@ -260,7 +234,7 @@ def compare(
     ):
         raise ExperimentError("--plot shows how soon a target is reached, and there is none; add one: --target 0.99")
     if where is None:
-        _start_early(grid)
+        _start_early_for(grid)
     from tenfold.api.compare import compare as run_all
 
     on = where.open() if where is not None else "local"
@@ -277,18 +251,14 @@ def compare(
         result = run(again=False, renew=True)
     if plot is not None:
         typer.echo(f"the plot is in {result.plot(plot)}", err=form is not Form.TABLE)
-    print_side_by_side(result, form, output)
+    print_result(result, form, output)
 
 
 SPACE = "What varies: ranges and lists of values"
 
 
-def _varied(name: str, text: str, known: Iterable[str] = ()) -> Any:
-    """Return the option of a field that takes a range or a list."""
-    return dimension(name, text, known, panel=SPACE, metavar="LOW:HIGH[:log]|A,B,...")
-
-
 @options.with_executor
+@options.with_fields("name", "target", "seed", several=SWEPT, panel=SPACE, metavar="LOW:HIGH[:log]|A,B,...")
 def sweep(
     file: options.File = None,
     settings: options.Set = None,
@@ -301,16 +271,6 @@ def sweep(
             rich_help_panel=SPACE,
         ),
     ] = None,
-    lr: Annotated[Values, _varied("lr", "Learning rates: 1e-3:1e-1:log.")] = None,
-    batch_size: Annotated[Values, _varied("batch-size", "Samples per step: 16,64,256.")] = None,
-    optimizer: Annotated[Values, _varied("optimizer", "Optimizers: sgd,adam.", OPTIMIZERS)] = None,
-    precision: Annotated[Values, _varied("precision", "Number formats: fp32,bf16.", options.PRECISIONS)] = None,
-    model: Annotated[Values, _varied("model", "Models: lenet5,cnn.", MODELS)] = None,
-    data: Annotated[Values, _varied("data", "Data sets.", SOURCES)] = None,
-    epochs: Annotated[Values, _varied("epochs", "Passes over the data.")] = None,
-    workers: Annotated[Values, _varied("workers", "Replicas: 1,2,4.")] = None,
-    strategy: Annotated[Values, _varied("strategy", "Who averages with whom.", STRATEGIES)] = None,
-    sync_every: Annotated[Values, _varied("sync-every", "Steps between rounds: 1:64:log.")] = None,
     trials: Annotated[int, typer.Option(help="How many combinations of values to try.")] = 20,
     sampler: Annotated[
         str, typer.Option(help="Who chooses them: tpe, random, grid, qmc, gp or cmaes; all but grid are Optuna's.")
@@ -322,9 +282,6 @@ def sweep(
     prune: Annotated[
         bool, typer.Option("--prune", help="Stop trials that have fallen behind, by successive halving.")
     ] = False,
-    name: options.Name = None,
-    target: options.Target = None,
-    seed: options.Seed = None,
     where: options.Where | None = None,
     at_once: Annotated[
         int | None,
@@ -345,6 +302,7 @@ def sweep(
     log: options.Log = None,
     runs: options.Runs = None,
     quiet: options.Quiet = False,
+    **fields: Any,
 ) -> None:
     """Look for the best values of some fields, in trials that are recorded as runs.
 
@@ -355,13 +313,11 @@ def sweep(
     [cyan]tenfold sweep lenet.toml --lr 0.01,0.1 --workers 1,2,4 --sampler grid --objective seconds_to_target
     --target 0.99[/]
     """
-    given = {"lr": lr, "batch_size": batch_size, "optimizer": optimizer, "precision": precision}
-    given |= {"model": model, "data": data}
-    given |= {"epochs": epochs, "workers": workers, "strategy": strategy, "sync_every": sync_every}
+    given = {name: fields.pop(name) for name in SWEPT}
     lists = grid_of(given, vary, settings)
-    experiment = options.experiment_from(file, settings, name=name, seed=seed, target=target)
+    experiment = options.experiment_from(file, settings, **fields)
     if where is None:
-        _start_early(lists)
+        _start_early_for(lists)
     from tenfold.api.sweep import sweep as run_all
 
     on = where.open() if where is not None else "local"
@@ -372,10 +328,7 @@ def sweep(
         about |= {"watch": shown.watch, "listen": shown.listen, "log": log, "on": on, "at_once": at_once}
         about |= {"stacked": stacked}
         result = run_all(experiment, runs=runs, fresh=fresh, **about, **space)
-    form = Form.JSON if as_json else form
-    print_result(result, form)
-    if output is not None:
-        typer.echo(f"the report is in {result.report(output)}", err=form is not Form.TABLE)
+    print_result(result, Form.JSON if as_json else form, output)
 
 
 def _wants_again(result: "Comparison") -> bool:
@@ -387,9 +340,7 @@ def _wants_again(result: "Comparison") -> bool:
     return typer.confirm(f"run {count} marked run{'s' if count > 1 else ''} again?", err=True)
 
 
-def _start_early(grid: dict[str, list[Any]]) -> None:
+def _start_early_for(grid: dict[str, list[Any]]) -> None:
     """Start the server of worker processes, if the grid needs one, while the rest is still being imported."""
     if "folds" in grid or any(isinstance(count, int) and count > 1 for count in grid.get("workers", [])):
-        from tenfold.workers.fork_server import start_server
-
-        start_server()
+        start_early()

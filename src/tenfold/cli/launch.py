@@ -104,7 +104,7 @@ def _experiment(file: Path, more: list[str]) -> "Experiment | None":
         reader = typer.Typer(add_completion=False)
         reader.command()(train)
         given = typer.main.get_command(reader).make_context("train", [str(file), *more]).params
-        fields = {name: given[name] for name in options.FIELDS}
+        fields = {name: given[name] for name in options.OF_TRAINING}
         return options.experiment_from(given["file"], given["settings"], **fields)
     if not file.is_file():
         raise MachineError(f"there is no script {file}; name an experiment file or a program")

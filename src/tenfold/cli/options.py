@@ -4,14 +4,14 @@ import dataclasses
 import functools
 import inspect
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tenfold.catalog import EXECUTORS, LOGGERS, MODELS, OPTIMIZERS, SOURCES, STRATEGIES
+from tenfold.catalog import EXECUTORS, FOLD_KINDS, FOLD_MODES, LOGGERS, MODELS, OPTIMIZERS, SOURCES, STRATEGIES
 from tenfold.common.files import check_output
 from tenfold.errors import ExperimentError
 
@@ -169,20 +169,6 @@ Filter = Annotated[
 ]
 
 
-def field(name: str, text: str, panel: str, known: Iterable[str] = (), short: str = "", **more: Any) -> Any:
-    """Return the option of an experiment's field, with known values for the shell to complete."""
-    complete = complete_from(known)
-    return typer.Option(
-        f"--{name}",
-        *([short] if short else []),
-        help=text,
-        show_default=False,
-        rich_help_panel=panel,
-        autocompletion=complete,
-        **more,
-    )
-
-
 def read_steps(text: str) -> int | str:
     """Read a number, or a word such as epoch or auto."""
     return int(text) if text.removeprefix("-").isdecimal() else text
@@ -191,30 +177,6 @@ def read_steps(text: str) -> int | str:
 def split_names(text: str | None) -> list[str]:
     """Return the names in a list such as "a,b"; an empty list for None."""
     return [name.strip() for name in text.split(",")] if text is not None else []
-
-
-Name = Annotated[str | None, field("name", "A title for tables and plots.", EXPERIMENT)]
-Model = Annotated[str | None, field("model", f"{', '.join(MODELS)}, or package.module:callable.", EXPERIMENT, MODELS)]
-Data = Annotated[
-    str | None,
-    field(
-        "data",
-        f"{', '.join(SOURCES)}; a file (.csv, .tsv, .parquet, .npy, .npz) or folder of images; "
-        "package.module:callable.",
-        EXPERIMENT,
-        SOURCES,
-    ),
-]
-Target = Annotated[
-    float | None, field("target", "Stop at this value of the first metric on the evaluation part: 0.99.", EXPERIMENT)
-]
-Seed = Annotated[
-    int | None, field("seed", "Seed of the initial weights, the order of samples, and dropout.", EXPERIMENT)
-]
-Pin = Annotated[
-    str | None, field("pin", "Cores for the workers: none, compact, scatter, or a list: 0,1,2,4.", WHERE, PINS)
-]
-Device = Annotated[str | None, field("device", f"{', '.join(DEVICES)}.", WHERE, DEVICES)]
 
 
 def ranks_from(listed: str, count: int) -> set[int] | None:
@@ -231,74 +193,145 @@ def ranks_from(listed: str, count: int) -> set[int] | None:
     return ranks
 
 
-FIELDS: dict[str, Any] = {
-    "name": Name,
-    "model": Model,
-    "data": Data,
-    "epochs": Annotated[int | None, field("epochs", "Passes over the training part.", EXPERIMENT)],
-    "batch_size": Annotated[int | None, field("batch-size", "Samples per step of one replica.", EXPERIMENT)],
-    "optimizer": Annotated[str | None, field("optimizer", f"{', '.join(OPTIMIZERS)}.", EXPERIMENT, OPTIMIZERS)],
-    "lr": Annotated[float | None, field("lr", "Learning rate.", EXPERIMENT)],
-    "precision": Annotated[str | None, field("precision", f"{', '.join(PRECISIONS)}.", EXPERIMENT, PRECISIONS)],
-    "target": Target,
-    "seed": Seed,
-    "workers": Annotated[
-        str | None,
-        field(
-            "workers",
-            "Replicas that train side by side, or auto: one per core.",
-            PARALLEL,
-            ("auto",),
-            parser=read_steps,
-            metavar="COUNT",
-        ),
-    ],
-    "strategy": Annotated[str | None, field("strategy", f"{', '.join(STRATEGIES)}.", PARALLEL, STRATEGIES)],
-    "sync_every": Annotated[
-        str | None,
-        field(
-            "sync-every",
-            "Steps between two rounds of averaging, or epoch.",
-            PARALLEL,
-            ("epoch",),
-            parser=read_steps,
-            metavar="STEPS",
-        ),
-    ],
-    "device": Device,
-    "pin": Pin,
-    "threads": Annotated[int | None, field("threads", "Threads per worker.", WHERE)],
+@dataclass(frozen=True)
+class FieldOption:
+    """The option of an experiment's field: of one value, or of several that are separated by commas."""
+
+    kind: Any
+    text: str
+    panel: str
+    names: Iterable[str] = ()
+    """Values for the shell to complete."""
+    several: str = ""
+    """What the help says where the option takes several values; "" where none does."""
+    short: str = ""
+    parser: Callable[[str], Any] | None = None
+    metavar: str | None = None
+
+    def of_one(self, name: str) -> Any:
+        """Return the option of one value."""
+        option = typer.Option(
+            f"--{name.replace('_', '-')}",
+            *([self.short] if self.short else []),
+            help=self.text,
+            show_default=False,
+            rich_help_panel=self.panel,
+            autocompletion=complete_from(self.names),
+            parser=self.parser,
+            metavar=self.metavar,
+        )
+        return Annotated[self.kind | None, option]
+
+    def of_several(self, name: str, panel: str, metavar: str) -> Any:
+        """Return the option of several values, as text."""
+        option = typer.Option(
+            f"--{name.replace('_', '-')}",
+            help=self.several,
+            show_default=False,
+            rich_help_panel=panel,
+            metavar=metavar,
+            autocompletion=complete_list(self.names),
+        )
+        return Annotated[str | None, option]
+
+
+FOLDS = "How the folds are made and trained"
+KINDS, MODES = ("auto", *FOLD_KINDS), ("auto", *FOLD_MODES)
+DATA = f"{', '.join(SOURCES)}; a file (.csv, .tsv, .parquet, .npy, .npz) or folder of images; package.module:callable."
+TARGET = "Stop at this value of the first metric on the evaluation part: 0.99."
+FIELDS: dict[str, FieldOption] = {
+    "name": FieldOption(str, "A title for tables and plots.", EXPERIMENT),
+    "model": FieldOption(
+        str, f"{', '.join(MODELS)}, or package.module:callable.", EXPERIMENT, MODELS, "Models: lenet5,cnn."
+    ),
+    "data": FieldOption(str, DATA, EXPERIMENT, SOURCES, "Data sets: digits,mnist."),
+    "epochs": FieldOption(int, "Passes over the training part.", EXPERIMENT, (), "Passes over the data: 1,2,4."),
+    "batch_size": FieldOption(
+        int, "Samples per step of one replica.", EXPERIMENT, (), "Samples per step of one replica: 16,64,256."
+    ),
+    "optimizer": FieldOption(str, f"{', '.join(OPTIMIZERS)}.", EXPERIMENT, OPTIMIZERS, "Optimizers: sgd,adam."),
+    "lr": FieldOption(float, "Learning rate.", EXPERIMENT, (), "Learning rates: 0.1,0.01."),
+    "precision": FieldOption(str, f"{', '.join(PRECISIONS)}.", EXPERIMENT, PRECISIONS, "Number formats: fp32,bf16."),
+    "target": FieldOption(float, TARGET, EXPERIMENT),
+    "seed": FieldOption(int, "Seed of the initial weights, the order of samples, and dropout.", EXPERIMENT),
+    "workers": FieldOption(
+        str,
+        "Replicas that train side by side, or auto: one per core.",
+        PARALLEL,
+        ("auto",),
+        "Replicas: 1,2,4 or 1,2,4,...,64.",
+        parser=read_steps,
+        metavar="COUNT",
+    ),
+    "strategy": FieldOption(
+        str, f"{', '.join(STRATEGIES)}.", PARALLEL, STRATEGIES, "Who averages with whom: allreduce,butterfly."
+    ),
+    "sync_every": FieldOption(
+        str,
+        "Steps between two rounds of averaging, or epoch.",
+        PARALLEL,
+        ("epoch",),
+        "Steps between rounds, or epoch: 1,16,epoch.",
+        parser=read_steps,
+        metavar="STEPS",
+    ),
+    "device": FieldOption(str, f"{', '.join(DEVICES)}.", WHERE, DEVICES, "Devices: cpu,cuda."),
+    "pin": FieldOption(str, "Cores for the workers: none, compact, scatter, or a list: 0,1,2,4.", WHERE, PINS),
+    "threads": FieldOption(int, "Threads per worker.", WHERE, (), "Threads per worker: 1,2."),
+    "loader_workers": FieldOption(int, "Processes that load batches.", WHERE, (), "Processes that load batches: 0,4."),
+    "link": FieldOption(
+        str,
+        "The link between predicted nodes: 1gbe, 10gbe, 25gbe, 100gbe, infiniband, ...",
+        WHERE,
+        (),
+        "Links between the nodes: 1gbe, 10gbe, 25gbe, 100gbe, infiniband, ...",
+    ),
+    "folds": FieldOption(
+        int,
+        "Number of folds; each is the validation part once. Default: 5.",
+        FOLDS,
+        (),
+        "Folds of a cross-validation: 2,5,10.",
+    ),
+    "fold_kind": FieldOption(str, f"{', '.join(KINDS)}.", FOLDS, KINDS),
+    "fold_repeats": FieldOption(int, "Repetitions, each with different folds.", FOLDS, short="--repeats"),
+    "fold_mode": FieldOption(str, f"{', '.join(MODES)}.", FOLDS, MODES),
 }
-"""The options of commands that train one experiment, by the field that they set."""
+"""The options for fields; other fields are set by --set."""
+Device = FIELDS["device"].of_one("device")
+OF_FOLDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
+OF_TRAINING = tuple(name for name in FIELDS if name not in ("loader_workers", "link", *OF_FOLDS))
+"""The fields with an option in commands that train one experiment."""
 
 
-def with_fields(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
-    """Give a command the options in FIELDS in place of its `**fields`."""
-    signature = inspect.signature(command)
-    *others, _ = signature.parameters.values()
-    kind = inspect.Parameter.KEYWORD_ONLY
-    added = [
-        inspect.Parameter(name, kind, default=None, annotation=option)
-        for name, option in FIELDS.items()
-        if name not in without
-    ]
-    command.__signature__ = signature.replace(parameters=[*others, *added])  # type: ignore[attr-defined]
-    return command
+def with_fields(
+    *names: str, several: Iterable[str] = (), panel: str = "", metavar: str = "A,B,..."
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of fields, in place of its `**fields`; those in `several` take several values."""
+    options = {name: FIELDS[name].of_several(name, panel, metavar) for name in several}
+    options |= {name: FIELDS[name].of_one(name) for name in names}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command)
+        *others, _ = signature.parameters.values()
+        kind = inspect.Parameter.KEYWORD_ONLY
+        added = [inspect.Parameter(name, kind, default=None, annotation=item) for name, item in options.items()]
+        command.__signature__ = signature.replace(parameters=[*others, *added])  # type: ignore[attr-defined]
+        return command
+
+    return decorate
 
 
 JOBS = "Jobs of Slurm or Ray"
-EXECUTOR_OPTIONS: dict[str, Any] = {
-    "on": field(
-        "on",
-        f"Where runs go: local, {', '.join(EXECUTORS)}, or package.module:function.",
-        WHERE,
-        ("local", *EXECUTORS),
+EXECUTOR_OPTIONS: dict[str, FieldOption] = {
+    "on": FieldOption(
+        str, f"Where runs go: local, {', '.join(EXECUTORS)}, or package.module:function.", WHERE, ("local", *EXECUTORS)
     ),
-    "partition": field("partition", "Slurm: the partition.", JOBS),
-    "time": field("time", "Slurm: the time limit of a job, 0:30:00; it then continues from its checkpoint.", JOBS),
-    "account": field("account", "Slurm: the account that pays.", JOBS),
-    "qos": field("qos", "Slurm: the quality of service.", JOBS),
-    "mem": field("mem", "Slurm, Ray: the memory of a job, 4G.", JOBS),
+    "partition": FieldOption(str, "Slurm: the partition.", JOBS),
+    "time": FieldOption(str, "Slurm: the time limit of a job, 0:30:00; it then continues from its checkpoint.", JOBS),
+    "account": FieldOption(str, "Slurm: the account that pays.", JOBS),
+    "qos": FieldOption(str, "Slurm: the quality of service.", JOBS),
+    "mem": FieldOption(str, "Slurm, Ray: the memory of a job, 4G.", JOBS),
 }
 
 
@@ -320,7 +353,7 @@ def with_executor(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of executors in place of its parameter `where`, which is None without any."""
     signature = inspect.signature(command)
     added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, option])
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option.of_one(name))
         for name, option in EXECUTOR_OPTIONS.items()
     ]
 

@@ -52,6 +52,13 @@ def prefix() -> str:
     return f"[rank {rank}] " if rank else ""
 
 
+def start_early() -> None:
+    """Start the server that workers are forked from, which imports torch while this process does."""
+    from tenfold.workers.fork_server import start_server
+
+    start_server()
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     from tenfold.common.files import json_text

@@ -1,22 +1,18 @@
 """Commands that predict how long training takes: `simulate`, `scaling`, `plan`, `twin`, `whatif`, `calibrate`."""
 
 from contextlib import suppress
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tenfold.catalog import STRATEGIES
 from tenfold.cli import options
 from tenfold.cli.compare import (
+    GRID,
     Form,
-    Values,
-    dimension,
     grid_of,
     print_result,
-    print_side_by_side,
     short_name,
     watching,
 )
@@ -28,6 +24,7 @@ from tenfold.cli.output import (
     print_rich,
     print_run,
     showing_progress,
+    start_early,
 )
 from tenfold.common.files import check_output
 from tenfold.errors import ExperimentError, MachineError
@@ -38,11 +35,11 @@ if TYPE_CHECKING:
 
 
 CLUSTER = "The virtual cluster"
-GRIDDED = ("workers", "strategy", "sync_every")
+GRIDDED = ("workers", "strategy", "sync_every", "link")
 """Fields that may have several values here."""
 
 
-@partial(options.with_fields, without=GRIDDED)
+@options.with_fields(*(name for name in options.OF_TRAINING if name not in GRIDDED), several=GRIDDED, panel=GRID)
 def simulate(
     file: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads this form for an argument that may be left out
@@ -56,14 +53,6 @@ def simulate(
         typer.Argument(help="The script's own arguments, after --.", show_default=False),
     ] = None,
     settings: options.Set = None,
-    workers: Annotated[Values, dimension("workers", "Nodes: 64, or several: 1,2,4,...,1024.")] = None,
-    strategy: Annotated[
-        Values, dimension("strategy", "Who averages with whom: allreduce,butterfly.", STRATEGIES)
-    ] = None,
-    sync_every: Annotated[Values, dimension("sync-every", "Steps between rounds, or epoch: 1,16,epoch.")] = None,
-    link: Annotated[
-        Values, dimension("link", "Links between the nodes: 1gbe, 10gbe, 25gbe, 100gbe, infiniband, ...")
-    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -98,7 +87,7 @@ def simulate(
     [cyan]tenfold simulate lenet.toml --workers 1,2,4,...,1024 --only-time -o speedup.html[/],
     [cyan]tenfold simulate train_ddp.py --workers 16 --link 10gbe -- --epochs 2[/]
     """
-    given = {"workers": workers, "strategy": strategy, "sync_every": sync_every, "link": link}
+    given = {name: fields.pop(name) for name in GRIDDED}
     if file is not None and file.suffix == ".py":
         _simulate_script(
             (file, *(arguments or ())),
@@ -122,17 +111,15 @@ def simulate(
 
         with showing_progress(quiet or form is Form.JSON) as show:
             predicted = forecast(experiment, progress=show, **grid)
-        print_side_by_side(predicted, form, output)
+        print_result(predicted, form, output)
         return
-    from tenfold.workers.fork_server import start_server
-
-    start_server()  # early: it imports torch while this process does
+    start_early()
     if any(len(values) != 1 for values in grid.values()):
         from tenfold.api.compare import compare
 
         with watching(quiet) as grid_watch:
             compared = compare(experiment, runs=runs, watch=grid_watch.watch, listen=grid_watch.listen, log=log, **grid)
-        print_side_by_side(compared, form, output)
+        print_result(compared, form, output)
         return
     _one(experiment.replace(**{name: values[0] for name, values in grid.items()}), runs, log, quiet, as_json, output)
 
@@ -174,7 +161,7 @@ def _simulate_script(
     if len(done) == 1:
         print_run(done[0], form is Form.JSON, output)
     else:
-        print_side_by_side(Comparison(done), form, output)
+        print_result(Comparison(done), form, output)
 
 
 def _one(
@@ -203,10 +190,10 @@ def _check_file(path: Path | None) -> Path | None:
     return path
 
 
+@options.with_fields("target", "model", "data", "seed")
 def plan(
     file: options.File = None,
     settings: options.Set = None,
-    target: options.Target = None,
     cluster: Annotated[
         str | None,
         typer.Option("--cluster", help="Plan for this virtual cluster, a TOML file. Default: this machine."),
@@ -217,9 +204,6 @@ def plan(
     budget: Annotated[
         float, typer.Option("--budget", help="Seconds for measuring step times and for training runs.")
     ] = 90.0,
-    model: options.Model = None,
-    data: options.Data = None,
-    seed: options.Seed = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Write the chosen experiment to this file, .toml.", callback=_check_file),
@@ -230,6 +214,7 @@ def plan(
     form: Annotated[Form, typer.Option("--format", help="How to print the settings.")] = Form.TABLE,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **fields: Any,
 ) -> None:
     """Find the workers, threads, batch size and averaging that reach a target soonest.
 
@@ -239,34 +224,23 @@ def plan(
     Examples: [cyan]tenfold plan lenet.toml --target 0.99 -o best.toml[/],
     [cyan]tenfold plan lenet.toml --target 0.99 --cluster lab.toml --max-workers 64[/]
     """
-    experiment = options.experiment_from(file, settings, model=model, data=data, seed=seed)
-    from tenfold.workers.fork_server import start_server
-
-    start_server()  # early: it imports torch while this process does
+    experiment = options.experiment_from(file, settings, **fields)
+    start_early()
     from tenfold.api.plan import plan as find
 
     form = Form.JSON if as_json else form
     with showing_progress(quiet or form is not Form.TABLE) as show, fetching(quiet or form is not Form.TABLE):
-        found = find(
-            experiment,
-            target=target,
-            cluster=cluster,
-            max_workers=max_workers,
-            budget=budget,
-            progress=show,
-        )
-    print_result(found, form)
+        chosen = find(experiment, cluster=cluster, max_workers=max_workers, budget=budget, progress=show)
+    print_result(chosen, form, report)
     if output is not None:
-        found.best.save(output)
+        chosen.best.save(output)
         how = f"`tenfold train {output}` runs it"
         if cluster is not None:
             how = f"`tenfold simulate {output} --cluster {cluster}` runs it there, `tenfold launch` on real hosts"
         typer.echo(f"the experiment is in {output}; {how}", err=form is not Form.TABLE)
-    if report is not None:
-        typer.echo(f"the report is in {found.report(report)}", err=form is not Form.TABLE)
 
 
-@options.with_fields
+@options.with_fields(*options.OF_TRAINING)
 def twin(
     file: options.File = None,
     settings: options.Set = None,
@@ -283,9 +257,7 @@ def twin(
     [cyan]tenfold twin --data digits --model mlp --workers 2 --strategy ring -o twin.html[/]
     """
     experiment = options.experiment_from(file, settings, **fields)
-    from tenfold.workers.fork_server import start_server
-
-    start_server()  # early: it imports torch while this process does
+    start_early()
     from tenfold.api.simulate import twin as run_both
     from tenfold.reports.progress import RunProgress
 
@@ -305,13 +277,12 @@ def twin(
         typer.echo(f"the report is in {result.report(output)}", err=as_json)
 
 
-@partial(options.with_fields, without=("workers",))
+@options.with_fields(*(name for name in options.OF_TRAINING if name != "workers"), "link")
 def scaling(
     file: options.File = None,
     settings: options.Set = None,
     up_to: Annotated[int, typer.Option("--up-to", help="Predict up to this many workers.")] = 64,
     repeats: Annotated[int, typer.Option(help="Runs of each number of workers, with different seeds.")] = 1,
-    link: Annotated[str | None, typer.Option("--link", help="The link between predicted nodes.")] = None,
     output: options.Report = None,
     form: Annotated[Form, typer.Option("--format", help="How to print the numbers.")] = Form.TABLE,
     runs: options.Runs = None,
@@ -327,19 +298,15 @@ def scaling(
     Examples: [cyan]tenfold scaling lenet.toml -o scaling.html[/],
     [cyan]tenfold scaling lenet.toml --up-to 256 --link infiniband --repeats 3[/]
     """
-    experiment = options.experiment_from(file, settings, link=link, **fields)
-    from tenfold.workers.fork_server import start_server
-
-    start_server()  # early: it imports torch while this process does
+    experiment = options.experiment_from(file, settings, **fields)
+    start_early()
     from tenfold.api.simulate import scaling as measure
 
     form = Form.JSON if as_json else form
     with watching(quiet or form is not Form.TABLE) as shown:
         watch: dict[str, Any] = {"watch": shown.watch, "listen": shown.listen}
         result = measure(experiment, up_to=up_to, repeats=repeats, runs=runs, **watch)
-    print_result(result, form)
-    if output is not None:
-        typer.echo(f"the report is in {result.report(output)}", err=form is not Form.TABLE)
+    print_result(result, form, output)
 
 
 def whatif(

@@ -3,7 +3,7 @@
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from tenfold.machine.doctor import Finding
 
 
+@options.with_fields("model", "data")
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("experiment.toml"),
     settings: options.Set = None,
-    model: options.Model = None,
-    data: options.Data = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    **fields: Any,
 ) -> None:
     """Write an experiment file with a comment on every field.
 
@@ -31,7 +31,7 @@ def init(
 
     if not force and os.path.lexists(path):
         raise ExperimentError(f"{path} exists; name another file, or replace it with --force")
-    write_file(path, commented(options.experiment_from(None, settings, model=model, data=data)))
+    write_file(path, commented(options.experiment_from(None, settings, **fields)))
     typer.echo(f"wrote {path}; `tenfold train {path}` runs it")
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from tenfold.catalog import FOLD_KINDS, FOLD_MODES
 from tenfold.cli import options
-from tenfold.cli.output import exit_interrupted, following, launched_rank, print_run
+from tenfold.cli.output import exit_interrupted, following, launched_rank, print_run, start_early
 from tenfold.common.imports import tenfold_command
 from tenfold.errors import ExperimentError, MachineError
 
@@ -91,7 +90,7 @@ class BoardWindow:
 
 
 @options.with_executor
-@options.with_fields
+@options.with_fields(*options.OF_TRAINING)
 def train(
     file: options.File = None,
     settings: options.Set = None,
@@ -129,9 +128,7 @@ def train(
     """
     experiment = options.experiment_from(file, settings, _best_of_sweep(from_sweep, file, runs, trust=trust), **fields)
     if experiment.parallel.workers > 1 and launched_rank() is None and where is None:
-        from tenfold.workers.fork_server import start_server
-
-        start_server()  # early: it imports torch while this process does
+        start_early()
     import tenfold
     from tenfold.launch.detect import detect_world
     from tenfold.reports.progress import RankTimes, RunProgress
@@ -163,31 +160,11 @@ def _best_of_sweep(sweep: str | None, file: Path | None, runs: Path | None, *, t
     return tenfold.Sweep(tenfold.open_run(number, runs=runs, trust=trust)).best_experiment
 
 
-FOLDS = "How the folds are made and trained"
-KINDS, MODES = ("auto", *FOLD_KINDS), ("auto", *FOLD_MODES)
-
-Folds = Annotated[
-    int | None, options.field("folds", "Number of folds; each is the validation part once. Default: 5.", FOLDS)
-]
-Kind = Annotated[str | None, options.field("fold-kind", f"{', '.join(KINDS)}.", FOLDS, KINDS)]
-Repeats = Annotated[
-    int | None, options.field("fold-repeats", "Repetitions, each with different folds.", FOLDS, short="--repeats")
-]
-Mode = Annotated[
-    str | None,
-    options.field("fold-mode", f"{', '.join(MODES)}.", FOLDS, MODES),
-]
-
-
 @options.with_executor
-@options.with_fields
+@options.with_fields(*options.OF_FOLDS, *options.OF_TRAINING)
 def crossval(
     file: options.File = None,
     settings: options.Set = None,
-    folds: Folds = None,
-    fold_kind: Kind = None,
-    fold_repeats: Repeats = None,
-    fold_mode: Mode = None,
     where: options.Where | None = None,
     runs: options.Runs = None,
     output: options.Report = None,
@@ -203,17 +180,9 @@ def crossval(
     [cyan]tenfold crossval --model mlp --data digits --folds 5 --fold-repeats 3[/],
     [cyan]tenfold crossval lenet.toml --workers 4 --fold-mode data-and-folds[/]
     """
-    folding: dict[str, Any] = {
-        "folds": folds,
-        "fold_kind": fold_kind,
-        "fold_repeats": fold_repeats,
-        "fold_mode": fold_mode,
-    }
-    experiment = options.experiment_from(file, settings, **fields, **folding)
-    from tenfold.workers.fork_server import start_server
-
+    experiment = options.experiment_from(file, settings, **fields)
     if where is None or where.name == "processes":
-        start_server()  # early: it imports torch while this process does
+        start_early()
     import tenfold
     from tenfold.reports.progress import FoldProgress
 
