@@ -172,7 +172,6 @@ class GridRun:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs that are done, in the order of the grid."""
         return [self.done[place] for place in sorted(self.done)]
 
     def run(self) -> None:
@@ -192,7 +191,6 @@ class GridRun:
                 self._run_alone(turn)
 
     def rerun_doubtful(self) -> None:
-        """Run again what other programs have disturbed."""
         doubtful = {stored(run.experiment) for run in Comparison(self.runs, self.failed).doubtful}
         again = replace(self, planned=[item for item in self.planned if stored(item) in doubtful], fresh=True)
         again.run()

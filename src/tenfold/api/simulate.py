@@ -132,7 +132,6 @@ class SimulationBaseline:
         run.store.update(run.id, result=run.result)
 
     def line(self, run: Run) -> str:
-        """Return a sentence with the speedup."""
         workers = run.experiment.parallel.workers
         return (
             f"one worker would take {duration(self.seconds)}, predicted: speedup {ratio(self.speedup)} with "
@@ -219,7 +218,6 @@ class LoadedData:
         self._loaded: list[tuple[Data, Splits]] = []
 
     def task_of(self, experiment: Experiment) -> Task:
-        """Return the task of an experiment."""
         splits = next((splits for data, splits in self._loaded if data == experiment.data), None)
         task = prepare(Resolved.of(experiment), splits=splits)
         if splits is None:
@@ -227,7 +225,6 @@ class LoadedData:
         return task
 
     def add(self, experiment: Experiment, splits: Splits) -> None:
-        """Keep the data of an experiment."""
         self._loaded.append((experiment.data, splits))
 
 

@@ -347,7 +347,6 @@ class Proposal:
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """The values as the store has them."""
         return {name: recorded_value(value) for name, value in self.values.items()}
 
 
@@ -383,7 +382,6 @@ class SweepRun:
     """Why values were refused last."""
 
     def run(self, emit: Emit) -> Outcome:
-        """Train the trials that are missing."""
         self._continue_recorded(emit)
         proposals = self._proposals()
         if self.submitter is not None:
@@ -568,7 +566,6 @@ class SweepRun:
         return run
 
     def _resume(self, record: dict[str, Any], experiment: Experiment) -> Run:
-        """Train a trial to the end that was interrupted."""
         resolved = resolve(experiment)
         resolved.engine.resume(resolved, self.store, record, self._listener(experiment))
         return self._ended(record["id"])

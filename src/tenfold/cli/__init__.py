@@ -41,7 +41,6 @@ class Commands(TyperGroup):
             _refuse(usage_sentence(error), error)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command."""
         warnings.showwarning = _show_warning
         if os.environ.get("NO_COLOR"):
             ctx.color = False

@@ -64,7 +64,6 @@ class BoardWindow:
         self.show(f"run/{run}", f"run {run}")
 
     def show(self, page: str, what: str) -> None:
-        """Open a page of the board, if there is one."""
         import webbrowser
 
         if self._address:

@@ -182,7 +182,6 @@ class Vote(nn.Module):
         """What the outputs are is judged by these, see `output_kind`."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the combined outputs of all networks."""
         outputs = [plain_outputs(network(*args, **kwargs)) for network in self.networks]
         kind = output_kind(self.training_fields, self.classes, find_main_output(outputs[0]))
         return combine_outputs(outputs, kind)
@@ -318,7 +317,6 @@ class CrossValidation:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The run of every fold that was started."""
         return [self.run.other(fold["run"]) for fold in self.folds if fold["run"] is not None]
 
     @property

@@ -92,7 +92,6 @@ class FoldPool:
         """By the index of a fold: why a listener asked to stop it."""
 
     def run(self) -> None:
-        """Train all folds; one that fails, or whose process dies, does not stop the others."""
         task, context = self.work.task, self.work.context
         with closing(TaskSnapshot(task, with_numbers=True)) as snapshot:
             stall_after = task.experiment.machine.stall_after
@@ -236,11 +235,9 @@ class FoldsOverWorkers(FoldMode):
         )
 
     def turns(self, models: int) -> int:
-        """Return a worker's share of the models, rounded up."""
         return math.ceil(models / self.experiment.parallel.workers)
 
     def train(self, work: FoldWork) -> None:
-        """Train folds in a pool of processes."""
         slots = share_cores(work.task.experiment, len(work.jobs))
         jobs = [replace(job, threads=threads) for job, threads in zip(work.jobs, slots.threads, strict=True)]
         FoldPool(replace(work, jobs=jobs), slots).run()
@@ -268,7 +265,6 @@ class Stacked(FoldMode):
 
     @property
     def trains_together(self) -> bool:
-        """Always."""
         return True
 
     def train(self, work: FoldWork) -> None:
@@ -310,11 +306,9 @@ class DataAndFolds(FoldMode):
         return machine.device != "cpu" or choose(self.experiment).steps_together
 
     def turns(self, models: int) -> int:
-        """Return the models of a node."""
         return models // self.experiment.parallel.workers
 
     def train(self, work: FoldWork) -> None:
-        """Train folds, at most one of each node at a time."""
         mode = Stacked if self.trains_together else FoldsOverWorkers
         mode(self.experiment).train(work)
 

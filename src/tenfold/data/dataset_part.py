@@ -219,17 +219,14 @@ class DatasetPart(Part):
 
     @property
     def targets(self) -> Tensor | None:
-        """The labels, where they are known without reading the samples."""
         return self._targets
 
     def read_targets(self) -> Tensor | None:
-        """Return the labels, read once from all samples if they are not known."""
         if self._targets is None and self.read_labels is not None:
             self._targets = self.read_labels(self.dataset)
         return self._targets
 
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
-        """Yield the collated samples that each item of `indices` names."""
         if self._loader is None:
             self._loader = self._make_loader()
         self._wanted.batches = indices
@@ -245,7 +242,6 @@ class DatasetPart(Part):
                 raise RuntimeError("a newer pass over this part has begun, and its loader serves one at a time")
 
     def subset(self, indices: Indices) -> "DatasetPart":
-        """View these samples of the dataset."""
         rows = as_indices(indices)
         targets = None if self._targets is None else self._targets.index_select(0, rows)
         ranges = None if self.label_range is None else self.label_range.index_select(0, rows)
@@ -262,15 +258,12 @@ class DatasetPart(Part):
         return digest(count, self._targets, *leaves_of(list(samples.values())))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "DatasetPart":
-        """Read the same dataset, and move each batch to `device`."""
         return self._with(device=device, dtype=dtype or self.dtype)
 
     def take_copy_seconds(self) -> float:
-        """Return the seconds that copies of batches to the GPU have taken since the last call."""
         return self._copies.take()
 
     def with_workers(self, loader_workers: int) -> "DatasetPart":
-        """Return the same dataset, read by this number of processes."""
         return self._with(loader_workers=loader_workers)
 
     def _with(self, **changes: Any) -> "DatasetPart":

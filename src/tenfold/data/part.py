@@ -160,7 +160,6 @@ class CopyTimer:
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Time the copies that are started inside."""
         if self._mark is None:
             yield
             return
@@ -247,23 +246,19 @@ class Tensors(Part):
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
         return self.y.device
 
     @property
     def targets(self) -> Tensor:
-        """The y of all samples."""
         return self.y
 
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Tensor]]:
-        """Yield the rows of x and y that each item of `indices` names."""
         x, y = self.x, self.y
         for batch in indices:
             rows = as_indices(batch, y.device)
             yield select_rows(x, rows), y.index_select(0, rows)
 
     def subset(self, indices: Indices) -> "Tensors":
-        """Copy these rows into a part of their own."""
         rows = as_indices(indices, self.device)
         return Tensors(select_rows(self.x, rows), self.y.index_select(0, rows))
 
@@ -272,7 +267,6 @@ class Tensors(Part):
         return digest(*tree_leaves(self.x), self.y)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Tensors":
-        """Move all tensors to `device`."""
         return Tensors(*(tree_map(partial(move, device=device, dtype=dtype), item) for item in (self.x, self.y)))
 
 
@@ -288,36 +282,29 @@ class SubsetPart(Part):
 
     @cached_property
     def targets(self) -> Tensor | None:
-        """The targets of these samples."""
         return self._of_these(self.part.targets)
 
     def read_targets(self) -> Tensor | None:
-        """Return the targets of these samples, for which those of the other part are read where need be."""
         return self._of_these(self.part.read_targets())
 
     def _of_these(self, whole: Tensor | None) -> Tensor | None:
         return None if whole is None else whole.index_select(0, self.indices.to(whole.device))
 
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
-        """Yield batches of these samples, numbered in the order of this part."""
         return self.part.batches(
             self.indices.index_select(0, as_indices(batch, self.indices.device)) for batch in indices
         )
 
     def subset(self, indices: Indices) -> "SubsetPart":
-        """Return some of these samples."""
         return SubsetPart(self.part, self.indices.index_select(0, as_indices(indices, self.indices.device)))
 
     def fingerprint(self) -> str:
-        """Digest of the other part and of the sample numbers."""
         return digest(self.part.fingerprint(), self.indices)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "SubsetPart":
-        """Return the same samples of the other part on `device`."""
         return SubsetPart(self.part.to(device, dtype), self.indices)
 
     def take_copy_seconds(self) -> float:
-        """Return the seconds that copies of the other part's batches to a GPU have taken since the last call."""
         return self.part.take_copy_seconds()
 
 
@@ -365,11 +352,9 @@ class Splits:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The parts that there are, by name."""
         return {name: part for name in PARTS if (part := getattr(self, name)) is not None}
 
     def with_each(self, change: Callable[[Part], Part]) -> "Splits":
-        """Return the splits with each of their parts changed."""
         changed: dict[str, Any] = {name: change(part) for name, part in self.parts.items()}
         return replace(self, **changed)
 
@@ -389,7 +374,6 @@ class Splits:
         return replace(moved, copy_seconds=perf_counter() - began)
 
     def fingerprint(self) -> str:
-        """Return a short hex digest that changes when any part does."""
         return digest(*(part.fingerprint() for part in self.parts.values()))
 
 

@@ -83,7 +83,6 @@ class Numbered:
     groups: Groups = None
 
     def joined(self, other: "Numbered | None") -> "Numbered":
-        """Return this part followed by another, if there is one."""
         if other is None:
             return self
         own = np.arange(len(self.part)) if self.numbers is None else self.numbers
@@ -91,7 +90,6 @@ class Numbered:
         return Numbered(join_parts(self.part, other.part), np.concatenate([own, first + np.arange(len(other.part))]))
 
     def subset(self, chosen: NDArray[np.int64]) -> "Numbered":
-        """Return the chosen samples."""
         numbers = chosen if self.numbers is None else self.numbers[chosen]
         return Numbered(self.part.subset(chosen), numbers, None if self.groups is None else self.groups[chosen])
 

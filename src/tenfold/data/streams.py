@@ -121,11 +121,9 @@ class StreamPart(Part):
         return digest(type(self.dataset).__name__, self.length, *leaves_of(samples))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "StreamPart":
-        """Read the same stream, and move each batch to `device`."""
         return self._with(device=device, dtype=dtype or self.dtype)
 
     def take_copy_seconds(self) -> float:
-        """Return the seconds that copies of batches to the GPU have taken since the last call."""
         return self._copies.take() + sum(shard.take_copy_seconds() for shard in self._shards.values())
 
     @property
@@ -137,7 +135,6 @@ class StreamPart(Part):
             return None
 
     def sized(self, length: int, *, repeats: bool, pass_limit: int | None) -> "StreamPart":
-        """Return the same stream with a length."""
         return self._with(length=length, repeats=repeats, pass_limit=pass_limit)
 
     def count(self, most: int) -> int:
@@ -165,7 +162,6 @@ class _Reader:
         self._begin_pass()
 
     def skip(self, samples: int) -> None:
-        """Read this many samples without using them."""
         for _ in islice(self, samples):
             pass
 

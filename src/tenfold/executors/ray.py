@@ -166,11 +166,9 @@ class Mailbox:
         self._events: list[Event] = []
 
     def put(self, events: list[Event]) -> None:
-        """Add events."""
         self._events += events
 
     def take(self) -> list[Event]:
-        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 

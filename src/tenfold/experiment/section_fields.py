@@ -90,7 +90,6 @@ class Model(Section):
 
     @property
     def is_built_in(self) -> bool:
-        """Whether this is the name of a built-in model."""
         return isinstance(self.name, str) and self.name in MODELS.built_in
 
 
@@ -371,7 +370,6 @@ class Parallel(Section):
 
     @property
     def replicas(self) -> int:
-        """How many replicas there are."""
         return self.workers // self.group_size
 
     def count_micro_batches(self, batch_size: int) -> int:

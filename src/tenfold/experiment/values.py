@@ -56,7 +56,6 @@ class OneOf:
 
     @property
     def names(self) -> list[str]:
-        """All names that the field takes."""
         return [*self._others, *self._family]
 
     def _check(self, name: object) -> object:

@@ -23,7 +23,6 @@ class Vector(nn.Module):
         self.weights = nn.Parameter(torch.zeros(numel))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return one number for each sample."""
         return self.weights.mean().expand(len(x), 1)
 
 

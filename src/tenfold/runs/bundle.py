@@ -77,7 +77,6 @@ class EndedRun:
     predictions: Mapping[str, stored_predictions.Predictions]
 
     def write_files(self, folder: Path) -> None:
-        """Write the weights and the predictions to a folder."""
         if self.weights is not None:
             tensor_file.save(self.weights, folder / WEIGHTS)
         stored_predictions.save(self.predictions, folder / stored_predictions.FILE)

@@ -89,7 +89,6 @@ class StopBehind(Callback):
     """By the number of completed epochs, the worst value with which the run continues."""
 
     def on_epoch_end(self, event: EpochEnded) -> None:
-        """Compare the metric with the value that is needed after this epoch."""
         value, needed = event.metrics.get(self.metric), self.needed.get(event.epoch + 1)
         if value is not None and needed is not None and (value > needed if self.lower else value < needed):
             raise StopTraining(BEHIND)

@@ -78,7 +78,6 @@ class ConsoleFile:
             self.write()
 
     def write(self) -> None:
-        """Write what is waiting."""
         with self._lock:
             self._written = time.monotonic()
             if not self._changed or self._failed:
@@ -160,7 +159,6 @@ class Tap:
         return written
 
     def writelines(self, lines: Any) -> None:
-        """Write all lines."""
         for line in lines:
             self.write(line)
 

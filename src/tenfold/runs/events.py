@@ -57,7 +57,6 @@ class Started(Lifecycle):
 
     @property
     def stage(self) -> str:
-        """Started or resumed."""
         return "resumed" if self.resumed else "started"
 
 
@@ -73,7 +72,6 @@ class FoldsStarted(Lifecycle):
 
     @property
     def stage(self) -> str:
-        """Started or resumed."""
         return "resumed" if self.resumed else "started"
 
 
@@ -111,7 +109,6 @@ class EpochEnded(Lifecycle):
 
     @property
     def fold_index(self) -> int:
-        """In a cross-validation, the index of the fold among all folds, from 0."""
         return self.worker
 
 
@@ -199,7 +196,6 @@ class Ended(Lifecycle):
 
     @property
     def stage(self) -> str:
-        """How it ended: finished, failed or interrupted."""
         return self.status
 
 
@@ -221,7 +217,6 @@ class Metric:
 
     @property
     def fold_index(self) -> int:
-        """In a cross-validation, the index of the fold among all folds, from 0."""
         return self.worker
 
 

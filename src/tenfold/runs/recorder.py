@@ -66,7 +66,6 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Record what is waiting."""
         if self._waiting:
             seconds = RETRY_LOCK_SECONDS if self._failing else LOCK_SECONDS
             if self._try(self.store.append, self.run, self._waiting, lock_seconds=seconds):

@@ -235,7 +235,6 @@ class Store:
         return run
 
     def path(self, run: int, title: str) -> Path:
-        """Return the folder of a run's artifacts."""
         return path_of(self.folder, run, title)
 
     def folder_of(self, run: int) -> Path:
@@ -407,7 +406,6 @@ class Store:
             connection.execute("UPDATE runs SET title = ? WHERE id = ?", (title, run))
 
     def delete(self, run: int) -> None:
-        """Delete everything the store has on a run, but not its folder."""
         with self._writing() as connection:
             for table, column in (("events", "run"), ("tags", "run"), ("notes", "run"), ("runs", "id")):
                 connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (run,))
@@ -420,7 +418,6 @@ class Store:
             return connection
 
     def connect(self, lock_seconds: float = LOCK_SECONDS, *, check_same_thread: bool = True) -> sqlite3.Connection:
-        """Open the file of the store."""
         connection = self._access.connect(lock_seconds, check_same_thread=check_same_thread)
         connection.text_factory = as_text
         return connection
@@ -507,7 +504,6 @@ class RemoteStore(Store):
         self._refuse()
 
     def connect(self, *_: object, **__: object) -> NoReturn:
-        """Raise StoreError."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -547,7 +543,6 @@ class Follower:
             return int(self._connection.execute(REPEATED, (run,)).fetchone()[0])
 
     def stages(self, run: int) -> list[dict[str, Any]]:
-        """Return the lifecycle events of a run."""
         return self._bodies(f"{OF_TYPE} ORDER BY id", run, "lifecycle")
 
     def latest_metric(self, run: int) -> dict[str, Any]:
@@ -560,6 +555,5 @@ class Follower:
         return [row for row, damaged in (decoded(body) for (body,) in found) if not damaged]
 
     def close(self) -> None:
-        """Close the connection."""
         with self._lock:
             self._connection.close()

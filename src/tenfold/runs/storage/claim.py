@@ -44,7 +44,6 @@ class LostWorker:
         return cls(error.rank, str(error), left, (resumption.manifest["epoch"] if resumption else 0) + 1)
 
     def event(self, stopwatch: Stopwatch) -> WorkerDropped:
-        """Return the event that reports it."""
         workers = "1 worker continues" if self.left == 1 else f"{self.left} workers continue"
         text = f"{self.why}; {workers} from epoch {self.epoch}"
         return WorkerDropped(at=stopwatch.now(), text=text, epoch=self.epoch - 1, worker=self.worker)
@@ -136,7 +135,6 @@ class Claim:
         return RunTakenOver(f"{what}; this process stops and writes nothing more to it")
 
     def release(self) -> None:
-        """Give the run back."""
         if self._descriptor is not None:
             with suppress(OSError):
                 if _is_at(self._descriptor, self.path):

@@ -123,7 +123,6 @@ class StoreFile:
                 connection.execute("PRAGMA journal_mode = DELETE")
 
     def connect(self, lock_seconds: float = LOCK_SECONDS, *, check_same_thread: bool = True) -> sqlite3.Connection:
-        """Open the file."""
         if self.access == "immutable" and self._has_log():  # somebody writes to it again
             self._choose_reading()
         if self.access == "copy":
