@@ -128,8 +128,8 @@ class Registry(Generic[T]):
 
 
 # Every family whose members an experiment chooses by name, with where each member is defined. Members are imported when
-# they are first used, so that names can be checked and listed without torch. Metrics have a table of their own,
-# `metric_traits.py`.
+# they are first used, so that names can be checked and listed without torch. Metrics and optimizers are in tables with
+# their traits, `common/metric_traits.py` and `common/optimizer_traits.py`.
 
 STRATEGIES: Registry[Any] = Registry(
     "strategy",
@@ -227,21 +227,6 @@ SOURCES: Registry[Any] = Registry(
     },
     error=DataError,
     group="data",
-)
-OPTIMIZERS: Registry[Any] = Registry(
-    "optimizer",
-    {
-        "sgd": "torch.optim:SGD",
-        "adam": "torch.optim:Adam",
-        "adamw": "torch.optim:AdamW",
-        "rmsprop": "torch.optim:RMSprop",
-        "adagrad": "torch.optim:Adagrad",
-        "lbfgs": "torch.optim:LBFGS",
-        "muon": "tenfold.training.muon:Muon",
-        "ng-sgd": "tenfold.training.natural_gradient:NaturalGradientSGD",
-        "sandblaster-lbfgs": "tenfold.training.lbfgs:SandblasterLBFGS",
-    },
-    group="optimizers",
 )
 SCHEDULES: Registry[Any] = Registry(
     "schedule",

@@ -15,6 +15,7 @@ from torch.nn import functional
 from tenfold import catalog, experiment
 from tenfold.cluster import Cluster, Link
 from tenfold.common.metric_traits import METRICS
+from tenfold.common.optimizer_traits import OPTIMIZERS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, SECTIONS, Experiment, Parallel, nested
 from tenfold.experiment import fields as experiment_fields
@@ -452,7 +453,7 @@ def test_the_schema_describes_every_field():
 
 def test_the_schema_lists_the_choices():
     properties = Experiment.model_json_schema()["$defs"]["Training"]["properties"]
-    assert properties["optimizer"]["anyOf"][0]["enum"] == list(catalog.OPTIMIZERS)
+    assert properties["optimizer"]["anyOf"][0]["enum"] == list(OPTIMIZERS)
     assert properties["epochs"]["exclusiveMinimum"] == 0
 
 

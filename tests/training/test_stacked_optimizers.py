@@ -3,9 +3,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tenfold.common.optimizer_traits import OPTIMIZERS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
-from tenfold.training.optimizers import OPTIMIZERS, make_optimizer
+from tenfold.training.optimizers import make_optimizer
 from tenfold.training.stacked_optimizers import RULES, StackedOptimizer, make_rule
 
 K, WIDTH, STEPS = 3, 21, 8

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tenfold.catalog import EXECUTORS, FOLD_KINDS, FOLD_MODES, LOGGERS, MODELS, OPTIMIZERS, SOURCES, STRATEGIES
+from tenfold.catalog import EXECUTORS, FOLD_KINDS, FOLD_MODES, LOGGERS, MODELS, SOURCES, STRATEGIES
 from tenfold.common.files import check_output
+from tenfold.common.optimizer_traits import OPTIMIZERS
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:

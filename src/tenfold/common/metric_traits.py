@@ -21,6 +21,8 @@ class MetricTraits:
     path: str = ""
     """Where it is defined; "" for a scorer of scikit-learn, which `training/scorers.py` wraps."""
     lower_is_better: bool = False
+    of_numbers: bool = False
+    """Whether it compares numbers, not classes."""
     is_share: bool = False
     """Whether it lies between 0 and 1, so that people also give it in percent."""
     combines: Literal["counts", "sums", "outputs"] = "outputs"
@@ -30,8 +32,12 @@ class MetricTraits:
 
 _BUILT_IN: Mapping[str, MetricTraits] = {
     "accuracy": MetricTraits(path="tenfold.training.metrics:accuracy", is_share=True, combines="counts"),
-    "mae": MetricTraits(path="tenfold.training.metrics:mean_absolute_error", lower_is_better=True, combines="sums"),
-    "rmse": MetricTraits(path="tenfold.training.metrics:root_mean_square_error", lower_is_better=True, combines="sums"),
+    "mae": MetricTraits(
+        path="tenfold.training.metrics:mean_absolute_error", lower_is_better=True, of_numbers=True, combines="sums"
+    ),
+    "rmse": MetricTraits(
+        path="tenfold.training.metrics:root_mean_square_error", lower_is_better=True, of_numbers=True, combines="sums"
+    ),
     "perplexity": MetricTraits(path="tenfold.training.metrics:perplexity", lower_is_better=True, combines="sums"),
 }
 _MEANS = ("", "_macro", "_micro", "_weighted", "_samples")

@@ -1,19 +1,21 @@
-"""What other parts of the program need to know about each optimizer in `catalog.OPTIMIZERS`.
+"""Every optimizer by its name: where it is defined, its usual learning rate, and what other parts need to know of it.
 
-An optimizer without a line here works: the defaults are right for any, if not the fastest.
+For an optimizer of the user's own or of an installed package the defaults are right, if not the fastest.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from tenfold.catalog import OPTIMIZERS
+from tenfold.catalog import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerTraits:
     """The properties of one optimizer."""
 
+    path: str = ""
+    """Where it is defined; "" for that of an installed package."""
     lr: float | None = None
     """Its usual learning rate. Default: that of the class's argument `lr`."""
     lr_grows_with_batch: bool = False
@@ -47,6 +49,7 @@ class OptimizerTraits:
 
 OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(
+        path="torch.optim:SGD",
         lr=0.05,
         fields=("momentum", "nesterov"),
         takes_sparse=True,
@@ -55,21 +58,38 @@ OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
         stacked_rule="tenfold.training.stacked_optimizers:Sgd",
     ),
     "adam": OptimizerTraits(
-        lr=0.001, fused_kernel="all", state_vectors=2, stacked_rule="tenfold.training.stacked_optimizers:Adam"
+        path="torch.optim:Adam",
+        lr=0.001,
+        fused_kernel="all",
+        state_vectors=2,
+        stacked_rule="tenfold.training.stacked_optimizers:Adam",
     ),
     "adamw": OptimizerTraits(
-        lr=0.001, fused_kernel="all", state_vectors=2, stacked_rule="tenfold.training.stacked_optimizers:AdamW"
+        path="torch.optim:AdamW",
+        lr=0.001,
+        fused_kernel="all",
+        state_vectors=2,
+        stacked_rule="tenfold.training.stacked_optimizers:AdamW",
     ),
-    "rmsprop": OptimizerTraits(lr=0.001, state_vectors=1, stacked_rule="tenfold.training.stacked_optimizers:RmsProp"),
+    "rmsprop": OptimizerTraits(
+        path="torch.optim:RMSprop",
+        lr=0.001,
+        state_vectors=1,
+        stacked_rule="tenfold.training.stacked_optimizers:RmsProp",
+    ),
     "adagrad": OptimizerTraits(
+        path="torch.optim:Adagrad",
         lr=0.01,
         takes_sparse=True,
         fused_kernel="cpu",
         state_vectors=1,
         stacked_rule="tenfold.training.stacked_optimizers:Adagrad",
     ),
-    "lbfgs": OptimizerTraits(lr=0.1, has_weight_decay=False, needs_closure=True, state_vectors=200),
+    "lbfgs": OptimizerTraits(
+        path="torch.optim:LBFGS", lr=0.1, has_weight_decay=False, needs_closure=True, state_vectors=200
+    ),
     "muon": OptimizerTraits(
+        path="tenfold.training.muon:Muon",
         lr=0.015,
         lr_grows_with_batch=True,
         lr_grows_with_workers=True,
@@ -81,6 +101,7 @@ OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
         stacked_rule="tenfold.training.stacked_optimizers:MuonRule",
     ),
     "ng-sgd": OptimizerTraits(
+        path="tenfold.training.natural_gradient:NaturalGradientSGD",
         lr=0.05,
         fields=("momentum", "nesterov"),
         takes_network=True,
@@ -89,6 +110,7 @@ OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
         averages_weights=True,
     ),
     "sandblaster-lbfgs": OptimizerTraits(
+        path="tenfold.training.lbfgs:SandblasterLBFGS",
         lr=1.0,
         schedule="constant",
         has_weight_decay=False,
@@ -98,6 +120,9 @@ OPTIMIZER_TRAITS: Mapping[str, OptimizerTraits] = {
         steps_with_all_workers=True,
     ),
 }
+OPTIMIZERS: Registry[Any] = Registry(
+    "optimizer", {name: traits.path for name, traits in OPTIMIZER_TRAITS.items()}, group="optimizers"
+)
 USERS_OWN = OptimizerTraits(takes_sparse=True)
 """An optimizer that the user passes gets the gradients as they are."""
 
@@ -108,3 +133,11 @@ def traits_of(name: object) -> OptimizerTraits:
         return OPTIMIZER_TRAITS.get(name, OptimizerTraits())
     path = name if isinstance(name, str) else repr(name)
     return OPTIMIZER_TRAITS["lbfgs"] if path.endswith(":LBFGS") else USERS_OWN
+
+
+def describe_usual_lr() -> str:
+    """Return the usual learning rates of all optimizers, as the documentation of the field lists them."""
+    return ", ".join(
+        f"{name} {traits.lr:g}{' sqrt(labels of a step / 64)' if traits.lr_grows_with_batch else ''}"
+        for name, traits in OPTIMIZER_TRAITS.items()
+    )

@@ -45,6 +45,7 @@ from tenfold.engines.prepare import describe
 from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
+from tenfold.launch.detect import LAUNCHERS
 from tenfold.machine import cores
 from tenfold.runs import Emit, Event, Metric, Started, Stopwatch, Store
 from tenfold.runs.bundle import pack
@@ -52,7 +53,6 @@ from tenfold.runs.callbacks import Callbacks, StopBehind
 
 JobEnd = tuple[bytes, str]
 """What a job returns: the bundle of its run, empty if there is none, and why it failed, "" if it did not."""
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 OF_RUN = "run "
 """How the scope of a job begins that belongs to a run of home, a cross-validation or a sweep."""
 FOLDER = "jobs"
@@ -311,7 +311,7 @@ def _working_in(job: Job, *, hides_rank: bool = True) -> Iterator[None]:
 
     A launcher that started the worker, such as srun, is hidden: a job is no rank.
     """
-    hidden = RANK_VARIABLES if hides_rank else ()
+    hidden = LAUNCHERS if hides_rank else ()
     before, variables = Path.cwd(), {name: os.environ.pop(name) for name in hidden if name in os.environ}
     sys.path += [folder for folder in job.path if folder not in sys.path and Path(folder).is_dir()]
     if Path(job.folder).is_dir():

@@ -13,7 +13,6 @@ from tenfold.catalog import (
     LR_SCALINGS,
     MODELS,
     NETWORK_TRANSPORTS,
-    OPTIMIZERS,
     OUTER,
     SCHEDULES,
     SHARD_KINDS,
@@ -22,7 +21,7 @@ from tenfold.catalog import (
     nearest,
 )
 from tenfold.common.metric_traits import METRICS, RANKING_METRIC, lower_is_better
-from tenfold.common.optimizer_traits import OptimizerTraits, traits_of
+from tenfold.common.optimizer_traits import OPTIMIZERS, OptimizerTraits, describe_usual_lr, traits_of
 from tenfold.errors import ExperimentError
 from tenfold.experiment.values import (
     AsNames,
@@ -161,12 +160,14 @@ class Training(Section):
     """The optimizer: sgd, adam, adamw, rmsprop, adagrad, lbfgs, muon, ng-sgd (natural gradients of linear layers) or
     sandblaster-lbfgs (L-BFGS whose steps all workers take together);
     "package.module:Optimizer", a class such as torch.optim.NAdam, or a function of the parameters that returns one."""
-    lr: Annotated[float, Field(gt=0)] | None = None
-    """Learning rate. Default: sgd and ng-sgd 0.05, muon 0.015 sqrt(labels of a step / 64), adagrad 0.01, lbfgs 0.1,
-    sandblaster-lbfgs 1, others 0.001.
-
-    The labels of a step are batch_size, or where each position of a sample has a label, as in text, up to 64 times as
-    many."""
+    lr: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description=f"Learning rate. Default: {describe_usual_lr()}. The labels of a step are batch_size, or where "
+            "each position of a sample has a label, as in text, up to 64 times as many.",
+        ),
+    ] = None
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Momentum of sgd, ng-sgd and muon; other optimizers have their own."""
     nesterov: bool = False

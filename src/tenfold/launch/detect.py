@@ -42,7 +42,7 @@ def detect_world(variables: Variables | None = None) -> World | None:
     torchrun comes first, as it may itself have been started by one of the others.
     """
     variables = os.environ if variables is None else variables
-    return next((world for launcher in LAUNCHERS if (world := launcher(variables)) is not None), None)
+    return next((world for launcher in LAUNCHERS.values() if (world := launcher(variables)) is not None), None)
 
 
 def torchrun(variables: Variables) -> World | None:
@@ -103,8 +103,13 @@ def slurm(variables: Variables) -> World | None:
     )
 
 
-LAUNCHERS: tuple[Callable[[Variables], World | None], ...] = (torchrun, open_mpi, slurm, mpich)
-"""In the order in which they are checked: srun may set Hydra's variables beside its own."""
+LAUNCHERS: dict[str, Callable[[Variables], World | None]] = {
+    "RANK": torchrun,
+    "OMPI_COMM_WORLD_RANK": open_mpi,
+    "SLURM_PROCID": slurm,
+    "PMI_RANK": mpich,
+}
+"""By the variable that has the rank, in the order in which they are checked: srun may set Hydra's beside its own."""
 
 
 def _number(variables: Variables, name: str, otherwise: int | None = None) -> int:

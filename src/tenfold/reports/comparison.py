@@ -16,6 +16,7 @@ from tenfold.reports.exports import write_csv
 from tenfold.reports.formatting import CROSSVAL_TIME, NOTHING, grouped, plural
 from tenfold.reports.rows import (
     DOUBTS,
+    NUMBERS,
     RATIOS,
     Row,
     Spread,
@@ -43,11 +44,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-NUMBERS = (
-    *("workers", "threads", "cores", "seconds", "clock", "calibrated", "accuracy", "loss", "bytes_per_worker"),
-    *("speedup", "speedup_deviation", "efficiency", "improvement", "gain"),
-    *("factor_against_cpu", "factor_against_cpu_deviation"),
-)
 SEVERAL_PARTS = "metrics of cross-validations are on the folds left out of training, others on the part evaluated last"
 FACTOR_PER_SAMPLE = "the factor against cpu is of times per sample, as some runs stopped before others"
 LAYOUTS = ((2, False), (2, True), (1, True))

@@ -43,6 +43,12 @@ EXPLAINED = {
     "seconds_with_evaluation": "training and evaluation",
     "seconds_in_all": "startup, training, evaluation and saving",
 }
+NUMBERS = (
+    *("workers", "threads", "cores", "seconds", "clock", "calibrated", "accuracy", "loss", "bytes_per_worker"),
+    *("speedup", "speedup_deviation", "efficiency", "improvement", "gain"),
+    *("factor_against_cpu", "factor_against_cpu_deviation"),
+)
+"""What JSON and CSV have of each row, by attribute."""
 RATIOS = ("speedup", "efficiency", "PI", "gain")
 
 

@@ -458,7 +458,9 @@ def _takes_logits(metric: object) -> bool:
     """Return whether a built-in metric treats the outputs as logits of classes or labels."""
     from tenfold.training.scorers import OF_NUMBERS
 
-    if not isinstance(metric, str) or ":" in metric or metric in ("mae", "rmse"):
+    if not isinstance(metric, str) or ":" in metric:
+        return False
+    if (traits := metric_traits(metric)) is not None and traits.of_numbers:
         return False
     return ranking_metric(metric) is None and not metric.startswith(OF_NUMBERS)
 

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tenfold import catalog
-from tenfold.catalog import Registry, suggest
+from tenfold.catalog import suggest
 from tenfold.common import RANDOM_LOCK
 from tenfold.common.imports import resolve, user_frames
-from tenfold.common.optimizer_traits import OptimizerTraits
+from tenfold.common.optimizer_traits import OPTIMIZERS, OptimizerTraits
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
 from tenfold.experiment.section_fields import USUAL_BATCH
@@ -69,7 +68,6 @@ def make_missing_states(
 #
 # A user's own optimizer is a class of torch or of another package, or a function of the parameters.
 
-OPTIMIZERS: Registry[type[torch.optim.Optimizer]] = catalog.OPTIMIZERS
 NETWORK_NAMES = ("network", "net", "model", "module")
 """A function whose first argument has one of these names is given the network, not its parameters."""
 MOST_LABELS = 64

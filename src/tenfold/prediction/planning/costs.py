@@ -10,6 +10,7 @@ from typing import Any
 
 from tenfold.cluster.cluster import HERE, Cluster, ClusterOrHere
 from tenfold.cluster.time_prediction import TimePrediction
+from tenfold.common.optimizer_traits import OPTIMIZERS
 from tenfold.data import Splits
 from tenfold.engines.choose import validate_mixing
 from tenfold.engines.prepare import assign_cores
@@ -22,7 +23,7 @@ from tenfold.prediction.planning.learning import Probe
 from tenfold.prediction.probes import ReportProgress, counts_up_to, step_burst
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.task_prediction import predict_from_profile, profile_now
-from tenfold.training.optimizers import OPTIMIZERS, base_lr
+from tenfold.training.optimizers import base_lr
 from tenfold.workers.task import Resolved, Task, resolve_defaults
 
 ROUNDS = (4, 16, 64)
