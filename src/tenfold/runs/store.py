@@ -106,6 +106,22 @@ def _together() -> dict[str, str]:
     return {} if invocation is None else {INVOCATION: invocation}
 
 
+def _add_run(
+    connection: sqlite3.Connection, experiment: Experiment, metadata: dict[str, Any], **columns: object
+) -> int:
+    """Insert the row of a run, and return its number."""
+    row = {"title": experiment.title, "experiment": experiment.model_dump_json(), "pid_started": 0}
+    row |= {"metadata": json.dumps(metadata | _together())} | columns
+    marks = ", ".join("?" * len(row))
+    cursor = connection.execute(f"INSERT INTO runs ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+    return int(cursor.lastrowid or 0)
+
+
+def _add_events(connection: sqlite3.Connection, run: int, events: Iterable[Event]) -> None:
+    rows = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
+    connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", rows)
+
+
 class Store:
     """All runs of one folder."""
 
@@ -146,25 +162,11 @@ class Store:
 
     def create(self, experiment: Experiment, *, kind: str, metadata: dict[str, Any]) -> int:
         """Record a new run, make its folder, claim it for this process, and return its number."""
-        title = experiment.title
-        values = (
-            title,
-            kind,
-            "running",
-            time.time(),
-            experiment.model_dump_json(),
-            json.dumps(metadata | _together()),
-            "{}",
-        )
         with self._writing() as connection:
-            cursor = connection.execute(
-                "INSERT INTO runs (title, kind, status, created, experiment, metadata, result, host, pid, pid_started)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
-                (*values, socket.gethostname(), os.getpid()),
-            )
-            run = int(cursor.lastrowid or 0)
+            place = {"host": socket.gethostname(), "pid": os.getpid(), "created": time.time()}
+            run = _add_run(connection, experiment, metadata, kind=kind, status="running", result="{}", **place)
             # before the commit: a run that is in the store has its folder and its experiment, and is claimed
-            path = self.path(run, title)
+            path = self.path(run, experiment.title)
             path.mkdir(parents=True, exist_ok=True)
             (path / "experiment.toml").unlink(missing_ok=True)
             experiment.save(path / "experiment.toml")
@@ -216,22 +218,11 @@ class Store:
     ) -> int:
         """Insert a run that has ended and its events, and return its number."""
         record = ended.record
-        values = (experiment.title, record.kind, record.status, record.created, record.ended)
-        texts = (
-            json.dumps(record.metadata | dict(metadata) | _together()),
-            json.dumps(record.result),
-            record.error,
-            record.host,
-        )
-        cursor = connection.execute(
-            "INSERT INTO runs (title, kind, status, created, ended, experiment, metadata, result, error, host, "
-            "pid, pid_started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",
-            (*values, experiment.model_dump_json(), *texts),
-        )
-        run = int(cursor.lastrowid or 0)
+        columns = {name: getattr(record, name) for name in ("kind", "status", "created", "ended", "error", "host")}
+        columns |= {"result": json.dumps(record.result), "pid": 0}
+        run = _add_run(connection, experiment, record.metadata | dict(metadata), **columns)
         events = (replace(event, run=run) if isinstance(event, Recorded) else event for event in ended.events)
-        rows = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
-        connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", rows)
+        _add_events(connection, run, events)
         return run
 
     def path(self, run: int, title: str) -> Path:
@@ -245,9 +236,8 @@ class Store:
     def append(self, run: int, events: Iterable[Event], *, lock_seconds: float = LOCK_SECONDS) -> None:
         """Record events, all of them or none; wait `lock_seconds` for another process that writes to the store."""
         self._check_claim(run)
-        values = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
         with self._writing(lock_seconds) as connection:
-            connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", values)
+            _add_events(connection, run, events)
 
     def update(self, run: int, *, result: dict[str, Any], status: str | None = None, error: str = "") -> None:
         """Record what is known of a run's result, and how it ended; one that ended is released."""
@@ -353,14 +343,15 @@ class Store:
 
     def folds(self, parent: int) -> list[RunRecord]:
         """Return the folds of a cross-validation with what they hold, oldest first."""
-        with self._reading() as connection:
-            query = f"SELECT {COLUMNS} FROM runs WHERE kind = 'fold' AND {PARENT} = ? ORDER BY id"
-            return self._known(connection, connection.execute(query, (parent,)).fetchall())
+        return self._members(FOLD, PARENT, parent)
 
     def trials(self, parent: int) -> list[RunRecord]:
         """Return the trials of a sweep with what they hold, oldest first."""
+        return self._members(TRIAL, SWEEP_OF, parent)
+
+    def _members(self, kind: str, parent_of: str, parent: int) -> list[RunRecord]:
         with self._reading() as connection:
-            query = f"SELECT {COLUMNS} FROM runs WHERE kind = '{TRIAL}' AND {SWEEP_OF} = ? ORDER BY id"
+            query = f"SELECT {COLUMNS} FROM runs WHERE kind = '{kind}' AND {parent_of} = ? ORDER BY id"
             return self._known(connection, connection.execute(query, (parent,)).fetchall())
 
     def find(self, reference: str | int) -> RunRecord:
