@@ -35,9 +35,10 @@ from tenfold.reports.display import is_watched
 from tenfold.reports.loggers import make_loggers
 from tenfold.reports.progress import GridProgress, Turn
 from tenfold.reports.rows import NOT_VALIDATED, require_columns
-from tenfold.runs import Emit, Event, Run, Stopwatch, Store
+from tenfold.runs import Emit, Run, Stopwatch, Store
 from tenfold.runs.bundle import Bundle, unpack
 from tenfold.runs.callbacks import Callbacks, as_list
+from tenfold.runs.events import ignore
 from tenfold.runs.open_run import open_run
 from tenfold.runs.storage.claim import Claim
 from tenfold.runs.store import CROSSVAL, one_invocation
@@ -115,12 +116,9 @@ def compare(
     submitter = executor_named(on)
     store = Store(runs)
     callbacks = [*as_list(callbacks), *make_loggers(log, store.folder)]
-    shows = progress if progress is not None else watch is None and listen is None and is_watched()
-    with submitter or nullcontext(), GridProgress() if shows else nullcontext() as shown:
-        if shown is not None:
-            watch, listen = both(shown.watch, watch), both(shown.listen, listen)
+    with submitter or nullcontext(), showing_runs(progress, watch, listen) as (watch, listen):
         if submitter is not None:
-            follow_jobs(submitter, listen or ignore_event, Stopwatch())
+            follow_jobs(submitter, listen or ignore, Stopwatch())
         running = GridRun(
             planned=planned,
             label_of=partial(_label, dimensions=dimensions, repeats=repeats),
@@ -129,7 +127,7 @@ def compare(
             fresh=fresh,
             callbacks=callbacks,
             listen=listen,
-            watch=watch or _ignore,
+            watch=watch,
         )
         running.run()
         if rerun_doubtful:
@@ -276,17 +274,13 @@ def record_end(
         run = unpack(bundle)
         metadata = origin(experiment) | {"executor": name} | complete(run)
         number = store.import_run(run, experiment=experiment, metadata=metadata)
-        listener = Callbacks(listen or ignore_event, callbacks)
+        listener = Callbacks(listen or ignore, callbacks)
         for event in store.events(number):
             with suppress(StopTraining):  # it has ended already
                 listener(event)
     if error or number is None:
         raise TrainingError(error or "the job brought back no run")
     return Run(store, store.find(number), experiment=experiment)
-
-
-def ignore_event(_event: Event) -> None:
-    """Ignore an event."""
 
 
 def _reusable(experiment: Experiment, known: Mapping[str, ReusableRun], store: Store) -> Run | None:
@@ -371,7 +365,23 @@ def _require_own_names(planned: Iterable[Experiment]) -> None:
             )
 
 
-def both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Callable[[Any], None]:
+@contextmanager
+def showing_runs(
+    progress: bool | None, watch: Watch | None, listen: Emit | None
+) -> Iterator[tuple[Watch, Emit | None]]:
+    """Yield what is called with turns, and with events if anybody listens: the caller's functions, and a display.
+
+    By default runs are shown where a person looks and nobody listens already.
+    """
+    shows = progress if progress is not None else watch is None and listen is None and is_watched()
+    with GridProgress() if shows else nullcontext() as shown:
+        if shown is None:
+            yield watch or ignore, listen
+        else:
+            yield _both(shown.watch, watch), _both(shown.listen, listen)
+
+
+def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Callable[[Any], None]:
     """Return a function that calls both, or the first if there is no second."""
 
     def call(value: Any) -> None:
@@ -411,10 +421,6 @@ def _label(experiment: Experiment, dimensions: dict[str, list[Any]], repeats: in
     names = sorted(names, key=lambda name: name != "workers")
     described = describe_settings({name: flat[name] for name in names})
     return f"{described}, seed {flat['seed']}" if repeats > 1 and "seed" not in names else described
-
-
-def _ignore(_turn: Turn) -> None:
-    """Ignore what is reported."""
 
 
 MOST_WORKERS = 8

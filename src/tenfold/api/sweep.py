@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from tenfold.api.compare import both, ignore_event, record_end, stored, without_idle_fields
+from tenfold.api.compare import record_end, showing_runs, stored, without_idle_fields
 from tenfold.api.search import (
     SAMPLERS,
     Space,
@@ -36,14 +36,14 @@ from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.reports.differences import describe_settings
-from tenfold.reports.display import is_watched
 from tenfold.reports.formatting import duration, grouped, metric_value
 from tenfold.reports.loggers import make_loggers
-from tenfold.reports.progress import GridProgress, Turn
+from tenfold.reports.progress import Turn
 from tenfold.reports.sweep import TIMES, Sweep, Trial, measure_importance
 from tenfold.runs import Emit, Ended, EpochEnded, Event, Note, Recorded, Run, Stopwatch, Store
 from tenfold.runs.bundle import Bundle, BundledRecord, EndedRun
 from tenfold.runs.callbacks import Callbacks, StopBehind, as_list
+from tenfold.runs.events import ignore
 from tenfold.runs.storage.tables import RunRecord
 from tenfold.runs.store import SWEEP, TRIAL, absolute
 from tenfold.training import choose_metrics
@@ -233,12 +233,9 @@ def _sweep(
         number = store.create(base, kind=SWEEP, metadata=about | {"sweep": metadata | {"trials": trials}})
     else:
         stopwatch = Stopwatch(store.claim_and_restart(number, epoch=1, force=force))  # the events so far stay
-    shows = progress if progress is not None else watch is None and listen is None and is_watched()
-    with submitter or nullcontext(), GridProgress() if shows else nullcontext() as shown:
-        if shown is not None:
-            watch, listen = both(shown.watch, watch), both(shown.listen, listen)
+    with submitter or nullcontext(), showing_runs(progress, watch, listen) as (watch, listen):
         if submitter is not None:
-            follow_jobs(submitter, listen or ignore_event, stopwatch)
+            follow_jobs(submitter, listen or ignore, stopwatch)
             submitter.keep_in(store.folder)
         running = SweepRun(
             base=base,
@@ -255,10 +252,10 @@ def _sweep(
             asked=asked,
             stopwatch=stopwatch,
             callbacks=[*as_list(callbacks), *make_loggers(log, store.folder)],
-            listen=listen or ignore_event,
-            watch=watch or (lambda _turn: None),
+            listen=listen or ignore,
+            watch=watch,
         )
-        outcome = record_work(running.run, store, number, stopwatch, ignore_event, partial=running.result)
+        outcome = record_work(running.run, store, number, stopwatch, ignore, partial=running.result)
     return Sweep(finished_run(RecordedRun.finished(store, number, outcome, base)))
 
 

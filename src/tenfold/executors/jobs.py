@@ -50,6 +50,7 @@ from tenfold.machine import cores
 from tenfold.runs import Emit, Event, Metric, Started, Stopwatch, Store
 from tenfold.runs.bundle import pack
 from tenfold.runs.callbacks import Callbacks, StopBehind
+from tenfold.runs.events import ignore
 
 JobEnd = tuple[bytes, str]
 """What a job returns: the bundle of its run, empty if there is none, and why it failed, "" if it did not."""
@@ -192,7 +193,7 @@ def train_rank(job: Job, runs: str, listen: Emit | None) -> RankEnd:
         try:
             resolved = resolve(job.read_experiment())
             recorded = resolved.engine.train(
-                resolved, runs=runs, kind=job.kind, stopwatch=Stopwatch(), listen=listen or _ignore
+                resolved, runs=runs, kind=job.kind, stopwatch=Stopwatch(), listen=listen or ignore
             )
         except TenfoldError as error:
             return RankEnd(0, str(error), isinstance(error, WorkerLost))
@@ -248,7 +249,7 @@ def _train(job: Job, store: Store) -> None:
 
 def _follower(store: Store, epochs: int, stop_behind: StopBehind | None) -> Emit:
     """Return a listener that writes how far a job is to a file in its store, now and then, and may stop it."""
-    listen = Callbacks(_ignore, [stop_behind]) if stop_behind else _ignore
+    listen = Callbacks(ignore, [stop_behind]) if stop_behind else ignore
     state: dict[str, Any] = {"host": socket.gethostname(), "began": time.time(), "step": 0, "steps": 0}
     written = 0.0
 
@@ -321,7 +322,3 @@ def _working_in(job: Job, *, hides_rank: bool = True) -> Iterator[None]:
     finally:
         os.chdir(before)
         os.environ.update(variables)
-
-
-def _ignore(_event: Event) -> None:
-    """Ignore an event; it is recorded."""

@@ -236,6 +236,10 @@ Event = Lifecycle | Metric | Span
 Emit = Callable[[Event], None]
 
 
+def ignore(_: object) -> None:
+    """Ignore an event, or whatever else somebody may listen to."""
+
+
 class Stopwatch:
     """Measures the seconds since a run began; that of a resumed run continues from where it stopped."""
 
