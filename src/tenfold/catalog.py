@@ -17,19 +17,19 @@ from tenfold.errors import DataError, ExperimentError, MachineError, ModelError,
 T = TypeVar("T")
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the known name that was probably meant; None if no name is near."""
-    return next(iter(difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)), None)
+    return next(iter(difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.6)), None)
 
 
-def suggest(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+def suggest(name: str, names: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
     """Return "did you mean 'x'? known: x, y, z", or only the list when nothing is near.
 
     `aliases` are names that others use, with the known name of each.
     """
-    known = list(known)
-    near = (aliases or {}).get(name.lower()) or nearest(name, known)
-    listed = f"known: {', '.join(known)}"
+    names = list(names)
+    near = (aliases or {}).get(name.lower()) or nearest(name, names)
+    listed = f"known: {', '.join(names)}"
     return f"did you mean '{near}'? {listed}" if near is not None else listed
 
 

@@ -283,13 +283,13 @@ def record_end(
     return Run(store, store.find(number), experiment=experiment)
 
 
-def _reusable(experiment: Experiment, known: Mapping[str, ReusableRun], store: Store) -> Run | None:
+def _reusable(experiment: Experiment, recorded: Mapping[str, ReusableRun], store: Store) -> Run | None:
     """Return a recorded run of an experiment that was made with the same files; None if there is none."""
-    found = known.get(stored(experiment))
-    if found is None or found.user_files != user_files(experiment):
+    candidate = recorded.get(stored(experiment))
+    if candidate is None or candidate.user_files != user_files(experiment):
         return None
     with suppress(StoreError):  # removed since
-        return _held(open_run(found.id, runs=store.folder))
+        return _held(open_run(candidate.id, runs=store.folder))
     return None
 
 
@@ -356,9 +356,9 @@ def stored(experiment: Experiment) -> str:
 
 def _require_own_names(planned: Iterable[Experiment]) -> None:
     """Raise an error for settings whose records would be equal, such as two networks of one class."""
-    known: dict[str, Experiment] = {}
+    by_name: dict[str, Experiment] = {}
     for experiment in planned:
-        if known.setdefault(stored(experiment), experiment) != experiment:
+        if by_name.setdefault(stored(experiment), experiment) != experiment:
             raise ExperimentError(
                 "two settings of the grid would be recorded under one name, since objects of Python are recorded by "
                 "theirs; give functions or classes with different names"
@@ -397,7 +397,7 @@ def _finished(store: Store, submitter: Submitter | None = None) -> dict[str, Reu
 
     They are of this machine, or of the same executor and versions, whose machines are not known before.
     """
-    found, here = {}, measuring_machine({"machine": collect_metadata()})
+    reusable, here = {}, measuring_machine({"machine": collect_metadata()})
 
     def is_comparable(recorded: dict[str, Any]) -> bool:
         then = measuring_machine(recorded)
@@ -411,8 +411,8 @@ def _finished(store: Store, submitter: Submitter | None = None) -> dict[str, Reu
             with suppress(ExperimentError):  # a run of another version, which may have had other fields
                 experiment = Experiment.recorded(record["experiment"], Origin(f"run {record['id']}"))
                 if not experiment.unrecorded_fields:
-                    found[stored(experiment)] = ReusableRun(record["id"], record["metadata"].get("user_files", {}))
-    return found
+                    reusable[stored(experiment)] = ReusableRun(record["id"], record["metadata"].get("user_files", {}))
+    return reusable
 
 
 def _label(experiment: Experiment, dimensions: dict[str, list[Any]], repeats: int) -> str:
@@ -490,7 +490,7 @@ def _listed(key: str, value: Any) -> bool:
 def drop_repeated(planned: Iterable[Experiment]) -> tuple[list[Experiment], list[str]]:
     """Return the experiments without those that repeat another's exchange, and sentences about what was left out."""
     kept: list[Experiment] = []
-    known: list[tuple[Experiment, Any, str]] = []
+    earlier: list[tuple[Experiment, Any, str]] = []
     repeated: dict[tuple[int, str], list[str]] = {}
     for experiment in planned:
         exchange = _exchange(experiment)
@@ -499,11 +499,11 @@ def drop_repeated(planned: Iterable[Experiment]) -> tuple[list[Experiment], list
                 experiment.replace(strategy="allreduce", strategy_options={}),
                 label_of(experiment.parallel.strategy),
             )
-            first = next((other for same, found, other in known if found == exchange and same == rest), None)
+            first = next((other for same, pattern, other in earlier if pattern == exchange and same == rest), None)
             if first is not None and first != name:
                 repeated.setdefault((experiment.parallel.workers, first), []).append(name)
                 continue
-            known.append((rest, exchange, name))
+            earlier.append((rest, exchange, name))
         kept.append(experiment)
     return kept, [_sentence(workers, first, names) for (workers, first), names in repeated.items()]
 

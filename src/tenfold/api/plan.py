@@ -84,7 +84,7 @@ def plan(
             gpu_precisions=("bf16",) if base.training.precision == "fp32" and devices.supports_bf16(gpu) else (),
         )
     own = Candidate(resolve_defaults(base.replace(device="cpu") if hardware is not HERE else base))
-    found = planner.search(
+    results = planner.search(
         candidates,
         splits,
         target,
@@ -95,7 +95,7 @@ def plan(
         report=reporter(progress),
     )
     remarks = [describe_division(task, max(2, cores.budget())), remark] if hardware is HERE else []
-    result = Plan(found, planner.best_of(found, target), find_setting(found.assessments, own), target, remarks)
+    result = Plan(results, planner.best_of(results, target), find_setting(results.assessments, own), target, remarks)
     if hardware is HERE and result.chosen.interval is not None:
         Ledger.note_plan(result.best, len(splits.train), result.predicted_seconds, result.interval)
     return result

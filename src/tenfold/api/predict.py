@@ -253,11 +253,11 @@ def lengths_vary(run: Run) -> bool:
     return run.experiment.data.collate is not None
 
 
-def have_fitting_shape(run: Run, found: Any, recorded: Any) -> bool:
+def have_fitting_shape(run: Run, shape: Any, recorded: Any) -> bool:
     """Return whether samples have the shape that a run's model takes; where lengths vary, as many dimensions."""
     if not lengths_vary(run):
-        return bool(found == recorded)
-    return bool(_dimensions(found) == _dimensions(recorded))
+        return bool(shape == recorded)
+    return bool(_dimensions(shape) == _dimensions(recorded))
 
 
 def _dimensions(shape: Any) -> Any:
@@ -389,7 +389,7 @@ def _read_as_recorded(run: Run, experiment: Experiment, given: Any) -> Splits:
         section.options if are_images else None,
         columns=Columns(section.input_columns, section.target_column),
         collate=collate or python_value(section.collate, "collate"),
-        known=trained_on,
+        trained_on=trained_on,
         rules=ValueRules(metadata["classes"], takes_any_labels(experiment.training), flat_dtype(run.model)),
     )
 

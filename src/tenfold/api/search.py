@@ -78,12 +78,12 @@ def split_space(experiment: Experiment, given: Mapping[str, Any]) -> tuple[Exper
     ranges = {name: Range.read(name, value) for name, value in given.items() if isinstance(value, str)}
     base, lists = split_grid(experiment, {name: value for name, value in given.items() if ranges.get(name) is None})
     space = {name: ranges.get(name) or lists.get(name) for name in given}
-    found: Space = {name: values for name, values in space.items() if values}
-    if not found:
+    varied: Space = {name: values for name, values in space.items() if values}
+    if not varied:
         raise ExperimentError(
             "nothing varies: give a range or a list of values, such as --lr 1e-3:1e-1:log or lr=[0.1, 0.01]"
         )
-    return base, found
+    return base, varied
 
 
 def recorded_value(value: Any) -> Any:
@@ -157,8 +157,8 @@ class SpaceSearch:
             return None if values is None else (None, dict(zip(self.space, values, strict=True)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            asked = self._study.ask(self._distributions)
-        return asked, {name: self._value(name, number) for name, number in asked.params.items()}
+            proposed = self._study.ask(self._distributions)
+        return proposed, {name: self._value(name, number) for name, number in proposed.params.items()}
 
     def ask_for(self, recorded: Mapping[str, Any]) -> Any:
         """Return the token for `tell` of values that were proposed before, given how they were recorded."""
@@ -175,15 +175,15 @@ class SpaceSearch:
             return int(number)
         return min(max(float(f"{number:.{DIGITS}g}"), values.low), values.high)
 
-    def tell(self, asked: Any, trial: Trial | None) -> None:
+    def tell(self, proposed: Any, trial: Trial | None) -> None:
         """Say what became of values: of a trial, or None where they were refused."""
         if self._grid is not None:
             return
         state, value = self._state(trial)
         if trial is not None and trial.status == "pruned":
             for epoch, measured in enumerate(trial.curve, 1):
-                asked.report(measured, epoch)
-        self._study.tell(asked, value, state=state)
+                proposed.report(measured, epoch)
+        self._study.tell(proposed, value, state=state)
 
     def add(self, trial: Trial) -> None:
         """Take a trial into account that was recorded before."""
@@ -200,8 +200,8 @@ class SpaceSearch:
 
     def restore(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
         """Return values as they were proposed, given how they were recorded."""
-        found = {name: (self.space[name], self._number(name, value)) for name, value in recorded.items()}
-        return {name: at if isinstance(values, Range) else values[at] for name, (values, at) in found.items()}
+        places = {name: (self.space[name], self._number(name, value)) for name, value in recorded.items()}
+        return {name: at if isinstance(values, Range) else values[at] for name, (values, at) in places.items()}
 
     def _number(self, name: str, recorded: Any) -> Any:
         """Return a number of a range as it is, and the place of a value in its list."""

@@ -156,8 +156,8 @@ def simulation_baseline(experiment: Experiment, run: Run, loaded: "LoadedData") 
 def recorded_baseline(run: Run) -> SimulationBaseline | None:
     """Return what was recorded with a simulated run; None where nothing was."""
     result = run.result
-    found = "baseline_seconds" in result and "speedup" in result
-    return SimulationBaseline(result["baseline_seconds"], result["speedup"]) if found else None
+    is_recorded = "baseline_seconds" in result and "speedup" in result
+    return SimulationBaseline(result["baseline_seconds"], result["speedup"]) if is_recorded else None
 
 
 def _alone(experiment: Experiment) -> Experiment:
@@ -181,14 +181,14 @@ def _warning(run: Run, batch: int) -> str:
     alone = math.ceil(run.metadata["data"]["train"] / batch) * run.result.get("epochs", 0)
     few = f"each replica took {plural(steps, 'step')}, one worker alone would take {alone:,}"
     cure = "train more epochs, or use fewer workers or a smaller batch size"
-    found, name = find_single_worker(run), main_metric(run.metrics)
-    if found is not None and name is not None and name in found.metrics:
-        ours, theirs = run.metrics[name], found.metrics[name]
+    single, name = find_single_worker(run), main_metric(run.metrics)
+    if single is not None and name is not None and name in single.metrics:
+        ours, theirs = run.metrics[name], single.metrics[name]
         lower = run.experiment.training.prefers_lower(name)
         if lower is None or (ours - theirs if lower else theirs - ours) <= WORSE * abs(theirs):
             return ""
         described = (
-            f"{name} {metric_value(name, ours)}, but {metric_value(name, theirs)} with one worker (run {found.id})"
+            f"{name} {metric_value(name, ours)}, but {metric_value(name, theirs)} with one worker (run {single.id})"
         )
         return f"{described}: {few}; {cure}"
     return f"{few}: the accuracy may have suffered; {cure}" if steps < min(FEW_STEPS, alone / 4) else ""
@@ -233,12 +233,12 @@ def forecast_grid(
 ) -> Forecast:
     """Predict every combination of the dimensions of a grid."""
     predict = partial(predict_task, report=report)
-    found = []
+    predictions = []
     for experiment in experiments_of(base, dimensions, repeats=1):
         task = loaded.task_of(experiment)
         predicted = predict(task) if experiment.parallel.folds is None else predict_fold_times(task, predict)
-        found.append((experiment, predicted))
-    return Forecast(found)
+        predictions.append((experiment, predicted))
+    return Forecast(predictions)
 
 
 @fields_by_name

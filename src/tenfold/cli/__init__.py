@@ -93,8 +93,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from tenfold import __version__
 
         typer.echo(__version__)

@@ -46,16 +46,16 @@ def several(text: str) -> list[Any]:
 def _row(text: str, parts: list[str]) -> list[int]:
     """Continue a sequence by the factor, or else the step, of the last two numbers before the dots, up to the last."""
     place = parts.index(ELLIPSIS)
-    known, ends = [parse_value(part) for part in parts[:place]], [parse_value(part) for part in parts[place + 1 :]]
-    whole = all(isinstance(item, int) and item > 0 for item in (*known, *ends))
-    if not whole or len(known) < 2 or len(ends) != 1 or not known[-2] < known[-1] <= ends[0]:
+    numbers, ends = [parse_value(part) for part in parts[:place]], [parse_value(part) for part in parts[place + 1 :]]
+    whole = all(isinstance(item, int) and item > 0 for item in (*numbers, *ends))
+    if not whole or len(numbers) < 2 or len(ends) != 1 or not numbers[-2] < numbers[-1] <= ends[0]:
         raise ExperimentError(f"'{text}' is not a sequence of numbers; write it as 1,2,4,...,64 or 2,4,6,...,10")
-    before, last, end = known[-2], known[-1], ends[0]
-    by_factor = last % before == 0 and (len(known) < 3 or known[-3] * last == before * before)
+    before, last, end = numbers[-2], numbers[-1], ends[0]
+    by_factor = last % before == 0 and (len(numbers) < 3 or numbers[-3] * last == before * before)
     while (following := last * (last // before) if by_factor else 2 * last - before) < end:
         before, last = last, following
-        known.append(last)
-    return known if known[-1] == end else [*known, end]
+        numbers.append(last)
+    return numbers if numbers[-1] == end else [*numbers, end]
 
 
 def varied(text: str) -> tuple[str, list[Any]]:
@@ -63,11 +63,11 @@ def varied(text: str) -> tuple[str, list[Any]]:
     name, equals, values = text.partition("=")
     if not (equals and name.strip() and values.strip()):
         raise ExperimentError(f"expected field=a,b, such as momentum=0,0.9, got '{text}'")
-    short, found = short_name(name.strip().replace("-", "_")), several(values.strip())
-    if _takes_list(short) and not any(isinstance(item, list) for item in found):
-        lists = [[item] for item in found]
+    short, listed = short_name(name.strip().replace("-", "_")), several(values.strip())
+    if _takes_list(short) and not any(isinstance(item, list) for item in listed):
+        lists = [[item] for item in listed]
         raise ExperimentError(f"each value of {short} is a list; write a list of lists, such as {short}={lists}")
-    return short, found
+    return short, listed
 
 
 def _takes_list(name: str) -> bool:
@@ -83,10 +83,10 @@ def _takes_list(name: str) -> bool:
 
 def settings_together(texts: list[str] | None) -> list[dict[str, Any]]:
     """Read "field=a other=b", settings that change together."""
-    found = [dict(map(parse_setting, text.split())) for text in texts or []]
-    if not all(found):
+    groups = [dict(map(parse_setting, text.split())) for text in texts or []]
+    if not all(groups):
         raise ExperimentError("expected settings that change together, such as --together 'pin=0,1 threads=2'")
-    return [{short_name(name): value for name, value in item.items()} for item in found]
+    return [{short_name(name): value for name, value in item.items()} for item in groups]
 
 
 def grid_of(given: dict[str, str | None], vary: list[str] | None, settings: list[str] | None) -> dict[str, list[Any]]:

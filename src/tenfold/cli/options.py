@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 def complete_from(names: Iterable[str]) -> Callable[[str], list[str]]:
     """Return a completion from a list of names."""
-    known = list(names)
-    return lambda incomplete: [name for name in known if name.startswith(incomplete)]
+    candidates = list(names)
+    return lambda incomplete: [name for name in candidates if name.startswith(incomplete)]
 
 
 def complete_list(names: Iterable[str]) -> Callable[[str], list[str]]:
     """Return a completion of the last name in a list that is separated by commas."""
-    known = list(names)
+    candidates = list(names)
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{name}" for name in known if name.startswith(last)]
+        return [f"{before}{comma}{name}" for name in candidates if name.startswith(last)]
 
     return complete
 
@@ -189,8 +189,8 @@ def ranks_from(listed: str, count: int) -> set[int] | None:
         raise ExperimentError(f"--log-ranks {listed} is not a list of ranks; write numbers such as 0,3, or all")
     ranks = {int(word) for word in words}
     if max(ranks) >= count:
-        known = f"are ranks 0 to {count - 1}" if count > 1 else "is rank 0 alone"
-        raise ExperimentError(f"--log-ranks {listed}: there is no rank {max(ranks)}; there {known}")
+        there = f"are ranks 0 to {count - 1}" if count > 1 else "is rank 0 alone"
+        raise ExperimentError(f"--log-ranks {listed}: there is no rank {max(ranks)}; there {there}")
     return ranks
 
 

@@ -392,12 +392,12 @@ def calibrate(
     experiment = options.experiment_from(file, settings) if file or settings else None
     place = output or profile_path()
     check_output(place, "the profile")
-    known = None
+    earlier = None
     with suppress(MachineError):  # a profile that cannot be read is replaced
-        known = Profile.load(place)
+        earlier = Profile.load(place)
     with showing_progress(quiet or as_json) as show:
-        profile = measure(experiment, known, quick=quick, progress=show)
-    profile.save_changes(known, place)
+        profile = measure(experiment, earlier, quick=quick, progress=show)
+    profile.save_changes(earlier, place)
     if as_json:
         print_json(profile.model_dump(exclude={"steps": {"__all__": {"trace"}}}))
         return

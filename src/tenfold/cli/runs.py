@@ -84,16 +84,16 @@ def show(
     from tenfold.reports.sweep import Sweep
     from tenfold.runs.store import CROSSVAL, SWEEP
 
-    found = tenfold.open_run(run, runs=runs)
+    opened = tenfold.open_run(run, runs=runs)
     if as_json:
-        print_json(found.summary() | {"history": found.history, "metadata": found.metadata})
+        print_json(opened.summary() | {"history": opened.history, "metadata": opened.metadata})
     elif console:
-        typer.echo(found.console, nl=False)
+        typer.echo(opened.console, nl=False)
     elif shards:
-        print_rich(shards_table(found))
+        print_rich(shards_table(opened))
     else:
-        members = {CROSSVAL: fold_tables, SWEEP: Sweep}.get(found.kind)
-        print_rich(show_tables(found), *([members(found)] if members else []))
+        members = {CROSSVAL: fold_tables, SWEEP: Sweep}.get(opened.kind)
+        print_rich(show_tables(opened), *([members(opened)] if members else []))
 
 
 def report(
@@ -118,20 +118,20 @@ def report(
     from tenfold.reports.pages.run_pages import write_report
     from tenfold.runs.store import MEMBERS
 
-    found = [tenfold.open_run(reference, runs=runs) for reference in references or ([] if chosen else ["last"])]
+    opened = [tenfold.open_run(reference, runs=runs) for reference in references or ([] if chosen else ["last"])]
     if chosen:
-        named = {run.id for run in found}
+        named = {run.id for run in opened}
         selected = tenfold.list_runs(runs=runs, filter=chosen)
-        found += [run for run in selected if run.kind not in MEMBERS and run.id not in named]
-    if not found:
+        opened += [run for run in selected if run.kind not in MEMBERS and run.id not in named]
+    if not opened:
         raise StoreError(f"no runs match {chosen}")
-    if len(found) == 1 and (columns or select):
+    if len(opened) == 1 and (columns or select):
         raise ExperimentError("--columns and --select are for the table of several runs; name at least two")
-    comparison = Comparison(found)
+    comparison = Comparison(opened)
     comparison = comparison.select() if select else comparison
     path = write_report(comparison.with_columns(*options.split_names(columns)) if columns else comparison, output)
     if as_json:
-        print_json({"path": str(path), "runs": [run.id for run in found]})
+        print_json({"path": str(path), "runs": [run.id for run in opened]})
     else:
         typer.echo(f"the report is in {path}")
 
@@ -195,9 +195,9 @@ def tag(run: options.Reference, tags: options.Tags, runs: options.Runs = None) -
     """
     import tenfold
 
-    found = tenfold.open_run(run, runs=runs)
-    found.tag(*tags)
-    typer.echo(f"run {found.id}: {', '.join(found.tags) or 'no tags'}")
+    opened = tenfold.open_run(run, runs=runs)
+    opened.tag(*tags)
+    typer.echo(f"run {opened.id}: {', '.join(opened.tags) or 'no tags'}")
 
 
 def untag(run: options.Reference, tags: options.Tags, runs: options.Runs = None) -> None:
@@ -207,11 +207,11 @@ def untag(run: options.Reference, tags: options.Tags, runs: options.Runs = None)
     """
     import tenfold
 
-    found = tenfold.open_run(run, runs=runs)
-    if unknown := [tag for tag in tags if tag not in found.tags]:
-        raise StoreError(f"run {found.id} has no tag '{unknown[0]}'; it has {', '.join(found.tags) or 'none'}")
-    found.untag(*tags)
-    typer.echo(f"run {found.id}: {', '.join(found.tags) or 'no tags'}")
+    opened = tenfold.open_run(run, runs=runs)
+    if unknown := [tag for tag in tags if tag not in opened.tags]:
+        raise StoreError(f"run {opened.id} has no tag '{unknown[0]}'; it has {', '.join(opened.tags) or 'none'}")
+    opened.untag(*tags)
+    typer.echo(f"run {opened.id}: {', '.join(opened.tags) or 'no tags'}")
 
 
 def note(
@@ -225,10 +225,10 @@ def note(
     """
     import tenfold
 
-    found = tenfold.open_run(run, runs=runs)
+    opened = tenfold.open_run(run, runs=runs)
     readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # in a locale without UTF-8
-    found.set_note(readable.strip())
-    typer.echo(f"run {found.id}: {found.note or 'no note'}")
+    opened.set_note(readable.strip())
+    typer.echo(f"run {opened.id}: {opened.note or 'no note'}")
 
 
 def remove(
@@ -263,11 +263,11 @@ def remove(
         records += [store.find(run.id) for run in selected if run.kind not in ("fold", "trial")]
     removed = {item["id"]: item for record in records for item in to_remove(store, record)}
     if removed and not yes:
-        for one in removed.values():
-            typer.echo(f"  run {one['id']}  {one['title']}  {one['status']}", err=True)
+        for record in removed.values():
+            typer.echo(f"  run {record['id']}  {record['title']}  {record['status']}", err=True)
         _ask(f"remove {'this run' if len(removed) == 1 else f'these {len(removed)} runs'}?", "nothing was removed")
-    for one in removed.values():
-        remove_run(store, one)
+    for record in removed.values():
+        remove_run(store, record)
     folders, size = trash_size(store)
     if empty and folders and not yes:
         _ask(f"delete {plural(folders, 'folder')} in the trash, {byte_size(size)}, for good?", "nothing was deleted")

@@ -67,9 +67,9 @@ def doctor(runs: options.Runs = None, as_json: options.Json = False) -> None:
         source = SOURCES[item.name]
         here = item.where is not None or not source.files
         built_in = "ships with scikit-learn" if source.make is None else str(source.absent)
-        found = str(item.where) if item.where else built_in if here else "not on this machine"
+        place = str(item.where) if item.where else built_in if here else "not on this machine"
         advice = "" if here else f"`tenfold data get {item.name}` fetches it"
-        findings.append(Finding(f"data: {item.name}", found, "ok" if here else "note", advice))
+        findings.append(Finding(f"data: {item.name}", place, "ok" if here else "note", advice))
     findings += _examine_runs(absolute(runs), files=runs is not None)
     if as_json:
         print_json([asdict(finding) for finding in findings])

@@ -282,9 +282,9 @@ def demo(
     with BoardWindow(folder, not no_open and can_open_browser()) as window:
         window.show("race", "the race")
         with RaceDisplay(race, quiet=quiet) as display:
-            found = run_race(race, sides, folder, display)
-        report(race.verdict(found))
-        typer.echo(f"the report is in {save_page(render_race(race, found, folder), output)}")
+            outcomes = run_race(race, sides, folder, display)
+        report(race.verdict(outcomes))
+        typer.echo(f"the report is in {save_page(render_race(race, outcomes, folder), output)}")
 
 
 def can_open_browser() -> bool:

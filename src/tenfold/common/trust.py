@@ -98,8 +98,8 @@ def remember_named(paths: Iterable[str]) -> None:
     own = [path for path in paths if not isinstance(path, RecordedPath)]
     keys = [(path, *files) for path in own if (files := locate(path.partition(":")[0])) is not None]
     _named_here.update(keys)
-    known = _read_list() if keys else set()
-    if new := [key for key in dict.fromkeys(keys) if key not in known]:
+    listed = _read_list() if keys else set()
+    if new := [key for key in dict.fromkeys(keys) if key not in listed]:
         try:
             _append_to_list(new)
         except OSError as error:
@@ -128,7 +128,7 @@ def locate(module: str) -> tuple[str, ...] | None:
 
     Nothing is imported. Links are not followed: a folder of somebody else may link to a trusted file.
     """
-    found: list[str] = []
+    files: list[str] = []
     name, folders, origin = "", None, None
     for part in module.split("."):
         name = f"{name}.{part}" if name else part
@@ -143,8 +143,8 @@ def locate(module: str) -> tuple[str, ...] | None:
                 return None
             origin, folders = spec.origin, spec.submodule_search_locations
         if origin is not None:  # else it is a namespace, which has no code
-            found.append(str(Path(origin).absolute()) if os.sep in origin else origin)
-    return tuple(found) if origin is not None else None
+            files.append(str(Path(origin).absolute()) if os.sep in origin else origin)
+    return tuple(files) if origin is not None else None
 
 
 def is_in_current_folder(module: str) -> bool:
@@ -202,8 +202,8 @@ def _is_torchs(module: str, attribute: str, files: tuple[str, ...]) -> bool:
 
 def _are_installed(files: tuple[str, ...]) -> bool:
     """Return whether any of the files belongs to Python or to an installed package, or is no file at all."""
-    known = sysconfig.get_paths()
-    folders = tuple(f"{known[name]}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    paths = sysconfig.get_paths()
+    folders = tuple(f"{paths[name]}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     marks = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
     return any(
         not file.startswith(os.sep) or file.startswith(folders) or any(mark in file for mark in marks) for file in files
@@ -221,13 +221,13 @@ def _read_list() -> set[tuple[str, ...]]:
             _logger.warning("the list of named imports %s is ignored: others may have written it", list_path())
             return set()
         content = file.read(LARGEST_LIST)
-    found = set()
+    entries = set()
     for line in content.splitlines():
         with suppress(ValueError, TypeError):  # a line that was cut off
             entry = json.loads(line)
             if isinstance(entry, list) and all(isinstance(item, str) for item in entry):
-                found.add(tuple(entry))
-    return found
+                entries.add(tuple(entry))
+    return entries
 
 
 def _append_to_list(keys: list[tuple[str, ...]]) -> None:

@@ -26,13 +26,15 @@ class FileData(NamedTuple):
     """What the classes of images are called."""
 
 
-def read_file(name: str, options: Mapping[str, Any], known: KnownData | None = None) -> FileData:
-    """Return the data in a file or folder; images by the classes of the `known` ones, where these are given."""
+def read_file(name: str, options: Mapping[str, Any], trained_on: KnownData | None = None) -> FileData:
+    """Return the data in a file or folder; images by the classes of those that a model was `trained_on`."""
     path = Path(name).expanduser()
     if not path.exists():
         raise DataError(f"there is no file or folder '{name}' (looked in {Path.cwd()})")
     if path.is_dir():
-        images, classes = read_images(path, known.class_names if known else (), **_checked(options, ("size",), name))
+        images, classes = read_images(
+            path, trained_on.class_names if trained_on else (), **_checked(options, ("size",), name)
+        )
         return FileData(images, class_names=classes)
     _checked(options, (), name)
     readers: dict[str, Callable[[Path], Any]] = {
@@ -48,10 +50,10 @@ def read_file(name: str, options: Mapping[str, Any], known: KnownData | None = N
     return FileData(readers[suffix](path), is_table=suffix != ".npz")
 
 
-def _checked(options: Mapping[str, Any], known: tuple[str, ...], name: str) -> dict[str, Any]:
+def _checked(options: Mapping[str, Any], allowed: tuple[str, ...], name: str) -> dict[str, Any]:
     for option in options:
-        if option not in known:
-            takes = f"the options {', '.join(known)}" if known else "no options"
+        if option not in allowed:
+            takes = f"the options {', '.join(allowed)}" if allowed else "no options"
             raise DataError(f"data.options: '{name}' takes {takes}, but was given '{option}'")
     return dict(options)
 
@@ -146,29 +148,29 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".p
 GREY_MODES = ("1", "L", "I;16")
 
 
-def read_images(folder: Path, known: tuple[str, ...] = (), size: Any = None) -> tuple[Any, tuple[str, ...]]:
+def read_images(folder: Path, class_names: tuple[str, ...] = (), size: Any = None) -> tuple[Any, tuple[str, ...]]:
     """Return images with the numbers of their classes, and the names of the classes: those of the folders they are in.
 
-    Folders called train, validation and test are parts. `size` (one number, or [height, width]) resizes all. `known`
-    are the classes of a model that was trained before, which keep their numbers.
+    Folders called train, validation and test are parts. `size` (one number, or [height, width]) resizes all. The
+    `class_names` of a model that was trained before keep their numbers.
     """
     parts = {part: folder / part for part in PARTS if (folder / part).is_dir()}
     where = parts if "train" in parts else {"": folder}
     classes = sorted({folder.name for root in where.values() for folder in _folders(root)})
-    unknown = [name for name in classes if known and name not in known]
+    unknown = [name for name in classes if class_names and name not in class_names]
     if unknown:
         raise DataError(
             f"the folder {folder} has the class '{unknown[0]}', which the model was not trained on; "
-            f"it knows {', '.join(known)}"
+            f"it knows {', '.join(class_names)}"
         )
-    if len(classes) < (1 if known else 2):
+    if len(classes) < (1 if class_names else 2):
         raise DataError(
             f"the folder {folder} has {len(classes)} folders in it; images should be in one folder for each class"
         )
-    by_part = {part: _labeled(root, known or tuple(classes), size) for part, root in where.items()}
+    by_part = {part: _labeled(root, class_names or tuple(classes), size) for part, root in where.items()}
     empty = (
         []
-        if known
+        if class_names
         else sorted(set(range(len(classes))) - {label for _, labels in by_part.values() for label in labels})
     )
     if empty:
@@ -183,7 +185,7 @@ def read_images(folder: Path, known: tuple[str, ...] = (), size: Any = None) -> 
         part: (_stacked(images, channels, folder, advice), np.array(labels, dtype=np.int64))
         for part, (images, labels) in by_part.items()
     }
-    return data.get("") or data, known or tuple(classes)
+    return data.get("") or data, class_names or tuple(classes)
 
 
 def read_unlabeled(path: Path, shape: tuple[int, ...], size: Any = None) -> tuple[list[str], NDArray[np.uint8]]:
@@ -287,8 +289,8 @@ def read_inputs(path: Path, trained_on: Mapping[str, Any], options: Mapping[str,
     if not path.exists():
         raise DataError(f"there is no file {path}")
     if trained_on.get("features") and path.suffix.lower() in TABLES:
-        known = KnownData(tuple(trained_on["features"]))
-        return Inputs(known.inputs(read_file(str(path), {}).data, str(path)))
+        table_inputs = KnownData(tuple(trained_on["features"]))
+        return Inputs(table_inputs.inputs(read_file(str(path), {}).data, str(path)))
     shape, source = trained_on["shape"], _source(trained_on.get("name"))
     are_images = isinstance(shape, list) and len(shape) == 3 and shape[0] in (1, 3)
     if may_hold_images(path) and are_images and (source is None or source.scale is not None):

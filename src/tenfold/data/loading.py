@@ -87,16 +87,16 @@ def read(
     *,
     columns: Columns = NOT_NAMED,
     collate: Callable[..., Any] | None = None,
-    known: KnownData | None = None,
+    trained_on: KnownData | None = None,
     rules: ValueRules = PLAIN_VALUES,
 ) -> Splits:
-    """Read a data set in the parts that it comes in; a table like the `known` one, where that is given."""
+    """Read a data set in the parts that it comes in; a table like that of `trained_on`, where that is given."""
     named = isinstance(name_or_object, str) and ":" not in name_or_object
     if named and (name_or_object in SOURCES or not names_data_file(name_or_object)):
         if columns != NOT_NAMED or collate is not None:
             raise DataError(f"data '{name_or_object}' is built in: it takes no target_column, input_columns or collate")
         return _built_in(name_or_object, options)
-    return as_splits(name_or_object, options, columns=columns, collate=collate, known=known, rules=rules)
+    return as_splits(name_or_object, options, columns=columns, collate=collate, trained_on=trained_on, rules=rules)
 
 
 def _built_in(name: str, options: Mapping[str, Any] | None) -> Splits:
@@ -129,8 +129,8 @@ def with_scaling(splits: Splits, *, inputs: bool = False, targets: bool = False)
     if inputs or splits.has_missing:
         mean, deviation = _moments(_inputs(splits.train))
         scaling |= {"mean": mean, "deviation": deviation if inputs else torch.empty(0)}
-    if targets and (known := splits.train.targets) is not None:
-        scaling["target_mean"], scaling["target_deviation"] = _moments(known)
+    if targets and (numbers := splits.train.targets) is not None:
+        scaling["target_mean"], scaling["target_deviation"] = _moments(numbers)
     unit = scaling.get("target_deviation") if splits.loss_unit is None else splits.loss_unit
     return replace(splits, scaling=scaling or None, loss_unit=unit)
 

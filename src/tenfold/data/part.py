@@ -132,9 +132,9 @@ def change_main_output(function: Callable[[Tensor], Tensor], outputs: Any) -> An
 
 def main_output(outputs: Any, name: str) -> Tensor:
     """Return the main output for a built-in loss or metric; `name` names it in errors."""
-    found = find_main_output(outputs)
-    if found is not None:
-        return found
+    output = find_main_output(outputs)
+    if output is not None:
+        return output
     kind = f"a dict ({', '.join(outputs)})" if isinstance(outputs, dict) else f"a tuple of {len(outputs)}"
     raise ModelError(
         f"the network returns {kind}, and {name} needs one tensor; return one, call it 'logits' in a dict, or give a "

@@ -186,9 +186,9 @@ def input_matrix(
 ) -> NDArray[Any]:
     """Return columns as one matrix, categories one-hot: an unknown one is 0 for all known ones, with a warning."""
     blocks = []
-    for name, known in columns.items():
-        if known is not None:
-            blocks.append(one_hot(as_categories(table[name], name), known, name))
+    for name, categories in columns.items():
+        if categories is not None:
+            blocks.append(one_hot(as_categories(table[name], name), categories, name))
             continue
         column = as_column(table[name], name)
         if column.dtype.kind != "f":
@@ -203,9 +203,9 @@ def input_matrix(
     return np.concatenate(blocks, 1)
 
 
-def one_hot(values: Column, known: list[str], name: str) -> NDArray[np.float32]:
+def one_hot(values: Column, categories: list[str], name: str) -> NDArray[np.float32]:
     """Return one column for each known category of the column `name`; warn of values that are none of them."""
-    unseen = set(values.tolist()) - set(known)
+    unseen = set(values.tolist()) - set(categories)
     if unseen:
         new = sorted(unseen)
         rows = int(np.isin(values, new).sum())
@@ -213,7 +213,7 @@ def one_hot(values: Column, known: list[str], name: str) -> NDArray[np.float32]:
             f"the column '{name}' has values that the model was not trained on, in {rows} of {len(values)} rows: "
             f"{shorten(new)}; they count as none of its categories"
         )
-    return np.stack([values == item for item in known], 1).astype(np.float32)
+    return np.stack([values == item for item in categories], 1).astype(np.float32)
 
 
 def shorten(values: list[str]) -> str:
@@ -243,23 +243,25 @@ BOOLEAN_NAMES = ("False", "True")
 class TableEncoder:
     """Turns the parts of a table into matrices; together they decide which categories and classes there are.
 
-    `known` is the table that a model was trained on, where that decides instead.
+    `trained_on` is the table that a model was trained on, where that decides instead.
     """
 
-    def __init__(self, columns: Columns, known: KnownData | None = None, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, columns: Columns, trained_on: KnownData | None = None, dtype: torch.dtype = torch.float32
+    ) -> None:
         self.columns = columns
         self._dtype = dtype
         self.inputs: InputColumns = {}
         self.class_names: list[str] | None = None
         """What the classes are called; None for a regression."""
         self.has_missing = False
-        self._known = known
+        self._trained_on = trained_on
         self._classes = _named_by_number
 
     def learn(self, tables: list[Mapping[str, Any]]) -> None:
         """Look at all parts to learn their categories and classes."""
-        if self._known is not None and self._known.features:
-            self.inputs = self._known.columns(tables[0], "the table")
+        if self._trained_on is not None and self._trained_on.features:
+            self.inputs = self._trained_on.columns(tables[0], "the table")
             self.columns = replace(self.columns, inputs=tuple(self.inputs))
         self.columns = self.columns.choose(tables[0])
         assert self.columns.inputs is not None
@@ -285,57 +287,57 @@ class TableEncoder:
         """What the columns of the matrix are called: "age", "city=Rome"."""
         return [
             feature
-            for name, known in self.inputs.items()
-            for feature in ([name] if known is None else [f"{name}={item}" for item in known])
+            for name, categories in self.inputs.items()
+            for feature in ([name] if categories is None else [f"{name}={item}" for item in categories])
         ]
 
     def describe(self) -> str:
         """Return a sentence that names the inputs and the target."""
         target = self.columns.target
         inputs = f"{len(self.inputs)} columns"
-        if any(known is not None for known in self.inputs.values()):
+        if any(categories is not None for categories in self.inputs.values()):
             inputs += f" as {len(self.names)} inputs (categories are one-hot)"
         if self.class_names is None:
             return f"regression: '{target}' is predicted as a number, from {inputs}"
         shown = ", ".join(self.class_names[:5]) + (", ..." if len(self.class_names) > 5 else "")
         return f"classification: '{target}' has {len(self.class_names)} classes ({shown}), predicted from {inputs}"
 
-    def _learn_target(self, found: list[tuple[Column, Any]]) -> None:
+    def _learn_target(self, targets: list[tuple[Column, Any]]) -> None:
         """Learn what the classes are called, from the target of each part: as a column, and as it was given."""
         target = self.columns.target
-        is_text = any(column.dtype.kind != "f" for column, _ in found)
-        named = [as_categories(given) if is_text else as_text(column) for column, given in found]
+        is_text = any(column.dtype.kind != "f" for column, _ in targets)
+        named = [as_categories(given) if is_text else as_text(column) for column, given in targets]
         missing = int(sum((item == "").sum() for item in named))
         if missing:
             rows = sum(map(len, named))
             raise DataError(f"the target '{target}' is missing in {missing} of {rows} rows; remove these rows")
-        if self._known is not None:
-            self._take_known_target(self._known, [given for _, given in found], is_text)
+        if self._trained_on is not None:
+            self._take_trained_target(self._trained_on, [given for _, given in targets], is_text)
         elif is_text:
             self._classes = as_categories
             self.class_names = sorted(set(np.concatenate(named).tolist()))
-        elif all(is_boolean(given) for _, given in found):
+        elif all(is_boolean(given) for _, given in targets):
             self._classes = _named_by_truth
-            self.class_names = sorted({name for _, given in found for name in _named_by_truth(given)})
+            self.class_names = sorted({name for _, given in targets for name in _named_by_truth(given)})
         else:
-            values = np.unique(every := np.concatenate([column for column, _ in found]))
+            values = np.unique(every := np.concatenate([column for column, _ in targets]))
             few = len(values) <= MOST_INTEGER_CLASSES and len(values) < len(every) / 2
             if few and (values == values.round()).all():
                 self.class_names = as_text(values).tolist()
-        if self._known is None and self.class_names is not None and len(self.class_names) < 2:
+        if self._trained_on is None and self.class_names is not None and len(self.class_names) < 2:
             raise DataError(
                 f"the target '{target}' is {self.class_names[0]} in all rows; a classification needs two classes"
             )
 
-    def _take_known_target(self, known: KnownData, found: list[Any], is_text: bool) -> None:
+    def _take_trained_target(self, trained_on: KnownData, targets: list[Any], is_text: bool) -> None:
         target = self.columns.target
-        if not known.class_names:
+        if not trained_on.class_names:
             if is_text:
                 raise DataError(f"the target '{target}' holds text; the model was trained to predict numbers")
             return
-        self.class_names = list(known.class_names)
+        self.class_names = list(trained_on.class_names)
         ways = [as_categories, *([] if is_text else [_named_by_truth, _named_by_number])]
-        unknown = [{name for given in found for name in way(given)} - set(known.class_names) for way in ways]
+        unknown = [{name for given in targets for name in way(given)} - set(trained_on.class_names) for way in ways]
         self._classes = next((way for way, left in zip(ways, unknown, strict=True) if not left), ways[0])
         if self._classes is ways[0] and unknown[0]:
             raise DataError(

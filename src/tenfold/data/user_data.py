@@ -50,7 +50,7 @@ def as_splits(
     *,
     columns: Columns = NOT_NAMED,
     collate: Callable[..., Any] | None = None,
-    known: KnownData | None = None,
+    trained_on: KnownData | None = None,
     rules: ValueRules = PLAIN_VALUES,
 ) -> Splits:
     """Turn the user's data into parts.
@@ -58,8 +58,8 @@ def as_splits(
     Accepted are `(x, y)` of tensors or arrays, where x may be a tuple or dict of several inputs, x alone, a dict of
     columns, a Dataset, two or three of those as (train, test) or (train, validation, test) or in a dict, and a
     callable or "package.module:callable" that returns any of these when called with `options`. `columns` names the
-    inputs and the target among the keys of dicts; `collate` makes a batch of a Dataset's samples. `known` describes the
-    table or the images that a model was trained on, to read others like them; `rules` say what labels may be. Data
+    inputs and the target among the keys of dicts; `collate` makes a batch of a Dataset's samples. `trained_on`
+    describes the table or the images of a model, to read others like them; `rules` say what labels may be. Data
     already in `Splits` stay as they are. Floats get the dtype of the rules, labels become int64, uint8 inputs (images)
     floats divided by 255, other integer inputs (tokens) int64.
     """
@@ -67,7 +67,7 @@ def as_splits(
     class_names: tuple[str, ...] = ()
     if isinstance(data, str) and ":" not in data:
         name = data
-        data, is_table, class_names = read_file(data, options or {}, known)
+        data, is_table, class_names = read_file(data, options or {}, trained_on)
         options = None
     elif isinstance(data, str):
         name, data = data, resolve(data, "data", DataError)
@@ -85,9 +85,9 @@ def as_splits(
                 f"{fields_of_loader(item)}"
             )
     if is_table or any(_is_frame_or_pair(item) for item in [data, *_members(data)]):
-        return _from_tables(name, data, columns, known, rules.dtype)
+        return _from_tables(name, data, columns, trained_on, rules.dtype)
     given = _by_name(data)
-    named = _encode_words(given, known, columns)
+    named = _encode_words(given, trained_on, columns)
     if named:
         class_names = named
         rules = replace(rules, classes=len(named))
@@ -95,11 +95,11 @@ def as_splits(
     for part, value in given.items():
         parts[part], listed = _part(value, part, Collate(columns, collate), rules)
         rules = replace(rules, classes=listed or rules.classes)
-    splits = _described(name, parts, rules, len(class_names) if known else None)
+    splits = _described(name, parts, rules, len(class_names) if trained_on else None)
     return replace(splits, class_names=class_names)
 
 
-def _encode_words(given: dict[str, Any], known: KnownData | None, columns: Columns) -> tuple[str, ...]:
+def _encode_words(given: dict[str, Any], trained_on: KnownData | None, columns: Columns) -> tuple[str, ...]:
     """Replace words as labels by numbers, in all parts alike, and return what the classes are called; none without."""
     pairs = {part: _as_pair(value, columns) for part, value in given.items()}
     words = {part: pair[1] for part, pair in pairs.items() if pair is not None and holds_words(pair[1])}
@@ -109,7 +109,7 @@ def _encode_words(given: dict[str, Any], known: KnownData | None, columns: Colum
         odd = next(part for part in given if part not in words)
         raise DataError(f"labels of the {next(iter(words))} part are words, those of the {odd} part are not")
     columns_of_words = {part: np.asarray(item).astype(str).reshape(len(item)) for part, item in words.items()}
-    names = list(known.class_names) if known is not None and known.class_names else None
+    names = list(trained_on.class_names) if trained_on is not None and trained_on.class_names else None
     if names is None:
         names = np.unique(np.concatenate(list(columns_of_words.values()))).tolist()
     if len(names) < 2:
@@ -141,7 +141,7 @@ def _members(data: Any) -> list[Any]:
     return list(data) if isinstance(data, (tuple, list)) and len(data) in _NAMES else [data]
 
 
-def _from_tables(name: str, data: Any, columns: Columns, known: KnownData | None, dtype: torch.dtype) -> Splits:
+def _from_tables(name: str, data: Any, columns: Columns, trained_on: KnownData | None, dtype: torch.dtype) -> Splits:
     """Turn a table, or one for each part, into parts with one matrix of inputs each."""
     if isinstance(data, Mapping) and not set(data) <= set(PARTS):
         tables = {"train": dict(data)}
@@ -152,10 +152,12 @@ def _from_tables(name: str, data: Any, columns: Columns, known: KnownData | None
         given = {part: _columns_and_target(item, part) for part, item in by_part.items() if item is not None}
         tables = {part: table for part, (table, _) in given.items()}
         columns = replace(columns, target=columns.target or given["train"][1])
-    encoder = TableEncoder(columns, known, dtype)
+    encoder = TableEncoder(columns, trained_on, dtype)
     encoder.learn(list(tables.values()))
     parts: dict[str, Part] = {part: encoder.part(table, part) for part, table in tables.items()}
-    splits = _described(name, parts, known_classes=len(encoder.class_names) if known and encoder.class_names else None)
+    splits = _described(
+        name, parts, known_classes=len(encoder.class_names) if trained_on and encoder.class_names else None
+    )
     if encoder.class_names is not None:
         splits = replace(splits, classes=len(encoder.class_names), outputs=len(encoder.class_names))
     return replace(

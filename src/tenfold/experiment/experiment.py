@@ -179,8 +179,8 @@ class Experiment(Section):
         changed: dict[str, Any] = {}
         for field, values in self.named_values.items():
             if any(isinstance(value, RecordedPath) for value in values):
-                found = [released(value, field) for value in values]
-                changed[field] = found if field == "metrics" else found[0]
+                given = [released(value, field) for value in values]
+                changed[field] = given if field == "metrics" else given[0]
         return self.replace(**changed) if changed else self
 
     @property

@@ -42,10 +42,10 @@ from tenfold.experiment.values import (
     UnrecordedObject,
     WorkerCount,
     check_name,
-    known_as,
     label_of,
     member_of,
     named_or_imported,
+    refuse_others,
 )
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
@@ -73,7 +73,7 @@ class Section(BaseModel):
 class Model(Section):
     """The network that every replica trains."""
 
-    name: Annotated[NameOrObject, known_as("model", MODELS)] = "lenet5"
+    name: Annotated[NameOrObject, refuse_others("model", MODELS)] = "lenet5"
     """A built-in model (lenet5, cnn, mlp), that of an installed package, "package.module:callable", a network, or a
     callable that returns one."""
     hidden: Annotated[tuple[Count, ...] | None, AsTuple] = None
@@ -95,7 +95,7 @@ class Model(Section):
 class Data(Section):
     """The data set, and how it is split into train, validation and test."""
 
-    name: Annotated[NameOrObject, known_as("data set", SOURCES)] = "mnist"
+    name: Annotated[NameOrObject, refuse_others("data set", SOURCES)] = "mnist"
     """A built-in data set (digits, mnist, fashion-mnist), that of an installed package, a file (.csv, .parquet, .npy,
     .npz), a folder of images by class, "package.module:callable", or the data themselves."""
     test_fraction: Fraction | None = None
@@ -156,7 +156,7 @@ class Training(Section):
     batch_size: Count | None = None
     """Samples per step of one replica. Default: 64 for up to 8 workers, then fewer as workers grow, down to 16; with
     sandblaster-lbfgs, all of its samples."""
-    optimizer: Annotated[NameOrObject, known_as("optimizer", OPTIMIZERS), named_or_imported(OPTIMIZERS)] = "muon"
+    optimizer: Annotated[NameOrObject, refuse_others("optimizer", OPTIMIZERS), named_or_imported(OPTIMIZERS)] = "muon"
     """The optimizer: sgd, adam, adamw, rmsprop, adagrad, lbfgs, muon, ng-sgd (natural gradients of linear layers) or
     sandblaster-lbfgs (L-BFGS whose steps all workers take together);
     "package.module:Optimizer", a class such as torch.optim.NAdam, or a function of the parameters that returns one."""
@@ -185,7 +185,7 @@ class Training(Section):
     history_size (pairs, 10), portions (of a batch), growth (of the samples that a step uses, theta of arXiv 1802.05374;
     default: it uses its whole batch) and first_samples (512)."""
     schedule: Annotated[
-        NameOrObject | None, known_as("schedule", SCHEDULES, None, ""), named_or_imported(SCHEDULES)
+        NameOrObject | None, refuse_others("schedule", SCHEDULES, None, ""), named_or_imported(SCHEDULES)
     ] = None
     """How the learning rate changes over the run: constant, cosine, linear, one-cycle, "package.module:callable", a
     function of the progress from 0 to 1, or a scheduler of torch (a class, or a function of the optimizer).
@@ -217,7 +217,7 @@ class Training(Section):
     compile: bool | Literal["auto"] = False
     """On a GPU, let torch.compile make the forward and backward passes of captured steps: true, or auto for runs that
     are long enough to win back the 10 to 20 s that it takes. The fastest way of stepping that works is used."""
-    loss: Annotated[NameOrObject | None, known_as("loss", LOSSES, None, "")] = None
+    loss: Annotated[NameOrObject | None, refuse_others("loss", LOSSES, None, "")] = None
     """cross-entropy, mse, l1, bce, network (the loss that the network computes itself), "package.module:callable", or
     f(outputs, targets).
 
@@ -305,7 +305,9 @@ class Parallel(Section):
     schedule: Literal["gpipe", "1f1b"] = "1f1b"
     """In which order a stage works on micro-batches: gpipe, all forward and then all backward; 1f1b, in turns, which
     keeps fewer activations."""
-    strategy: Annotated[NameOrObject, known_as("strategy", STRATEGIES), named_or_imported(STRATEGIES)] = "allreduce"
+    strategy: Annotated[NameOrObject, refuse_others("strategy", STRATEGIES), named_or_imported(STRATEGIES)] = (
+        "allreduce"
+    )
     """Who averages with whom in a round: a name, "package.module:Strategy", or a `tenfold.mixing.Strategy`."""
     strategy_options: Options = {}
     """Keyword arguments of the strategy, such as {sides = 1} for ring."""
@@ -321,14 +323,14 @@ class Parallel(Section):
     """What a round averages: gradients, at every step, or weights, every `sync_every` steps. auto: gradients where all
     replicas average exactly and none of these is set: sync_every, local_after, outer, compression, optimizer_state;
     always weights with ng-sgd."""
-    outer: Annotated[NameOrObject, known_as("outer optimizer", OUTER), named_or_imported(OUTER)] = "none"
+    outer: Annotated[NameOrObject, refuse_others("outer optimizer", OUTER), named_or_imported(OUTER)] = "none"
     """Optimizer that turns the average of a round into an outer step; none takes the average as it is. A name,
     "package.module:OuterOptimizer", or a class."""
     outer_options: Options = {}
     """Keyword arguments of the outer optimizer."""
-    compression: Annotated[NameOrObject, known_as("compression", COMPRESSIONS), named_or_imported(COMPRESSIONS)] = (
-        "none"
-    )
+    compression: Annotated[
+        NameOrObject, refuse_others("compression", COMPRESSIONS), named_or_imported(COMPRESSIONS)
+    ] = "none"
     """How messages between workers are compressed: a name, "package.module:Compressor", or a class."""
     compression_options: Options = {}
     """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
@@ -424,14 +426,14 @@ class Machine(Section):
     oversubscribe: bool = False
     """Allow more threads than there are cores."""
     engine: Annotated[
-        NameOrObject, known_as("engine", ENGINES, "auto"), named_or_imported(["auto", *ENGINES.built_in])
+        NameOrObject, refuse_others("engine", ENGINES, "auto"), named_or_imported(["auto", *ENGINES.built_in])
     ] = "auto"
     """What hosts the replicas: a name, "package.module:Engine", or a subclass of `tenfold.engines.Engine`. auto: serial
     for one worker; for more, processes on cpu and one-device (all replicas step together) on a GPU; launched
     under torchrun or mpirun."""
     transport: Annotated[
         NameOrObject,
-        known_as("transport", NETWORK_TRANSPORTS, "auto", "shared-memory"),
+        refuse_others("transport", NETWORK_TRANSPORTS, "auto", "shared-memory"),
         named_or_imported(["auto", "shared-memory", *NETWORK_TRANSPORTS.built_in]),
     ] = "auto"
     """How tensors move between workers: a name, "package.module:Network", or a subclass of `tenfold.transport.Network`.

@@ -257,7 +257,7 @@ ALIASES = {
 
 
 def check_name(
-    name: str | PythonObject | UnrecordedObject, kind: str, known: Collection[str]
+    name: str | PythonObject | UnrecordedObject, kind: str, names: Collection[str]
 ) -> str | PythonObject | UnrecordedObject:
     """Raise an error for a name that is neither built in nor an import path, and for an object that is not callable."""
     if isinstance(name, PythonObject):
@@ -265,23 +265,23 @@ def check_name(
         if wanted is not None and not callable(name.value):
             article = "an" if kind == "optimizer" else "a"
             raise ValueError(f"{article} {kind} is a name or {wanted}, not a {name.name}")
-    elif isinstance(name, str) and name not in known and ":" not in name:
+    elif isinstance(name, str) and name not in names and ":" not in name:
         if kind == "data set" and names_data_file(name):
             return name
         raise ValueError(
-            f'unknown {kind} {name!r}; {suggest(name, known, ALIASES.get(kind))}, or "package.module:callable"'
+            f'unknown {kind} {name!r}; {suggest(name, names, ALIASES.get(kind))}, or "package.module:callable"'
         )
     return name
 
 
-def known_as(kind: str, known: Collection[str], *unset: object) -> AfterValidator:
+def refuse_others(kind: str, names: Collection[str], *unset: object) -> AfterValidator:
     """Return what makes a field refuse names that are not known, as `check_name` does, except for those of `unset`."""
-    return AfterValidator(lambda name: name if name in unset else check_name(name, kind, known))
+    return AfterValidator(lambda name: name if name in unset else check_name(name, kind, names))
 
 
-def named_or_imported(known: Collection[str]) -> WithJsonSchema:
+def named_or_imported(names: Collection[str]) -> WithJsonSchema:
     """Return the schema of a field that takes one of the known names or "package.module:callable"."""
-    return WithJsonSchema({"anyOf": [{"type": "string", "enum": list(known)}, {"type": "string", "pattern": ":"}]})
+    return WithJsonSchema({"anyOf": [{"type": "string", "enum": list(names)}, {"type": "string", "pattern": ":"}]})
 
 
 def _wrap(value: object) -> object:

@@ -92,11 +92,11 @@ def scaling_buffers(scaling: dict[str, Tensor] | None) -> dict[str, Tensor]:
 
 def scaling_in(weights: dict[str, Any]) -> dict[str, Tensor]:
     """Return the scaling that was saved with a network's weights; empty if it has none."""
-    found: dict[str, Tensor] = {}
+    scaling: dict[str, Tensor] = {}
     for keys in (("mean", "deviation"), ("target_mean", "target_deviation")):
         if all(BUFFERS[key] in weights for key in keys):
-            found |= {key: weights[BUFFERS[key]] for key in keys}
-    return found
+            scaling |= {key: weights[BUFFERS[key]] for key in keys}
+    return scaling
 
 
 def _scale_inputs(network: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -198,20 +198,20 @@ def _value(name: str, operator: str, text: str) -> Any:
     return float(text.rstrip("%")) / (100 if number[3] else 1)
 
 
-def _equal(found: Any, wanted: Any) -> bool:
-    if isinstance(found, bool):
-        return str(wanted).lower() == str(found).lower()
-    if isinstance(found, int | float):
-        return isinstance(wanted, float) and found == wanted
-    if found is None:
+def _equal(actual: Any, wanted: Any) -> bool:
+    if isinstance(actual, bool):
+        return str(wanted).lower() == str(actual).lower()
+    if isinstance(actual, int | float):
+        return isinstance(wanted, float) and actual == wanted
+    if actual is None:
         return str(wanted).lower() in ("none", "unset")
     if isinstance(wanted, float):
-        return _number(found) == wanted
-    return str(found).lower() == str(wanted).lower()
+        return _number(actual) == wanted
+    return str(actual).lower() == str(wanted).lower()
 
 
-def _ordered(operator: str, found: Any, wanted: float) -> bool:
-    number = None if isinstance(found, bool) else _number(found)
+def _ordered(operator: str, actual: Any, wanted: float) -> bool:
+    number = None if isinstance(actual, bool) else _number(actual)
     return number is not None and ORDER[operator](number, wanted)
 
 

@@ -314,13 +314,13 @@ class Store:
         Of a file that is damaged in places, all runs that can be read.
         """
         with self._reading() as connection:
-            return self._known(connection, salvaged(connection, f"SELECT {LISTED} FROM runs"))
+            return self._as_records(connection, salvaged(connection, f"SELECT {LISTED} FROM runs"))
 
     def listed(self, run: int) -> RunRecord:
         """Return what a list of all runs shows of one."""
         with self._reading() as connection:
             query = f"SELECT {LISTED} FROM runs WHERE id = ?"
-            return self._known(connection, connection.execute(query, (run,)).fetchall())[0]
+            return self._as_records(connection, connection.execute(query, (run,)).fetchall())[0]
 
     def newest(self, count: int, *, members: bool) -> tuple[list[RunRecord], int]:
         """Return the newest runs as `runs` does, oldest first, and how many there are; the others are not read."""
@@ -329,17 +329,17 @@ class Store:
             with self._connect() as connection:
                 total = connection.execute(f"SELECT count(*) FROM runs{chosen}").fetchone()[0]
                 query = f"SELECT {LISTED} FROM runs{chosen} ORDER BY id DESC LIMIT ?"
-                return self._known(connection, reversed(connection.execute(query, (count,)).fetchall())), total
+                return self._as_records(connection, reversed(connection.execute(query, (count,)).fetchall())), total
         except sqlite3.DatabaseError:  # damaged in places: what can be read of all
-            found = [row for row in self.runs() if members or row["kind"] not in MEMBERS]
-            return found[-count:], len(found)
+            rows = [row for row in self.runs() if members or row["kind"] not in MEMBERS]
+            return rows[-count:], len(rows)
 
     def records(self, *kinds: str) -> list[RunRecord]:
         """Return all runs of these kinds (of all, if none is named) with what they hold, oldest first."""
         chosen = f" WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
         with self._reading() as connection:
             query = f"SELECT {COLUMNS} FROM runs{chosen}"
-            return self._known(connection, salvaged(connection, query, kinds))
+            return self._as_records(connection, salvaged(connection, query, kinds))
 
     def folds(self, parent: int) -> list[RunRecord]:
         """Return the folds of a cross-validation with what they hold, oldest first."""
@@ -352,12 +352,12 @@ class Store:
     def _members(self, kind: str, parent_of: str, parent: int) -> list[RunRecord]:
         with self._reading() as connection:
             query = f"SELECT {COLUMNS} FROM runs WHERE kind = '{kind}' AND {parent_of} = ? ORDER BY id"
-            return self._known(connection, connection.execute(query, (parent,)).fetchall())
+            return self._as_records(connection, connection.execute(query, (parent,)).fetchall())
 
     def find(self, reference: str | int) -> RunRecord:
         """Return a run by its number, by "last", or by its title or folder if only one run has it."""
         with self._reading() as connection:
-            return self._known(connection, [find_row(connection, self.folder, str(reference))])[0]
+            return self._as_records(connection, [find_row(connection, self.folder, str(reference))])[0]
 
     def events(self, run: int, kind: str | None = None) -> Iterator[Event]:
         """Return a run's events of one type, or of all, in the order in which they were recorded.
@@ -366,8 +366,8 @@ class Store:
         """
         with self._reading() as connection:
             query = "SELECT body FROM events WHERE run = ? AND superseded = 0 AND type = COALESCE(?, type)"
-            found = salvaged(connection, query, (run, kind))
-        for (body,) in found:
+            rows = salvaged(connection, query, (run, kind))
+        for (body,) in rows:
             event = event_of(body)
             if event is not None:
                 yield event
@@ -375,8 +375,8 @@ class Store:
     def tag(self, run: int, *names: str) -> None:
         """Add tags to a run; those it already has stay."""
         with self._writing() as connection:
-            known = connection.execute("SELECT name FROM tags WHERE run = ?", (run,)).fetchall()
-            rows = [(run, name) for name in checked_tags(names, [name for (name,) in known])]
+            present = connection.execute("SELECT name FROM tags WHERE run = ?", (run,)).fetchall()
+            rows = [(run, name) for name in checked_tags(names, [name for (name,) in present])]
             connection.executemany("INSERT OR IGNORE INTO tags (run, name) VALUES (?, ?)", rows)
 
     def untag(self, run: int, *names: str) -> None:
@@ -413,9 +413,9 @@ class Store:
         connection.text_factory = as_text
         return connection
 
-    def _known(self, connection: sqlite3.Connection, found: Iterable[tuple[Any, ...]]) -> list[RunRecord]:
+    def _as_records(self, connection: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> list[RunRecord]:
         labels = read_labels(connection)
-        records = [make_record(self.folder, row) for row in found]
+        records = [make_record(self.folder, row) for row in rows]
         for record in records:
             record["tags"], record["note"] = labels.get(record["id"], ((), ""))
         return records
@@ -542,8 +542,8 @@ class Follower:
 
     def _bodies(self, query: str, *values: object) -> list[dict[str, Any]]:
         with self._lock:
-            found = self._connection.execute(query, values).fetchall()
-        return [row for row, damaged in (decoded(body) for (body,) in found) if not damaged]
+            rows = self._connection.execute(query, values).fetchall()
+        return [row for row, damaged in (decoded(body) for (body,) in rows) if not damaged]
 
     def close(self) -> None:
         with self._lock:

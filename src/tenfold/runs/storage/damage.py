@@ -37,17 +37,17 @@ def find_damage(folder: Path, *, files: bool = True) -> tuple[int, list[Damage]]
     except StoreError as error:
         advice = "each run's folder still has its experiment.toml and model.pt"
         return 0, [Damage("store", str(error), advice)]
-    found = list(_of_file(store))
+    damages = list(_of_file(store))
     for row in listed:
         try:
             record = store.find(row["id"])
         except StoreError as error:
-            found.append(Damage(_name(row), str(error), _advice(store, row)))
+            damages.append(Damage(_name(row), str(error), _advice(store, row)))
             continue
-        found += _of_record(store, record)
+        damages += _of_record(store, record)
         if files:
-            found += _of_files(store, record)
-    return len(listed), found
+            damages += _of_files(store, record)
+    return len(listed), damages
 
 
 def _of_file(store: Store) -> Iterator[Damage]:
@@ -150,8 +150,8 @@ def remove_run(store: Store, record: RunRecord) -> Path:
     try:
         folder, place = store.path(run, record["title"]), _free_place(store, record)
         try:
-            known = record | {"events": [as_row(event) for event in store.events(run)]}
-            write_atomically(folder / RECORD, json.dumps(known, indent=1, default=str).encode())
+            kept = record | {"events": [as_row(event) for event in store.events(run)]}
+            write_atomically(folder / RECORD, json.dumps(kept, indent=1, default=str).encode())
             place.parent.mkdir(exist_ok=True)
             shutil.move(folder, place)
         except OSError as error:

@@ -382,14 +382,14 @@ def salvaged(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]
     return [*ends[0], *reversed(ends[1])]
 
 
-def checked_tags(names: Sequence[str], known: Iterable[str] = ()) -> Sequence[str]:
+def checked_tags(names: Sequence[str], present: Iterable[str] = ()) -> Sequence[str]:
     """Return tags; StoreError if a filter could not name one, and if they are too many beside the known ones."""
     for name in names:
         if not TAG.fullmatch(name):
             raise StoreError(
                 f"{name[:80]!r} is not a tag; write up to 60 letters, digits and . - _ + : / without spaces"
             )
-    if names and (count := len({*names, *known})) > MOST_TAGS:
+    if names and (count := len({*names, *present})) > MOST_TAGS:
         raise StoreError(f"a run has at most {MOST_TAGS} tags, not {count:,}")
     return names
 
