@@ -31,7 +31,7 @@ class Noisy(Dataset):
 
 @pytest.fixture(params=["tensors", "mapped"])
 def part(request) -> Part:
-    return Tensors(X, Y) if request.param == "tensors" else DatasetPart(TensorDataset(X, Y), targets=Y)
+    return Tensors(X, Y) if request.param == "tensors" else DatasetPart(TensorDataset(X, Y), known_targets=Y)
 
 
 class TestEveryPart:
@@ -155,8 +155,8 @@ def test_tensors_are_read_through_a_loader_when_that_is_asked_for():
     assert with_loader(wrapped, 0).loader_workers == 0
 
 
-@pytest.mark.parametrize("first", [Tensors(X, Y), DatasetPart(TensorDataset(X, Y), targets=Y)])
-@pytest.mark.parametrize("second", [Tensors(X, Y), DatasetPart(TensorDataset(X, Y), targets=Y)])
+@pytest.mark.parametrize("first", [Tensors(X, Y), DatasetPart(TensorDataset(X, Y), known_targets=Y)])
+@pytest.mark.parametrize("second", [Tensors(X, Y), DatasetPart(TensorDataset(X, Y), known_targets=Y)])
 def test_pooling_puts_one_part_after_the_other(first, second):
     both = join_parts(first, second.subset([5]))
     assert len(both) == 11

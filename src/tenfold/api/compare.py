@@ -182,7 +182,7 @@ class GridRun:
             with ExitStack() as claims:
                 missing = [turn for turn in turns if self._is_job(turn) and not self._reuse(turn)]
                 if not self.fresh:
-                    missing = [turn for turn in missing if claims.enter_context(_if_free(turn.experiment, self.store))]
+                    missing = [turn for turn in missing if claims.enter_context(_claiming(turn.experiment, self.store))]
                 self._submit(self.submitter, missing)
         for turn in turns:
             if turn.place not in self.done and turn.label not in self.failed:
@@ -227,7 +227,7 @@ class GridRun:
         with ExitStack() as claims:
             if not self.fresh and not self._reuse(turn):
                 waits = partial(self.watch, replace(turn, waits=True))
-                claims.enter_context(_alone(turn.experiment, self.store, waits))
+                claims.enter_context(_claiming(turn.experiment, self.store, waits))
                 self._recorded |= _finished(self.store, self.submitter)
                 self._reuse(turn)
             if turn.place in self.done:
@@ -300,42 +300,27 @@ def _held(run: Run) -> Run:
 
 
 @contextmanager
-def _if_free(experiment: Experiment, store: Store) -> Iterator[bool]:
-    """Let no other comparison run an experiment in this store, and give True; False if another one does so now."""
-    claim = _take(folder := _claimed_folder(experiment, store))
+def _claiming(experiment: Experiment, store: Store, waits: Callable[[], None] | None = None) -> Iterator[bool]:
+    """Let no other comparison run an experiment in this store, and give True.
+
+    If another one does so now, give False, or call `waits` and wait for it.
+    """
+    digest = hashlib.blake2b(stored(experiment).encode(), digest_size=8).hexdigest()
+    folder = store.folder / "comparing" / digest
+    claim = _take(folder)
+    if claim is None and waits is not None:
+        waits()
+        while claim is None:
+            time.sleep(WAIT_SECONDS)
+            claim = _take(folder)
     try:
         yield claim is not None
     finally:
         if claim is not None:
-            _give_back(claim, folder)
-
-
-@contextmanager
-def _alone(experiment: Experiment, store: Store, waits: Callable[[], None]) -> Iterator[None]:
-    """Let one comparison at a time run an experiment in this store; `waits` is called once if another one does."""
-    folder = _claimed_folder(experiment, store)
-    claim = _take(folder)
-    if claim is None:
-        waits()
-    while claim is None:
-        time.sleep(WAIT_SECONDS)
-        claim = _take(folder)
-    try:
-        yield
-    finally:
-        _give_back(claim, folder)
-
-
-def _claimed_folder(experiment: Experiment, store: Store) -> Path:
-    digest = hashlib.blake2b(stored(experiment).encode(), digest_size=8).hexdigest()
-    return store.folder / "comparing" / digest
-
-
-def _give_back(claim: Claim, folder: Path) -> None:
-    claim.release()
-    with suppress(OSError):  # another comparison waits there
-        folder.rmdir()
-        folder.parent.rmdir()
+            claim.release()
+            with suppress(OSError):  # another comparison waits there
+                folder.rmdir()
+                folder.parent.rmdir()
 
 
 def _take(folder: Path) -> Claim | None:

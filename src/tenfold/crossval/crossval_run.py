@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tenfold.cluster.cluster import HERE, cluster_of
@@ -200,31 +200,23 @@ ORPHAN_SECONDS = 3.0
 """How long to wait for processes of an earlier attempt, which end when they notice that their parent is gone."""
 
 
+@dataclass
 class CrossValidationRun:
     """A cross-validation in progress."""
 
-    def __init__(
-        self,
-        task: Task,
-        fold_splits: Sequence[FoldSplit],
-        store: Store,
-        run: int,
-        metadata: dict[str, Any],
-        stopwatch: Stopwatch,
-        listen: Emit,
-        prediction: TimePrediction | None = None,
-    ) -> None:
-        self.task = task
-        self.fold_splits = fold_splits
-        self.store = store
-        self.run = run
-        self.metadata = metadata
-        self.stopwatch = stopwatch
-        self.prediction = prediction
-        """The predicted time of all folds; None where it is measured."""
-        self.listen = listen
-        """Also receives the metrics of the folds, which are recorded in their own runs only."""
-        mode = FoldMode.of(task.experiment)
+    task: Task
+    fold_splits: Sequence[FoldSplit]
+    store: Store
+    run: int
+    metadata: dict[str, Any]
+    stopwatch: Stopwatch
+    listen: Emit
+    """Also receives the metrics of the folds, which are recorded in their own runs only."""
+    prediction: TimePrediction | None = None
+    """The predicted time of all folds; None where it is measured."""
+
+    def __post_init__(self) -> None:
+        mode = FoldMode.of(self.task.experiment)
         self.mode = mode.name
         self.train_folds: Callable[[FoldWork], None] = mode.train
         """That of the fold mode, or a function that trains the folds elsewhere."""
@@ -232,7 +224,7 @@ class CrossValidationRun:
         """The folds that have ended, by index."""
         self.stopped_by = ""
         """The callback that asked to stop all folds, or its reason."""
-        self._emit: Emit = listen
+        self._emit: Emit = self.listen
         self._results: dict[int, dict[str, Any]] = {}
         self._runs: dict[int, int] = {}
         self._warned: set[str] = set()

@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tenfold.catalog import suggest
 from tenfold.common import RANDOM_LOCK
 from tenfold.common.imports import user_frames
 from tenfold.data.part import (
+    CPU,
     CopyTimer,
     Indices,
     Part,
@@ -173,6 +174,7 @@ CheckLabels = Callable[[Tensor], None]
 _FINGERPRINT_SAMPLES = 16
 
 
+@dataclass(eq=False, repr=False)
 class DatasetPart(Part):
     """A map-style Dataset, read by `loader_workers` processes (0: by this one) that stay alive between epochs.
 
@@ -182,33 +184,24 @@ class DatasetPart(Part):
     have.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset[Any],
-        loader_workers: int = 0,
-        *,
-        targets: Tensor | None = None,
-        label_range: Tensor | None = None,
-        read_labels: Callable[[Any], Tensor] | None = None,
-        check_labels: CheckLabels | None = None,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        collate: Collate | None = None,
-    ) -> None:
-        self.dataset = dataset
-        self.label_range = label_range
-        """The lowest and the highest label of each sample, where the labels of all positions are too many to keep."""
-        self.read_labels = read_labels
-        """Returns the labels of all samples of a dataset, which it reads; None where they are known, or no labels."""
-        self.check_labels = check_labels
-        """None where all labels are known."""
-        self.collate = collate
-        """How samples become a batch; None: as torch does it for pairs."""
-        self.loader_workers = loader_workers
-        self.device = torch.device(device)
-        self.dtype = dtype
-        """The dtype of floats in a batch."""
-        self._targets = targets
+    dataset: Dataset[Any]
+    loader_workers: int = 0
+    _: KW_ONLY
+    known_targets: Tensor | None = None
+    """The labels of all samples, where they need not be read from them."""
+    label_range: Tensor | None = None
+    """The lowest and the highest label of each sample, where the labels of all positions are too many to keep."""
+    read_labels: Callable[[Any], Tensor] | None = None
+    """Returns the labels of all samples of a dataset, which it reads; None where they are known, or no labels."""
+    check_labels: CheckLabels | None = None
+    """None where all labels are known."""
+    device: torch.device = CPU
+    dtype: torch.dtype = torch.float32
+    """The dtype of floats in a batch."""
+    collate: Collate | None = None
+    """How samples become a batch; None: as torch does it for pairs."""
+
+    def __post_init__(self) -> None:
         self._wanted = _Batches()
         self._loader: DataLoader[Any] | None = None
         self._passes = 0
@@ -219,12 +212,12 @@ class DatasetPart(Part):
 
     @property
     def targets(self) -> Tensor | None:
-        return self._targets
+        return self.known_targets
 
     def read_targets(self) -> Tensor | None:
-        if self._targets is None and self.read_labels is not None:
-            self._targets = self.read_labels(self.dataset)
-        return self._targets
+        if self.known_targets is None and self.read_labels is not None:
+            self.known_targets = self.read_labels(self.dataset)
+        return self.known_targets
 
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
         if self._loader is None:
@@ -243,9 +236,9 @@ class DatasetPart(Part):
 
     def subset(self, indices: Indices) -> "DatasetPart":
         rows = as_indices(indices)
-        targets = None if self._targets is None else self._targets.index_select(0, rows)
+        targets = None if self.known_targets is None else self.known_targets.index_select(0, rows)
         ranges = None if self.label_range is None else self.label_range.index_select(0, rows)
-        return self._with(dataset=Subset(self.dataset, rows.tolist()), targets=targets, label_range=ranges)
+        return replace(self, dataset=Subset(self.dataset, rows.tolist()), known_targets=targets, label_range=ranges)
 
     def fingerprint(self) -> str:
         """Digest of the length, the known targets and a few samples spread over the dataset."""
@@ -255,30 +248,16 @@ class DatasetPart(Part):
         for i, sample in samples.items():
             if any(isinstance(item, Tensor) and item.layout != torch.strided for item in leaves_of(sample)):
                 raise DataError(f"sample {i} of the dataset has a sparse tensor; convert it to a dense one")
-        return digest(count, self._targets, *leaves_of(list(samples.values())))
+        return digest(count, self.known_targets, *leaves_of(list(samples.values())))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "DatasetPart":
-        return self._with(device=device, dtype=dtype or self.dtype)
+        return replace(self, device=torch.device(device), dtype=dtype or self.dtype)
 
     def take_copy_seconds(self) -> float:
         return self._copies.take()
 
     def with_workers(self, loader_workers: int) -> "DatasetPart":
-        return self._with(loader_workers=loader_workers)
-
-    def _with(self, **changes: Any) -> "DatasetPart":
-        same: dict[str, Any] = {
-            "dataset": self.dataset,
-            "loader_workers": self.loader_workers,
-            "targets": self._targets,
-            "label_range": self.label_range,
-            "read_labels": self.read_labels,
-            "check_labels": self.check_labels,
-            "device": self.device,
-            "dtype": self.dtype,
-            "collate": self.collate,
-        }
-        return DatasetPart(**(same | changes))
+        return replace(self, loader_workers=loader_workers)
 
     def _loaded(self, loader: DataLoader[Any]) -> Iterator[tuple[Any, Any]]:
         """Yield every batch that was asked for; a dataset that delivers less is an error, never a shorter epoch."""
@@ -402,7 +381,7 @@ def join_parts(first: Part, second: Part) -> Part:
     return DatasetPart(
         both,
         first_read.loader_workers,
-        targets=torch.cat(all_targets) if len(all_targets) == 2 else None,
+        known_targets=torch.cat(all_targets) if len(all_targets) == 2 else None,
         read_labels=first_read.read_labels or other.read_labels,
         check_labels=first_read.check_labels or other.check_labels,
         device=first_read.device,
@@ -421,7 +400,7 @@ def _read_by_sample(part: Part) -> DatasetPart:
     else:
         dataset = StackDataset(StackDataset(**x) if isinstance(x, dict) else StackDataset(*x), y)  # type: ignore[arg-type]
     floats = [leaf.dtype for leaf in (*tree_leaves(x), y) if leaf.is_floating_point()]
-    return DatasetPart(dataset, targets=y, device=part.device, dtype=floats[0] if floats else torch.float32)
+    return DatasetPart(dataset, known_targets=y, device=part.device, dtype=floats[0] if floats else torch.float32)
 
 
 @contextmanager

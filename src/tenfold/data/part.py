@@ -142,6 +142,7 @@ def main_output(outputs: Any, name: str) -> Tensor:
     )
 
 
+CPU = torch.device("cpu")
 MOST_PENDING = 2048
 """With more unread copies than this, the older half is read; the device has finished those by then."""
 

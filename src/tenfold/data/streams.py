@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,18 @@ from torch.utils.data import IterableDataset
 
 from tenfold.common.imports import warn_user
 from tenfold.data.dataset_part import CheckLabels, Collate, as_batch, leaves_of, quiet_randomness
-from tenfold.data.part import CopyTimer, Indices, Part, Splits, Tensors, as_indices, digest, select_rows, tree_leaves
+from tenfold.data.part import (
+    CPU,
+    CopyTimer,
+    Indices,
+    Part,
+    Splits,
+    Tensors,
+    as_indices,
+    digest,
+    select_rows,
+    tree_leaves,
+)
 from tenfold.errors import DataError, ExperimentError
 
 SHARD_KINDS_OF_STREAMS = ("iid", "contiguous")
@@ -36,35 +47,27 @@ def _is_hugging_face(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "datasets" and hasattr(value, "__iter__")
 
 
+@dataclass(eq=False, repr=False)
 class StreamPart(Part):
     """A stream, or what one of several workers reads of it."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        collate: Collate,
-        *,
-        length: int | None = None,
-        repeats: bool = False,
-        pass_limit: int | None = None,
-        worker: int = 0,
-        workers: int = 1,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        check_labels: CheckLabels | None = None,
-    ) -> None:
-        self.dataset = dataset
-        self.collate = collate
-        self.length = length if length is not None else self.own_length
-        """The samples of an epoch, or of a part that is evaluated; None if that is not known."""
-        self.repeats = repeats
-        """Whether the source is read again where it ends, as a training part is."""
-        self.pass_limit = pass_limit
-        """The most samples of one pass over the source, for all workers together."""
-        self.worker, self.workers = worker, workers
-        self.device = torch.device(device)
-        self.dtype = dtype
-        self.check_labels = check_labels
+    dataset: Any
+    collate: Collate
+    _: KW_ONLY
+    length: int | None = None
+    """The samples of an epoch, or of a part that is evaluated; None if that is not known."""
+    repeats: bool = False
+    """Whether the source is read again where it ends, as a training part is."""
+    pass_limit: int | None = None
+    """The most samples of one pass over the source, for all workers together."""
+    worker: int = 0
+    workers: int = 1
+    device: torch.device = CPU
+    dtype: torch.dtype = torch.float32
+    check_labels: CheckLabels | None = None
+
+    def __post_init__(self) -> None:
+        self.length = self.length if self.length is not None else self.own_length
         self._reader: _Reader | None = None
         self._shards: dict[tuple[int, int], StreamPart] = {}
         self._copies = CopyTimer(self.device)
@@ -83,7 +86,7 @@ class StreamPart(Part):
         """Return what one of several workers reads: of a source that does not divide itself, every n-th sample."""
         if (worker, workers) not in self._shards:
             length = len(range(worker, len(self), workers))
-            self._shards[worker, workers] = self._with(length=length, worker=worker, workers=workers)
+            self._shards[worker, workers] = replace(self, length=length, worker=worker, workers=workers)
         return self._shards[worker, workers]
 
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
@@ -109,7 +112,7 @@ class StreamPart(Part):
         if len(set(rows.tolist())) != first:
             raise _no_random_access("some of its samples")
         with quiet_randomness():
-            x, y = next(self._with().batches([range(first)]))
+            x, y = next(replace(self).batches([range(first)]))
         if not all(isinstance(item, Tensor) for item in (*tree_leaves(x), y)):
             raise _no_random_access("some of its samples")
         return Tensors(select_rows(x, rows.to(self.device)), y.index_select(0, rows.to(self.device)))
@@ -121,7 +124,7 @@ class StreamPart(Part):
         return digest(type(self.dataset).__name__, self.length, *leaves_of(samples))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "StreamPart":
-        return self._with(device=device, dtype=dtype or self.dtype)
+        return replace(self, device=torch.device(device), dtype=dtype or self.dtype)
 
     def take_copy_seconds(self) -> float:
         return self._copies.take() + sum(shard.take_copy_seconds() for shard in self._shards.values())
@@ -135,17 +138,12 @@ class StreamPart(Part):
             return None
 
     def sized(self, length: int, *, repeats: bool, pass_limit: int | None) -> "StreamPart":
-        return self._with(length=length, repeats=repeats, pass_limit=pass_limit)
+        return replace(self, length=length, repeats=repeats, pass_limit=pass_limit)
 
     def count(self, most: int) -> int:
         """Return how many samples there are, but at most so many; they are read for that."""
         with quiet_randomness():
             return sum(1 for _ in islice(iter(self.dataset), most))
-
-    def _with(self, **changes: Any) -> "StreamPart":
-        names = ("length", "repeats", "pass_limit", "worker", "workers", "device", "dtype", "check_labels")
-        same = {name: getattr(self, name) for name in names}
-        return StreamPart(self.dataset, self.collate, **(same | changes))
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_reader": None, "_shards": {}}

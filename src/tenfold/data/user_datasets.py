@@ -314,7 +314,7 @@ def part_from_dataset(
         if targets is not None:
             _check_labels(targets, part)
             check_targets(targets, part, rules)
-        return make(targets=targets), None
+        return make(known_targets=targets), None
     classes = rules.classes or _count_listed_classes(dataset, collate.columns.target)
     if classes is None and label.numel() * length > _MOST_LABELS_KEPT:
         label_range = _read_targets(dataset, part=part, collate=collate, shape=label.shape, keep=_range_of)
@@ -322,7 +322,7 @@ def part_from_dataset(
         return make(label_range=label_range), None
     read = partial(_labels_of, part=part, collate=collate, shape=label.shape, rules=replace(rules, classes=classes))
     if classes is None:
-        return make(targets=read(dataset)), None
+        return make(known_targets=read(dataset)), None
     check = partial(check_targets, part=part, rules=replace(rules, classes=classes))
     return make(read_labels=None if label.ndim else read, check_labels=check), classes
 

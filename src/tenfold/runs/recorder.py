@@ -4,6 +4,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from tenfold.errors import RunTakenOver, StoreError
@@ -132,29 +133,22 @@ def _is_summary(event: Event) -> bool:
     )
 
 
+@dataclass
 class EventDispatcher:
     """Passes each event on to the recorder or the console file and to the listener; knows how far the run has come."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        stopwatch: Stopwatch,
-        listen: Emit,
-        console: ConsoleFile,
-        known: dict[str, Any],
-        partial: Callable[[], dict[str, Any]] | None,
-    ) -> None:
-        self.recorder = recorder
-        self.stopwatch = stopwatch
-        self.listen = listen
-        self.console = console
-        self._partial = partial
-        self.known = known
-        """What is known of the result before the end."""
-        self.listening = 0.0
-        """Seconds spent in the listener: the display and callbacks."""
-        self.latest = 0.0
-        """The time of the last event; on a virtual cluster it runs ahead of the stopwatch here."""
+    recorder: Recorder
+    stopwatch: Stopwatch
+    listen: Emit
+    console: ConsoleFile
+    known: dict[str, Any]
+    """What is known of the result before the end."""
+    partial: Callable[[], dict[str, Any]] | None
+    """Returns the result of work that was interrupted."""
+    listening: float = 0.0
+    """Seconds spent in the listener: the display and callbacks."""
+    latest: float = 0.0
+    """The time of the last event; on a virtual cluster it runs ahead of the stopwatch here."""
 
     def __call__(self, event: Event) -> None:
         """Record the event, or what it reports, and tell the listener."""
@@ -186,7 +180,7 @@ class EventDispatcher:
         last = Ended(at=max(self.stopwatch.now(), self.latest), status=status, error=error.partition("\n")[0])
         self.recorder(last)
         if result is None:
-            result = self._partial() if self._partial is not None else self.known
+            result = self.partial() if self.partial is not None else self.known
         recorded = self.recorder.close(result=result, status=status, error=error)
         self.listen(last)
         return recorded
