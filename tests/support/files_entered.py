@@ -1,7 +1,7 @@
 """Count the files of the package of which a function runs in a small `tenfold.train(workers=4)`.
 
-    python tests/support/files_entered.py           # in the main process, and in all processes
-    python tests/support/files_entered.py --list    # also their names: m = main process, w = workers
+    python tests/support/files_entered.py           # in the main process, until a worker runs, and in all processes
+    python tests/support/files_entered.py --list    # also their names, after b (main, before a worker runs), m (main), w
 
 docs/architecture.md states the numbers. What runs while a module is imported does not count.
 """
@@ -56,24 +56,31 @@ os.register_at_fork(after_in_child=start)
 """
 
 
-def files_entered() -> tuple[set[str], set[str]]:
-    """Return the files that the main process enters, and those that the others do."""
+def files_entered() -> tuple[set[str], set[str], set[str]]:
+    """Return the files that the main process enters, those of them before a worker runs, and those of the others."""
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
         (at / "program.py").write_text(PROGRAM)
         (at / "sitecustomize.py").write_text(PROFILER.format(package=f"{PACKAGE}{os.sep}", folder=folder))
         paths = os.pathsep.join([folder, str(PACKAGE.parent)])
         subprocess.run([sys.executable, "program.py"], cwd=at, env=os.environ | {"PYTHONPATH": paths}, check=True)
-        main, own, others = (at / "main").read_text(), set[str](), set[str]()
+        main, own, before, others = (at / "main").read_text(), set[str](), set[str](), set[str]()
         for line in (at / "entered").read_text().splitlines():
             process, _, file = line.partition(" ")
-            (own if process == main else others).add(Path(file).relative_to(PACKAGE).as_posix())
-    return own, others
+            name = Path(file).relative_to(PACKAGE).as_posix()
+            (own if process == main else others).add(name)
+            if process == main and not others:
+                before.add(name)
+    return own, before, others
 
 
 if __name__ == "__main__":
-    own, others = files_entered()
+    own, before, others = files_entered()
     if "--list" in sys.argv:
         for name in sorted(own | others):
-            print("m" if name in own else " ", "w" if name in others else " ", name)
-    print(f"{len(own)} files in the main process, {len(own | others)} in all processes")
+            first = "b" if name in before else "m" if name in own else " "
+            print(first, "w" if name in others else " ", name)
+    print(
+        f"{len(own)} files in the main process, {len(before)} of them before a worker runs, "
+        f"{len(own | others)} in all processes"
+    )

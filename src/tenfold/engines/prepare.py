@@ -62,7 +62,7 @@ def prepare(
     """
     experiment = resolved.experiment
     if together is None:
-        together = choose(experiment, resolved.world).steps_together
+        together = (resolved.engine or choose(experiment, resolved.world)).steps_together
     workers = 1 if together else experiment.parallel.workers
     per_worker, pinned = assign_cores(experiment.machine, workers, cores.budget())
     if not cores.use_threads_that_exist() and workers == 1:

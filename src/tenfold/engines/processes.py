@@ -30,7 +30,6 @@ from tenfold.workers.elastic import Replacement
 from tenfold.workers.fork_server import check_may_start, start_server
 from tenfold.workers.pool import WorkerPool
 from tenfold.workers.process import TaskSnapshot, WorkerSetup, check_room, run_workers
-from tenfold.workers.sandblaster import count_rows
 from tenfold.workers.task import Decision, Finished, Message, Resolved, Task
 from tenfold.workers.worker import Worker
 
@@ -188,7 +187,7 @@ def _make_channels(task: Task) -> SharedChannels | DividedChannels:
         strategy=task.strategy,
         gradient_numel=exchanged,
         dtype=metadata.dtype,
-        vector_rows=count_rows(task),
+        vector_rows=task.vector_rows,
     )
 
 
@@ -243,7 +242,7 @@ class Serial(Engine):
 
     def _run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None) -> Outcome:
         coordinator = Coordinator(task, stopwatch, emit, resumption.manifest if resumption else None)
-        metadata, rows = task.metadata, count_rows(task)
+        metadata, rows = task.metadata, task.vector_rows
         channels = single_worker_channels(metadata.numel, task.device, task.strategy, metadata.dtype, rows)
 
         def report(message: Message) -> Decision:

@@ -32,7 +32,6 @@ from tenfold.prediction.profile import Profile
 from tenfold.training.flat import ALIGNMENT
 from tenfold.workers.process import bytes_to_share
 from tenfold.workers.rounds import largest_share, shared_stacks, stacked_bytes
-from tenfold.workers.sandblaster import count_rows
 from tenfold.workers.task import Task
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
@@ -77,7 +76,7 @@ def _divided_steps(task: Task, *, measured: bool) -> dict[str, Any]:
 
     Every worker fetches the weights and sends a gradient, to and from all others, each of which has a part of them.
     """
-    rows = count_rows(task)
+    rows = task.vector_rows
     if rows is None:
         return {}
     if measured:
@@ -132,7 +131,7 @@ def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluste
 def _step_time(task: Task, profile: Profile, work: str, batch_size: int, threads: int, workers: int) -> StepTime:
     """Return how long a step takes: an iteration of L-BFGS on always the same samples evaluates the loss less often."""
     measured = profile.step_time(work, batch_size, threads, workers)
-    if count_rows(task) is None or task.steps_per_epoch > 1:
+    if task.vector_rows is None or task.steps_per_epoch > 1:
         return measured
     factor = EVALUATIONS / FRESH_EVALUATIONS
     return replace(measured, mean=factor * measured.mean, fixed=factor * measured.fixed)

@@ -78,9 +78,9 @@ class Rounds(ABC):
         self.frozen = frozen
         by_gradients = self.parallel.average == "gradients"
         size = sum(map(math.prod, shapes)) if by_gradients else weights.shape[1]
-        lengths = row_lengths(shapes) if by_gradients else row_lengths(shapes, ALIGNMENT)
+        self.compresses = self.parallel.compression != "none"
+        lengths = row_lengths(shapes, 1 if by_gradients else ALIGNMENT) if self.compresses else ()
         self.compressors = [mixing.make_compressor(size, lengths) for _ in weights]
-        self.compresses = self.compressors[0].name != "none"
         self.reference = weights.clone() if self.compresses and not by_gradients else None
         """The weights after the last round, where their differences from these are compressed."""
         self.outer_state = self.outer.start(weights[0])

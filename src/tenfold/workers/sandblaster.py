@@ -31,7 +31,6 @@ from tenfold.training.lbfgs import (
     LbfgsState,
     SandblasterLBFGS,
     Vectors,
-    row_count,
 )
 from tenfold.training.randomness import seed_everything
 from tenfold.workers.channels import LOSSES, MOST_BLOCKS, RESULTS, Channels, Command
@@ -40,23 +39,9 @@ from tenfold.workers.trainers import Trainer
 
 BLOCK_NUMEL = 1 << 13
 """Shorter vectors are not worth dividing."""
-PORTIONS_PER_WORKER, PORTION_SAMPLES, MOST_SMALL_PORTIONS = 4, 1024, 256
-"""By default a portion has at most this many samples, as long as that makes no more portions than this."""
 LATE_FACTOR, LATE_BLOCK_S = 2.0, 0.005
 """A portion is late after this multiple of what another one took, a block after this time."""
 EVALUATE, COMBINE, OVER = range(3)
-
-
-def count_rows(task: Task) -> tuple[int, int] | None:
-    """Return how many rows of vectors a run needs, and how many portions, which have rows of their own.
-
-    None for optimizers of a single worker.
-    """
-    if not task.experiment.training.optimizer_traits.steps_with_all_workers:
-        return None
-    options, samples = task.experiment.training.optimizer_options, sum(task.batch_sizes[0])
-    usual = max(PORTIONS_PER_WORKER * task.workers, min(MOST_SMALL_PORTIONS, samples // PORTION_SAMPLES))
-    return row_count(options.get("history_size", 10)), min(samples, options.get("portions") or usual)
 
 
 class SandblasterTrainer(Trainer):
@@ -72,7 +57,7 @@ class SandblasterTrainer(Trainer):
                 f'training.optimizer = "{task.experiment.training.optimizer}" needs samples that any worker can read '
                 "again, so no streams, and no batch normalization, whose statistics would depend on who reads them"
             )
-        rows = count_rows(task)
+        rows = task.vector_rows
         assert channels.vector_memory is not None
         assert rows is not None
         assert isinstance(replica.optimizer, SandblasterLBFGS)

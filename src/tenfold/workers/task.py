@@ -32,11 +32,14 @@ from tenfold.runs import stored_predictions
 from tenfold.training import base_lr, choose_loss, choose_metrics, flat_size
 from tenfold.training.evaluation import EvaluatedShare, share_of
 from tenfold.training.flat import exchange_size, flat_dtype, state_shapes
+from tenfold.training.lbfgs import row_count
 from tenfold.training.measures import AlignedMeasure
 from tenfold.training.network_call import call_network
 from tenfold.training.randomness import keep_rng_state
 from tenfold.workers.divided import ModelDivision, divide_model
 
+PORTIONS_PER_WORKER, PORTION_SAMPLES, MOST_SMALL_PORTIONS = 4, 1024, 256
+"""By default a portion has at most this many samples, as long as that makes no more portions than this."""
 FEWEST_STEPS = 10
 """A run with fewer steps is warned about."""
 
@@ -269,6 +272,18 @@ class Task:
         """For each step of an epoch, how many samples each replica has; 0 when it has none left."""
         size = self.experiment.training.samples_per_step
         return list(zip_longest(*(batch_sizes(len(shard), size) for shard in self.shards), fillvalue=0))
+
+    @cached_property
+    def vector_rows(self) -> tuple[int, int] | None:
+        """How many rows of vectors an optimizer of all workers needs, and how many portions, with rows of their own.
+
+        None for optimizers of a single worker.
+        """
+        if not self.experiment.training.optimizer_traits.steps_with_all_workers:
+            return None
+        options, samples = self.experiment.training.optimizer_options, sum(self.batch_sizes[0])
+        usual = max(PORTIONS_PER_WORKER * self.workers, min(MOST_SMALL_PORTIONS, samples // PORTION_SAMPLES))
+        return row_count(options.get("history_size", 10)), min(samples, options.get("portions") or usual)
 
     @cached_property
     def evaluation_steps(self) -> frozenset[int]:
