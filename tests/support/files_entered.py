@@ -1,7 +1,7 @@
 """Count the files of the package of which a function runs in a small `tenfold.train(workers=4)`.
 
     python tests/support/files_entered.py           # in the main process, until a worker runs, and in all processes
-    python tests/support/files_entered.py --list    # also their names, after b (main, before a worker runs), m (main), w
+    python tests/support/files_entered.py --list    # also their names, after b (main, before a worker runs), m or w
 
 docs/architecture.md states the numbers. What runs while a module is imported does not count.
 """

@@ -25,6 +25,10 @@ DEVICES = [
 ]
 
 
+def state(stacked, row):
+    return {name: tensor.detach().clone() for name, tensor in stacked.stack.network_at(row).state_dict().items()}
+
+
 # A bias before a normalization has no gradient but rounding errors, which Adam makes as large as any other.
 def perceptron(dropout=0.0):
     return nn.Sequential(
@@ -112,7 +116,7 @@ def test_fused_replicas_learn_what_separate_ones_learn(make, fields, device):
         for row, (replica, expected) in enumerate(separate):
             assert torch.allclose(losses[:, row], expected, rtol=1e-4)
             for name, tensor in replica.network.state_dict().items():
-                assert torch.allclose(together.state(row)[name].float(), tensor.float(), rtol=1e-4, atol=1e-5), name
+                assert torch.allclose(state(together, row)[name].float(), tensor.float(), rtol=1e-4, atol=1e-5), name
 
     check()
 
@@ -137,7 +141,7 @@ def test_compiled_steps_learn_what_others_learn(device, quick_compiler, monkeypa
     for row, (replica, expected) in enumerate(separate):
         assert torch.allclose(losses[:, row], expected, rtol=1e-4)
         for name, tensor in replica.network.state_dict().items():
-            assert torch.allclose(together.state(row)[name].float(), tensor.float(), rtol=1e-4, atol=1e-5), name
+            assert torch.allclose(state(together, row)[name].float(), tensor.float(), rtol=1e-4, atol=1e-5), name
 
 
 class Words(nn.Module):
@@ -211,15 +215,15 @@ def test_frozen_weights_stay():
         together = stacked(copy.deepcopy(network), settings_of(weight_decay=0.1), method=method)
         for indices in orders(3):
             together.step(indices)
-        assert all(torch.equal(together.state(row)["1.weight"], before) for row in range(K))
-        assert not torch.equal(together.state(0)["5.bias"], network[5].bias)
+        assert all(torch.equal(state(together, row)["1.weight"], before) for row in range(K))
+        assert not torch.equal(state(together, 0)["5.bias"], network[5].bias)
 
 
 def test_mixing_is_a_product_with_the_matrix_and_keeps_moments():
     together = stacked(made(perceptron), settings_of(), method="vmap")
     for indices in orders(5):
         together.step(indices)
-    before = [together.state(row) for row in range(K)]
+    before = [state(together, row) for row in range(K)]
     shares = torch.tensor([[0.5, 0.25, 0.25]]).expand(K, K)
     rows = ReplicaRows(Lockstep(together, [SAMPLES] * K, BATCH), slice(0, K))
 
@@ -234,12 +238,12 @@ def test_mixing_is_a_product_with_the_matrix_and_keeps_moments():
     mean = shares[0] @ means
     variance = shares[0] @ variances + shares[0] @ (means - mean).square()
     for row in range(K):
-        after = together.state(row)
+        after = state(together, row)
         assert torch.allclose(after["1.weight"], sum(w * s["1.weight"] for w, s in zip(shares[0], before, strict=True)))
         assert torch.allclose(after["2.running_mean"], mean, atol=1e-6)
         assert torch.allclose(after["2.running_var"], variance, atol=1e-6)
     pairs = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
-    together.load(2, before[2])
+    together.stack.load(2, before[2])
     kept = together.stack.matrix[2].clone()
     mix(pairs, equal=False)
     assert torch.allclose(together.stack.matrix[2], kept, atol=1e-6)
@@ -252,9 +256,9 @@ def test_a_row_is_laid_out_like_the_flat_vector_and_shown_as_a_network():
     assert all(torch.equal(row, vector) for row in together.stack.matrix)
     other = made(convolutions)
     nn.init.normal_(other[0].weight)
-    together.load(1, other.state_dict())
-    assert torch.equal(together.state(1)["0.weight"], other[0].weight)
-    assert torch.equal(together.state(2)["0.weight"], network[0].weight)
+    together.stack.load(1, other.state_dict())
+    assert torch.equal(state(together, 1)["0.weight"], other[0].weight)
+    assert torch.equal(state(together, 2)["0.weight"], network[0].weight)
     x = data().x[:4]
     other.eval()
     assert torch.allclose(together.stack.network_at(1).eval()(x), other(x), atol=1e-6)

@@ -247,6 +247,13 @@ class Launched(Engine):
         splits = scatter(ranks.network, whole).to(device)
         return Task.of(resolved, splits, threads, pinned)
 
+    def _prepare_alike(self, resolved: Resolved, what: str) -> Task:
+        """Return the task; raise ExperimentError on every rank if ranks do not train the same."""
+        self._compare_experiments(resolved.experiment, what)
+        task = self.prepare(resolved)
+        self._compare_tasks(task)
+        return task
+
     def _compare_experiments(self, experiment: Experiment, what: str) -> None:
         """Raise ExperimentError on every rank if ranks have different experiments or versions, before data are loaded.
 
@@ -313,9 +320,7 @@ class Launched(Engine):
         """Train with all ranks; after a restart by the launcher, continue the run that they had begun."""
         experiment = resolved.experiment
         with self.session():
-            self._compare_experiments(experiment, "a new run")
-            task = self.prepare(resolved)
-            self._compare_tasks(task)
+            task = self._prepare_alike(resolved, "a new run")
             check_new_run(task)
             if not self.records:
                 remember_named(experiment.import_paths)
@@ -335,9 +340,7 @@ class Launched(Engine):
         """Continue a run with all ranks; each has found the run's record."""
         experiment = resolved.experiment
         with self.session():
-            self._compare_experiments(experiment, f"run {record['id']}")
-            task = self.prepare(resolved)
-            self._compare_tasks(task)
+            task = self._prepare_alike(resolved, f"run {record['id']}")
             if not self.records:
                 return self._follow(task, experiment, Stopwatch())
             return self._continue(task, experiment, store, record, listen, force=force)

@@ -141,7 +141,7 @@ def _make_workers(
         first = make_network(task).state_dict() if is_other else None
         for row in range(rows.start, rows.stop):
             if first is not None:
-                stacked.load(row, first)
+                stacked.stack.load(row, first)
             stacked.stack.write(row, scaling_buffers(task.splits.scaling))
         replica = ReplicaRows(lockstep, rows)
 

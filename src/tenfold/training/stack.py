@@ -206,10 +206,6 @@ class Stack:
         for name, tensor in _tensors(network):
             tensor.data = (self.views if name in self.views else self.counters)[name][row]
 
-    def state(self, row: int) -> dict[str, Any]:
-        """Return a replica's state_dict, as copies."""
-        return {name: tensor.detach().clone() for name, tensor in self.network_at(row).state_dict().items()}
-
     def write(self, row: int, tensors: dict[str, Tensor]) -> None:
         """Give a replica other values of some of its tensors, by name."""
         for name, tensor in tensors.items():
@@ -392,12 +388,6 @@ class StackedReplicas:
         """Set the state of each replica's random generator, if they have their own."""
         if isinstance(self.method, Loop) and self.has_own_generators:
             self.method.rng_states = states
-
-    def state(self, row: int) -> dict[str, Any]:
-        return self.stack.state(row)
-
-    def load(self, row: int, state: dict[str, Any]) -> None:
-        self.stack.load(row, state)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a step changes, by name, as a checkpoint stores them."""

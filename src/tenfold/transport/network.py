@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -335,10 +335,11 @@ def connect(
     """
     segment = None
     if torch.device(device).type == "cpu" and len(hosts) < network.size:
-        segment = _share(network, hosts, numel, dtype)
+        host = next(host for host in hosts if network.rank in host)
+        make = partial(Segment.create, len(host), numel, dtype)
+        segment = share_memory(network.all_gather, host, network.rank, make)
     if segment is None:
         return NetworkTransport(network, torch.zeros(numel, dtype=dtype, device=device))
-    host = next(host for host in hosts if network.rank in host)
     inner = SharedMemoryTransport(segment, host.index(network.rank), ranks=host, check=network.check)
     return inner if len(hosts) == 1 else MultiHostTransport(network, hosts, inner)
 
@@ -452,21 +453,22 @@ class HostPlan:
     exact: bool = False
 
 
-def _share(network: Network, hosts: Hosts, numel: int, dtype: torch.dtype) -> Segment | None:
-    """Make the memory of each host and open it on all its ranks; None where any rank cannot."""
-    host = next(host for host in hosts if network.rank in host)
+def share_memory(
+    all_gather: Callable[[Any], list[Any]], host: Sequence[int], rank: int, make: Callable[[], Segment]
+) -> Segment | None:
+    """Let the first rank of each host make the memory, and open it on all its ranks; None where any rank cannot.
+
+    All ranks call this together; `host` are those of this rank's host.
+    """
     segment, name = None, ""
-    if network.rank == host[0]:
-        segment = Segment.create(len(host), numel, dtype)
+    if rank == host[0]:
+        segment = make()
         name = segment.name
-    names = network.all_gather(name)
+    names = all_gather(name)
     if segment is None:
-        try:
+        with suppress(TrainingError):
             segment = Segment.attach(names[host[0]])
-        except TrainingError:
-            segment = None
-    usable = segment is not None and (segment.size, segment.numel) == (len(host), numel)
-    if all(network.all_gather(usable)):
+    if all(all_gather(segment is not None and segment.size == len(host))):
         return segment
     if segment is not None:
         segment.close()

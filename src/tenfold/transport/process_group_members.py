@@ -6,9 +6,10 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from tenfold.errors import MachineError, TenfoldError, TrainingError
+from tenfold.errors import MachineError, TenfoldError
 from tenfold.launch.detect import detect_world
 from tenfold.machine.liveness import LifeWatch, is_alive
 from tenfold.machine.rank_guard import kill_if_stopped, start_guard
@@ -20,7 +21,7 @@ from tenfold.transport.failure_detector import (
     start_detector,
 )
 from tenfold.transport.meeting import REPORT_STOP
-from tenfold.transport.network import LEAVE_SECONDS, Hosts, hosts_of
+from tenfold.transport.network import LEAVE_SECONDS, Hosts, hosts_of, share_memory
 from tenfold.transport.process_group_work import CollectiveError, GroupWork, RankLost
 from tenfold.transport.segment import Segment, StopReason
 from tenfold.transport.shared_collectives import row_bytes
@@ -88,26 +89,11 @@ class Members:
         return next(host for host in self.hosts if self.rank in host)
 
     def _share(self) -> Segment | None:
-        """Make the memory of each host and open it on all its ranks; None where any rank cannot."""
-        host, turn = self.host, len(self.hosts)
-        segment, name = None, ""
-        if self.rank == host[0]:
-            size = len(host)
-            numel = (row_bytes(size) + size * ring_bytes(size)) // 4
-            segment = Segment.create(size, numel, contents="numbers", channels=True)
-            name = segment.name
-        names = self._exchange(f"memory/{turn}", name)
-        if segment is None:
-            try:
-                segment = Segment.attach(names[host[0]])
-            except TrainingError:
-                segment = None
-        usable = segment is not None and segment.size == len(host)
-        if all(answer == "1" for answer in self._exchange(f"usable/{turn}", "1" if usable else "0")):
-            return segment
-        if segment is not None:
-            segment.close()
-        return None
+        """Share memory with the ranks of this host; None where any rank cannot."""
+        size = len(self.host)
+        numel = (row_bytes(size) + size * ring_bytes(size)) // 4
+        make = partial(Segment.create, size, numel, contents="numbers", channels=True)
+        return share_memory(self.all_gather, self.host, self.rank, make)
 
     def _exchange(self, key: str, value: str) -> list[str]:
         """Return every rank's value by rank; a rank that ends meanwhile is an error."""

@@ -130,10 +130,6 @@ class SharedMessages:
         elif isinstance(transfer, Outgoing) and len(transfer.parts) == 2:
             self._sending[transfer.peer].remove(transfer)
 
-    def is_idle(self) -> bool:
-        """Return whether nothing is being sent or received."""
-        return not self._receives and not any(self._sending.values())
-
     def advance(self) -> None:
         """Send and receive as much as is possible without waiting."""
         for receiver, messages in self._sending.items():

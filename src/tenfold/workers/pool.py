@@ -30,6 +30,8 @@ from tenfold.machine.liveness import (
     is_stopped,
 )
 from tenfold.runs import Event
+from tenfold.transport.segment import SharedFloats
+from tenfold.transport.shared_memory import MembersChanged
 from tenfold.workers.fork_server import context, start_process, start_server_for
 from tenfold.workers.task import Decision, Message
 
@@ -99,8 +101,6 @@ class WorkerConnection:
                 self._waiting()
                 # The process that changes the members has sent its earlier answers before.
                 if is_outdated is not None and is_outdated() and not self._pipe.poll():
-                    from tenfold.transport.shared_memory import MembersChanged  # not above: it imports torch
-
                     raise MembersChanged
             answer = self._pipe.recv_bytes()
         except (EOFError, ConnectionResetError):
@@ -208,8 +208,6 @@ class WorkerPool:
 
         A worker that publishes progress may go without for `stall_after` seconds, or for much longer than it ever took.
         """
-        from tenfold.transport.segment import SharedFloats  # not above: it imports torch
-
         start_server_for(size, SPARE_ONCE_RECORDED)
         started = context()
         self.ranks = ranks or [range(index, index + 1) for index in range(size)]
