@@ -44,15 +44,17 @@ class Threads:
         self._told: dict[int, Message] = {}
         stopwatch = Stopwatch()
         self.coordinator = Coordinator(task, stopwatch, self.events.append, resumption.manifest if resumption else None)
-        locks = [threading.Lock() for _ in range(task.workers + count_servers(task.strategy))]
         self._shared = SharedChannels(
             task.workers,
             task.metadata.numel,
-            locks,
             strategy=task.strategy,
             gradient_numel=task.metadata.exchange_numel,
         )
         self.channels: list[Channels] = [self._shared.open(rank) for rank in range(task.workers)]
+        locks = [threading.Lock() for _ in range(task.workers + count_servers(task.strategy))]
+        for channels in self.channels:
+            if channels.exchange_memory is not None:
+                channels.exchange_memory.locks = locks  # those of the memory are for processes
         self.workers = [
             Worker(task, channels, stopwatch, self.events.append, self._teller(rank))
             for rank, channels in enumerate(self.channels)

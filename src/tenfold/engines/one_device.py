@@ -20,7 +20,7 @@ from tenfold.training.schedules import SCHEDULES
 from tenfold.training.stack import StackedReplicas
 from tenfold.training.stacked_optimizers import make_rule
 from tenfold.training.stacked_replicas import Lockstep, ReplicaRows, resident
-from tenfold.workers.channels import stacked_channels
+from tenfold.workers.channels import Channels, StackedTransport
 from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.task import Decision, Message, Resolved, Task, make_network
 from tenfold.workers.worker import Timekeeper, Worker
@@ -148,7 +148,7 @@ def _make_workers(
         def report(message: Message, coordinator: Coordinator = coordinator) -> Decision:
             return coordinator.decide([message])
 
-        channels = stacked_channels(replica)
+        channels = Channels(StackedTransport(replica.vector), StackedTransport(stacked.optimizer.gradient[rows]))
         workers.append(
             Worker(task, channels, coordinator.stopwatch, coordinator.emit, report, replica=replica, time=time)
         )

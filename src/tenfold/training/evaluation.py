@@ -295,7 +295,9 @@ class _ShareCollector:
             batch_outputs = find_main_output(outputs) if self._keeps_main else _by_sample(outputs, targets)
             self._outputs.append(tree_map(_kept, batch_outputs))
             if self._part.targets is None:
-                self._targets.append(tree_map(_kept_target, targets))
+                self._targets.append(
+                    tree_map(lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, targets)
+                )
         outputs = tree_map(_as_float, outputs)
         self._add_sums(self._of_batches, outputs, targets)
         outputs = find_main_output(outputs) if self._uses_main else _by_sample(outputs, targets)
@@ -439,10 +441,6 @@ def _on_cpu(sum_: Tensor | ExactSum | PairCounts) -> Any:
     if isinstance(sum_, PairCounts):
         return PairCounts(sum_.classes, sum_.keys.cpu(), sum_.counts.cpu())
     return sum_.cpu() if isinstance(sum_, Tensor) else sum_
-
-
-def _kept_target(target: Any) -> Any:
-    return target.detach().cpu() if isinstance(target, Tensor) else target
 
 
 def values_of(

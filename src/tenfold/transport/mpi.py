@@ -110,7 +110,10 @@ class MPI(Network):
         if self._detector is not None and failed:
             self._detector.stop(LEAVE_SECONDS)
         if not failed:
-            self._leave_in_order()
+            self._comm.Free()  # waits for all ranks, which are watched until then
+            self._reports.Free()
+            if self._detector is not None:
+                self._detector.stop(LEAVE_SECONDS)
             return
         arrived, until = (
             self._reports.Ibarrier(),
@@ -120,13 +123,6 @@ class MPI(Network):
             if perf_counter() > until:
                 self._reports.Abort(2)
             sleep(0.01)
-
-    def _leave_in_order(self) -> None:
-        """Free the communicators, which waits for all ranks, and stop watching after that."""
-        self._comm.Free()
-        self._reports.Free()
-        if self._detector is not None:
-            self._detector.stop(LEAVE_SECONDS)
 
     def _wait(self, requests: list[Any], timeout: float | None = None) -> None:
         """Poll at first, then sleep between polls."""

@@ -367,7 +367,11 @@ class MultiHostTransport(NetworkTransport):
             if plan.inside is not None:
                 self._inner.mix(plan.inside, plan.samples)
             if plan.outside is not None:
-                self._over_network(plan.outside)
+                outside = plan.outside
+                if outside.grouped and len(outside.sources) > 2:
+                    self._exchange.average_group(outside.sources, outside.shares)
+                else:
+                    self._exchange.average_sources(outside.sources, outside.readers, outside.shares)
             if plan.exact:
                 self._inner.broadcast()
             self._count()
@@ -399,12 +403,6 @@ class MultiHostTransport(NetworkTransport):
             self._network.report_failure(lost)
             self._inner.abort()
             raise
-
-    def _over_network(self, plan: ExchangePlan) -> None:
-        if plan.grouped and len(plan.sources) > 2:
-            self._exchange.average_group(plan.sources, plan.shares)
-        else:
-            self._exchange.average_sources(plan.sources, plan.readers, plan.shares)
 
     def _count(self) -> None:
         self.bytes_moved += self._inner.bytes_moved + self._exchange.bytes_moved

@@ -178,13 +178,14 @@ class GroupWork(Work):
         An error that a callback raises is one for C++, too, where DDP waits; `Future.set_exception` sets a value there.
         """
         future: Any = Future()
-        self._outcome = future.then(lambda _: self._tensors_or_error())
-        return future
 
-    def _tensors_or_error(self) -> list[Tensor]:
-        if self.error is not None:
-            raise self.error
-        return self._result
+        def tensors_or_error(_: Any) -> list[Tensor]:
+            if self.error is not None:
+                raise self.error
+            return self._result
+
+        self._outcome = future.then(tensors_or_error)
+        return future
 
 
 class GlooMessage(Work):

@@ -13,7 +13,6 @@ from torch import Tensor
 from tenfold.mixing import AsynchronousStrategy, Round, Strategy
 from tenfold.training.lbfgs import LbfgsState
 from tenfold.training.replica import product
-from tenfold.training.stacked_replicas import ReplicaRows
 from tenfold.transport import Segment, SharedMemoryTransport, SingleWorkerTransport, StopReason, Transport
 from tenfold.transport.model_group import ModelGroup
 from tenfold.transport.segment import MAILBOX
@@ -57,12 +56,6 @@ class ExchangeMemory:
 def count_servers(strategy: Strategy) -> int:
     """Return how many servers hold the center of an asynchronous strategy."""
     return strategy.center_parts if isinstance(strategy, AsynchronousStrategy) else 1
-
-
-def create_center(workers: int, numel: int, dtype: torch.dtype = torch.float32) -> Segment:
-    """Return new shared memory for a center of `numel` weights, the versions of all replicas, and locks."""
-    rows_for_versions = -(-(workers + 1) // MAILBOX)
-    return Segment.create(max(CENTER_ROWS, rows_for_versions), numel, dtype)
 
 
 # The memory in which workers carry out the commands of L-BFGS, see `sandblaster.py`.
@@ -243,12 +236,6 @@ class StackedTransport(SingleWorkerTransport):
         return self._matrices[key][1]
 
 
-def stacked_channels(replica: ReplicaRows) -> Channels:
-    """Return the channels of a worker that trains all replicas of a task, as rows of one matrix."""
-    gradients = replica.stacked.optimizer.gradient[replica.rows]
-    return Channels(StackedTransport(replica.vector), StackedTransport(gradients))
-
-
 class SharedChannels:
     """The shared memory of all workers' channels, made by the process that starts them; each worker opens its own."""
 
@@ -256,26 +243,25 @@ class SharedChannels:
         self,
         workers: int,
         numel: int,
-        locks: Sequence[AbstractContextManager[Any]] | None = None,
         *,
         strategy: Strategy,
         gradient_numel: int = 0,
         dtype: torch.dtype = torch.float32,
         vector_rows: tuple[int, int] | None = None,
     ) -> None:
-        """Create the memory; `locks`, one for each worker and one for the center, are for workers that are threads.
+        """Create the memory.
 
         `gradient_numel` is how many numbers a round of gradients or of the optimizer's state exchanges, 0 where there
         are none. `vector_rows` are the rows and portions of an optimizer that all workers carry out together.
         """
         self.workers = workers
-        self.locks = locks
         self._segments = {
             "states": Segment.create(workers, numel, dtype),
             "gradients": Segment.create(workers, max(1, gradient_numel), dtype),
         }
         if strategy.asynchronous:
-            self._segments["center"] = create_center(workers, numel if strategy.has_center else 1, dtype)
+            rows = max(CENTER_ROWS, -(-(workers + 1) // MAILBOX))  # of weights, and of the versions of all replicas
+            self._segments["center"] = Segment.create(rows, numel if strategy.has_center else 1, dtype)
         if vector_rows is not None:
             memory = VectorMemory.create(numel, *vector_rows, dtype)
             self._segments |= {"vectors": memory.vectors, "board": memory.board}
@@ -315,12 +301,11 @@ class SharedChannels:
     def _exchange_memory(self, lock: AbstractContextManager[Any] | None) -> ExchangeMemory:
         center, replicas = self._attached["center"], self._attached["states"].buffers
         count = self.workers + self.servers
-        locks = self.locks or [center.lock(number) for number in range(count)]
         return ExchangeMemory(
             torch.from_numpy(center.buffers[:CENTER_ROWS]),
             torch.from_numpy(replicas),
             center.mailboxes.reshape(-1),
-            locks if lock is None else [lock] * count,
+            [center.lock(number) if lock is None else lock for number in range(count)],
         )
 
     def ask_for(self, membership: int) -> None:
@@ -342,6 +327,5 @@ class SharedChannels:
             "names": self.names,
             "workers": self.workers,
             "servers": self.servers,
-            "locks": None,
             "_attached": {},
         }

@@ -225,17 +225,12 @@ class Coordinator:
     def _measure(self, part: Part, name: str, shares: Sequence[EvaluatedShare | None]) -> dict[str, float]:
         share = merge_shares([share for share in shares if share is not None])
         self._check_outputs(share)
-        if not self._are_checked:
-            self._note_memory(share, name)
+        needing = [label for label, metric in self.task.metrics.items() if metric.needs_all_outputs]
+        if not self._are_checked and needing and share.output_bytes > stored_predictions.LIMIT:
+            self.emit(Note(at=self.stopwatch.now(), text=describe_kept_outputs(needing, name, share.output_bytes)))
         self._are_checked = True
         self._last[name] = without_large_outputs(share)
         return values_of(share, part, self.task.loss, self.task.metrics, name=name)
-
-    def _note_memory(self, share: EvaluatedShare, name: str) -> None:
-        """Say how much memory the metrics take that need all outputs, where it is much."""
-        needing = [label for label, metric in self.task.metrics.items() if metric.needs_all_outputs]
-        if needing and share.output_bytes > stored_predictions.LIMIT:
-            self.emit(Note(at=self.stopwatch.now(), text=describe_kept_outputs(needing, name, share.output_bytes)))
 
     def _check_outputs(self, share: EvaluatedShare) -> None:
         """Warn, at the first evaluation, of a network that ends with a softmax, or with a sigmoid that is not known."""
@@ -251,18 +246,19 @@ class Coordinator:
                 else "the network's outputs are probabilities, and predict_proba applies another softmax to them; "
                 "if the loss takes logits, leave out the softmax at the end of the network"
             )
-        elif kind != "probability" and self._count_single_outputs() and share.is_unit:
+        elif (
+            kind != "probability"
+            and share.is_unit
+            and self.task.loss.own
+            and (accuracy := self.task.metrics.get("accuracy")) is not None
+            and not accuracy.own  # the built-in accuracy counts the outputs that the user's own loss was given
+        ):
             text = (
                 "the network's outputs lie between 0 and 1, as after a sigmoid, but accuracy takes them for logits, of "
                 'which all above 0 mean 1; set loss = torch.nn.BCELoss(), or leave out the sigmoid and set loss = "bce"'
             )
         if text:
             self.emit(Warned(at=self.stopwatch.now(), text=text))
-
-    def _count_single_outputs(self) -> bool:
-        """Return whether the built-in accuracy counts the outputs that the user's own loss was given."""
-        accuracy = self.task.metrics.get("accuracy")
-        return accuracy is not None and not accuracy.own and self.task.loss.own
 
     def _keep_predictions(self) -> None:
         """Keep the outputs of the final network, with the targets that were measured already."""

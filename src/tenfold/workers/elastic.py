@@ -324,14 +324,10 @@ class Replacement:
                 self._pool.remove(worker)
             return
         if isinstance(message, EpochTrained):
-            self._forget_losses()
+            # those who have trained for the whole epoch begin anew
+            self._losses |= dict.fromkeys(self._since_epoch_began, 0)
+            self._since_epoch_began = set(self.roster.members)
         self.invite()
-
-    def _forget_losses(self) -> None:
-        """Reset the counts of losses of workers that have trained for the whole epoch."""
-        for worker in self._since_epoch_began:
-            self._losses[worker] = 0
-        self._since_epoch_began = set(self.roster.members)
 
     def _proceed(self) -> None:
         """Send the members the new membership once all have paused; only then may others use a lost one's memory."""

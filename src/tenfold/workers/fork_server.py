@@ -53,7 +53,8 @@ def start_server() -> None:
         nested = multiprocessing.parent_process() is not None  # whose folder is its parent's
         with (
             without_main(),
-            _importing_as_here(),
+            # Modules are where this process finds them: in the current folder only if this process looks there.
+            _environment("PYTHONPATH", os.pathsep.join(str(Path(place).resolve()) for place in sys.path)),
             _environment(SAFE_PATH, OWN_SAFE_PATH),
             # Where the server's socket is; here, as two threads at once would make two folders.
             _environment(SERVER_FOLDER, "" if nested else multiprocessing.util.get_temp_dir()),
@@ -134,11 +135,6 @@ def without_main() -> Iterator[None]:
             yield
         finally:
             sys.modules["__main__"] = main
-
-
-def _importing_as_here() -> contextlib.AbstractContextManager[None]:
-    """Let the server find modules where this process finds them: in the current folder only if this process does."""
-    return _environment("PYTHONPATH", os.pathsep.join(str(Path(place).resolve()) for place in sys.path))
 
 
 @contextlib.contextmanager

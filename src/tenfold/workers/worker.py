@@ -500,9 +500,8 @@ class Worker:
         except (RuntimeError, ValueError, KeyError) as error:
             raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
         self.trainer.load(state["trainer"])
-        before = state.get("steps_per_epoch", self.task.steps_per_epoch)
         # the same progress with other shards
-        self.replica.steps = self.replica.steps * self.task.steps_per_epoch // before
+        self.replica.steps = self.replica.steps * self.task.steps_per_epoch // state["steps_per_epoch"]
         self.best = state["best"]
         self.epoch, self.time.seconds, self.time.times = state["epoch"], state["seconds"], dict(state["times"])
 
