@@ -60,58 +60,53 @@ class Board:
         self.static["report.css"] = (TYPES[".css"], page_style().encode())
 
     def app(self) -> Starlette:
+        pages, number = self.pages, _path_number
         routes = [
-            Route("/", self.runs_page),
-            Route("/run/{run:int}", self.run_page),
+            Route("/", _page(lambda _: pages.runs())),
+            Route("/run/{run:int}", _page(lambda request: pages.run(number(request)))),
             Route("/run/{run:int}.{kind:str}", self.download),
-            Route("/compare", self.comparison_page),
-            Route("/race", self.race_page),
+            Route("/compare", _page(lambda request: pages.comparison(_numbers(request)))),
+            Route("/race", _page(lambda _: pages.race())),
             Route("/static/{name:str}", self.static_file),
-            Route("/data/runs", self.runs_data),
-            Route("/data/filter", self.filter_data),
-            Route("/data/compare", self.comparison_data),
-            Route("/data/race", self.race_data),
-            Route("/data/race/scaling", self.scaling_data),
-            Route("/data/run/{run:int}", self.run_data),
-            Route("/data/run/{run:int}/rest", self.rest_data),
-            Route("/data/run/{run:int}/{what:str}", self.stretch_data),
-            Route("/data/run/{run:int}/versus/{other:int}", self.versus_data),
+            Route("/data/runs", _data(lambda _: self.all_rows())),
+            Route("/data/filter", _data(lambda request: {"runs": self.runs.select(_query(request, "q")[:1000])})),
+            Route("/data/compare", _data(lambda request: pages.comparison_charts(_numbers(request)))),
+            Route("/data/race", _data(lambda _: pages.race_parts())),
+            Route("/data/race/scaling", _data(self.scaling)),
+            Route("/data/run/{run:int}", _data(lambda request: self.watch.figure(self.watch.open(number(request))))),
+            Route("/data/run/{run:int}/rest", _data(lambda request: pages.after_end(number(request)))),
+            Route("/data/run/{run:int}/{what:str}", _data(self.stretch)),
+            Route("/data/run/{run:int}/versus/{other:int}", _data(self.versus)),
             Route("/feed", self.feed_data),
             Route("/run/{run:int}/{action:str}", self.act, methods=["POST"]),
         ]
         handlers: dict[Any, Any] = {TenfoldError: _explain, ValueError: _explain_value}
         return Starlette(routes=routes, middleware=[Middleware(Guard, access=self.access)], exception_handlers=handlers)
 
-    # Starlette runs what is not async in a thread.
+    def all_rows(self) -> dict[str, Any]:
+        """Return the rows of all runs, and the version of this list."""
+        self.runs.update()
+        rows = self.runs.since(0)
+        return rows | {"version": f"{INSTANCE}:{rows['version']}"}
 
-    def runs_page(self, _request: Request) -> Response:
-        """Answer with the page of all runs."""
-        return HTMLResponse(self.pages.runs())
+    def scaling(self, request: Request) -> dict[str, Any]:
+        """Return the predicted speedups on a link, and a sentence about one number of workers."""
+        return self.pages.race_scaling(_query(request, "link"), int(_query(request, "workers", "0")))
 
-    def run_page(self, request: Request) -> Response:
-        """Answer with the page of one run."""
-        return HTMLResponse(self.pages.run(request.path_params["run"]))
+    def versus(self, request: Request) -> dict[str, Any]:
+        """Return the table of two runs and the fields in which they differ."""
+        return {"versus": self.pages.versus(_path_number(request), request.path_params["other"])}
 
-    def comparison_page(self, request: Request) -> Response:
-        """Answer with the page of several runs."""
-        return HTMLResponse(self.pages.comparison(_numbers(request)))
-
-    def comparison_data(self, request: Request) -> Response:
-        """Answer with the plots of several runs that change as these end."""
-        return _json(self.pages.comparison_charts(_numbers(request)))
-
-    def race_page(self, _request: Request) -> Response:
-        """Answer with the page of the race that `tenfold demo` runs."""
-        return HTMLResponse(self.pages.race())
-
-    def race_data(self, _request: Request) -> Response:
-        """Answer with the parts of that page that change, and whether the race is over."""
-        return _json(self.pages.race_parts())
-
-    def scaling_data(self, request: Request) -> Response:
-        """Answer with the predicted speedups on a link, and a sentence about one number of workers."""
-        query = request.query_params
-        return _json(self.pages.race_scaling(query.get("link", ""), int(query.get("workers", "0"))))
+    def stretch(self, request: Request) -> dict[str, Any]:
+        """Return a stretch of a run's curves or lanes."""
+        what, number = request.path_params["what"], _path_number(request)
+        if what not in ("curves", "lanes"):
+            raise HTTPException(404, "a run has curves and lanes")
+        first, last = (_number(request, name) for name in ("from", "to"))
+        columns = min(MOST_COLUMNS, max(1, int(_query(request, "columns", str(PLOT_COLUMNS)))))
+        self.watch.open(number)
+        with self.watch.measurements(number) as watched:
+            return {what: getattr(watched, what).between(first, last, columns)}
 
     def static_file(self, request: Request) -> Response:
         """Answer with a script or style; only the names that the package has are known."""
@@ -119,39 +114,6 @@ class Board:
             raise HTTPException(404, "there is no such file")
         kind, content = self.static[request.path_params["name"]]
         return Response(content, media_type=kind)
-
-    def runs_data(self, _request: Request) -> Response:
-        """Answer with the rows of all runs."""
-        self.runs.update()
-        rows = self.runs.since(0)
-        return _json(rows | {"version": f"{INSTANCE}:{rows['version']}"})
-
-    def filter_data(self, request: Request) -> Response:
-        """Answer with the numbers of the runs that a filter selects."""
-        return _json({"runs": self.runs.select(request.query_params.get("q", "")[:1000])})
-
-    def run_data(self, request: Request) -> Response:
-        """Answer with the figure of a run."""
-        return _json(self.watch.figure(self.watch.open(request.path_params["run"])))
-
-    def rest_data(self, request: Request) -> Response:
-        """Answer with what a page shows of a run beyond its measurements: its folds, and its model at the end."""
-        return _json(self.pages.after_end(request.path_params["run"]))
-
-    def stretch_data(self, request: Request) -> Response:
-        """Answer with a stretch of a run's curves or lanes."""
-        what = request.path_params["what"]
-        if what not in ("curves", "lanes"):
-            raise HTTPException(404, "a run has curves and lanes")
-        first, last = (_number(request, name) for name in ("from", "to"))
-        columns = min(MOST_COLUMNS, max(1, int(request.query_params.get("columns", PLOT_COLUMNS))))
-        self.watch.open(request.path_params["run"])
-        with self.watch.measurements(request.path_params["run"]) as watched:
-            return _json({what: getattr(watched, what).between(first, last, columns)})
-
-    def versus_data(self, request: Request) -> Response:
-        """Answer with the table of two runs and the fields in which they differ."""
-        return _json({"versus": self.pages.versus(request.path_params["run"], request.path_params["other"])})
 
     def download(self, request: Request) -> Response:
         """Answer with a run's numbers as CSV or JSON, with its trace, or with its report."""
@@ -192,6 +154,22 @@ def _json(value: Any) -> Response:
     return Response(json_line(value), media_type="application/json")
 
 
+def _page(make: Callable[[Request], str]) -> Callable[[Request], Response]:
+    return lambda request: HTMLResponse(make(request))  # Starlette runs what is not async in a thread
+
+
+def _data(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
+    return lambda request: _json(make(request))
+
+
+def _path_number(request: Request) -> int:
+    return int(request.path_params["run"])
+
+
+def _query(request: Request, name: str, default: str = "") -> str:
+    return request.query_params.get(name, default)
+
+
 async def _body(request: Request) -> dict[str, Any]:
     """Return the JSON body of a request; no other type is read."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
@@ -211,14 +189,14 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 def _number(request: Request, name: str) -> float:
-    value = float(request.query_params.get(name, "nan"))
+    value = float(_query(request, name, "nan"))
     if not math.isfinite(value) or abs(value) > LARGEST_NUMBER:
         raise HTTPException(400, "write where the stretch begins and ends: ?from=0&to=100")
     return value
 
 
 def _numbers(request: Request) -> list[int]:
-    words = request.query_params.get("runs", "").split(",")
+    words = _query(request, "runs").split(",")
     if not all(word.isascii() and word.isdecimal() and len(word) < 19 for word in words):
         raise HTTPException(400, "write the numbers of runs: /compare?runs=1,2")
     return [int(word) for word in words]
