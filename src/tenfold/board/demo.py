@@ -223,8 +223,8 @@ def prepare_race(model: str, runs: Path, report: Callable[[str], None]) -> tuple
     with using_profile(runs / PROFILE):
         measure_steps(alone, many, TINY_CALIBRATION_SECONDS if task.is_tiny else CALIBRATION_SECONDS)
         for experiment in (alone, many):
-            found = forecast(experiment, cluster="here", progress=False).forecasts[0].prediction
-            predicted.append((found.seconds, found.interval))
+            prediction = forecast(experiment, cluster="here", progress=False).forecasts[0].prediction
+            predicted.append((prediction.seconds, prediction.interval))
     predicted.insert(0, predict_tutorial(tutorial))
     goal = f" to {task.target:.0%}" if task.target else ""
     race = Race(
@@ -296,7 +296,7 @@ class RaceDisplay(Display):
 @one_invocation()
 def run_race(race: Race, sides: Sequence[Side], runs: Path, display: RaceDisplay) -> dict[int, Run]:
     """Let the contestants train one after another, and return their runs by number."""
-    found: dict[int, Run] = {}
+    finished: dict[int, Run] = {}
     for turn, (contestant, side) in enumerate(zip(race.contestants, sides, strict=True)):
         display.begin(turn)
 
@@ -308,6 +308,6 @@ def run_race(race: Race, sides: Sequence[Side], runs: Path, display: RaceDisplay
 
         run = finished_run(train_and_record(side.experiment, runs=runs, kind="demo", listen=listen))
         display.finish(run)
-        found[run.id] = open_run(run.id, runs=runs)
+        finished[run.id] = open_run(run.id, runs=runs)
     race.save(runs)
-    return found
+    return finished

@@ -162,15 +162,15 @@ class RunList:
             if written == self._store_version and not running:
                 return
             self._store_version = written
-            known = {record["id"]: record for record in self.store.runs()}
-            changed = [number for number, record in known.items() if self._tokens.get(number) != _token(record)]
+            records = {record["id"]: record for record in self.store.runs()}
+            changed = [number for number, record in records.items() if self._tokens.get(number) != _token(record)]
             for record in self._read(changed):
                 run = Run(self.store, record)
                 self._put(run, self._fixed(run))
-                self._tokens[run.id] = _token(known[run.id])
-            for number in set(running) & set(known) - set(changed):
+                self._tokens[run.id] = _token(records[run.id])
+            for number in set(running) & set(records) - set(changed):
                 self._put(self._listed[number].run, self._listed[number].row)
-            for number in set(self._listed) - set(known):
+            for number in set(self._listed) - set(records):
                 self.version += 1
                 del self._listed[number], self._tokens[number]
                 self._removed.append((self.version, number))
@@ -254,9 +254,9 @@ def _scores(stages: Sequence[dict[str, Any]], metric: str | None) -> list[float]
     """Return the values of a metric (default: the loss) after each epoch; of many epochs, some."""
     epochs = _epochs(stages)
     for part in ("validation", "test", "train"):
-        found = [epoch[f"{part}_{metric or 'loss'}"] for epoch in epochs if f"{part}_{metric or 'loss'}" in epoch]
-        if found:
-            return found[:: -(-len(found) // MOST_POINTS)]
+        values = [epoch[f"{part}_{metric or 'loss'}"] for epoch in epochs if f"{part}_{metric or 'loss'}" in epoch]
+        if values:
+            return values[:: -(-len(values) // MOST_POINTS)]
     return []
 
 
@@ -264,10 +264,10 @@ def _so_far(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what a row shows of a run that is running: score and loss after its last epoch."""
     last = next(iter(reversed(_epochs(stages))), {})
     part = next((part for part in ("validation", "test", "train") if any(name.startswith(part) for name in last)), "")
-    found = loss_last({name.removeprefix(f"{part}_"): last[name] for name in last if name.startswith(f"{part}_")})
-    metric = next(iter(found), None)
-    score = found[metric] if metric is not None else None
-    return {"metric": metric, "score": score, "loss": found.get("loss"), "curve": _scores(stages, metric)}
+    metrics = loss_last({name.removeprefix(f"{part}_"): last[name] for name in last if name.startswith(f"{part}_")})
+    metric = next(iter(metrics), None)
+    score = metrics[metric] if metric is not None else None
+    return {"metric": metric, "score": score, "loss": metrics.get("loss"), "curve": _scores(stages, metric)}
 
 
 def progress_of(run: Run, follower: Follower) -> dict[str, Any]:
@@ -288,8 +288,14 @@ def progress_of(run: Run, follower: Follower) -> dict[str, Any]:
         return {"share": 0.0, "done": 0, "of": epochs, "unit": "epoch", "left": None, "loss": None}
     passed = metric["at"] - started["at"]
     left = passed / (step - before) * (whole - step) if step > before and run.clock == "measured" else None
-    found = {"share": min(1.0, step / whole), "done": metric["epoch"] + 1, "of": epochs, "unit": "epoch", "left": left}
-    return found | {"loss": metric["value"] if (metric["part"], metric["name"]) == ("train", "loss") else None}
+    progress = {
+        "share": min(1.0, step / whole),
+        "done": metric["epoch"] + 1,
+        "of": epochs,
+        "unit": "epoch",
+        "left": left,
+    }
+    return progress | {"loss": metric["value"] if (metric["part"], metric["name"]) == ("train", "loss") else None}
 
 
 def _fold_progress(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -321,12 +327,12 @@ def _token(record: RunRecord) -> tuple[Any, ...]:
 
 def _recorded(sections: dict[str, Any]) -> dict[str, Any]:
     """Return recorded fields by their short names."""
-    found = {}
+    values = {}
     for name, (section, field) in FIELDS.items():
         held = sections.get(section)
         if isinstance(held, dict) and field in held:
-            found[name] = held[field]
-    return found
+            values[name] = held[field]
+    return values
 
 
 def _digest(recorded: dict[str, Any], clock: str) -> str:
@@ -436,11 +442,11 @@ class Pages:
 
     def _still_there(self, numbers: Sequence[int]) -> list[Run]:
         """Return the runs that have not been removed since a page was opened."""
-        found = []
+        runs = []
         for number in dict.fromkeys(numbers[:MOST_COMPARED]):
             with suppress(StoreError):
-                found.append(self.watch.open(number))
-        return found
+                runs.append(self.watch.open(number))
+        return runs
 
     def _compared(self, numbers: Sequence[int]) -> Comparison:
         runs = [self.watch.open(number) for number in dict.fromkeys(numbers)]
@@ -458,14 +464,14 @@ class Pages:
 
     def _each_figure(self, comparison: Comparison) -> list[dict[str, Any]]:
         """Return a figure for each run, as runs that are running are drawn one by one."""
-        found: list[dict[str, Any]] = []
+        figures: list[dict[str, Any]] = []
         styles = PlotStyles(comparison.rows)
         for row in comparison.rows:
             for run in row.runs:
                 label = row.label if len(row.runs) == 1 else f"{row.label}, run {run.id}"
-                style = styles.style(row) if len(row.runs) == 1 else Style(series(len(found))[0])
-                found.append({**self.watch.figure(run, label=label, style=style), "lanes": None})
-        return found
+                style = styles.style(row) if len(row.runs) == 1 else Style(series(len(figures))[0])
+                figures.append({**self.watch.figure(run, label=label, style=style), "lanes": None})
+        return figures
 
     def _board(self, script: str, **details: Any) -> dict[str, Any]:
         return {"action_token": self.action_token, "script": script, **details}

@@ -217,8 +217,8 @@ class Scaling:
                 recorded = Experiment.recorded(race.experiment, Origin(FILE)).with_trusted_imports()
                 base = recorded.replace(engine="virtual", link=link)
                 with using_profile(self._profile):
-                    found = forecast_grid(base, {"workers": [workers]}, self._loaded)
-                self._seconds[key] = found.forecasts[0].prediction.seconds
+                    forecast = forecast_grid(base, {"workers": [workers]}, self._loaded)
+                self._seconds[key] = forecast.forecasts[0].prediction.seconds
             return self._seconds[key]
 
     def curve(self, race: Race, link: str, workers: int) -> tuple[LineChart, str]:

@@ -138,5 +138,5 @@ def _cookies(headers: Headers) -> Mapping[str, str]:
         return {}
 
 
-def _same(given: str, known: str) -> bool:
-    return secrets.compare_digest(given.encode(), known.encode())
+def _same(given: str, expected: str) -> bool:
+    return secrets.compare_digest(given.encode(), expected.encode())

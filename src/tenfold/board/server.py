@@ -143,7 +143,7 @@ class Board:
 
     async def act(self, request: Request) -> Response:
         """Do something to a run, and answer with what was done."""
-        action = self.actions.known.get(request.path_params["action"])
+        action = self.actions.by_name.get(request.path_params["action"])
         if action is None:
             raise HTTPException(404, "there is no such action")
         given = await _body(request)
@@ -289,7 +289,7 @@ class Actions:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._started: list[subprocess.Popen[str]] = []
-        self.known: dict[str, Callable[[int, dict[str, Any]], str]] = {
+        self.by_name: dict[str, Callable[[int, dict[str, Any]], str]] = {
             "stop": self.stop,
             "resume": self.resume,
             "rename": self.rename,

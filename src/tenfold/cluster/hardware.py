@@ -221,9 +221,9 @@ class NodeGroup(Section):
         """Return how much longer a step takes on a node that runs this many workers, if threads outnumber cores."""
         return max(1.0, workers * self.threads / self.cores)
 
-    def on_nodes(self, taken: int) -> list[int]:
+    def on_nodes(self, used: int) -> list[int]:
         """Return how many workers each node runs, where the group runs `taken`: they fill one node after another."""
-        full, rest = divmod(taken, self.workers)
+        full, rest = divmod(used, self.workers)
         return [self.workers] * full + [rest] * (rest > 0)
 
 

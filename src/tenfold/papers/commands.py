@@ -38,19 +38,19 @@ def list_recipes(as_json: options.Json = False) -> None:
 
     from tenfold.papers.recipe import NEEDS, load, names
 
-    found = [load(name) for name in names()]
+    recipes = [load(name) for name in names()]
     if as_json:
         print_json(
-            [{"name": item.name, "title": item.title, "needs": item.needs, "seconds": item.seconds} for item in found]
+            [{"name": item.name, "title": item.title, "needs": item.needs, "seconds": item.seconds} for item in recipes]
         )
         return
-    for citation, group in groupby(found, key=lambda recipe: recipe.paper.citation):
+    for citation, group in groupby(recipes, key=lambda recipe: recipe.paper.citation):
         table = Table("recipe", "what it runs", "needs", "small, about", title=citation, title_justify="left")
         for recipe in group:
             needs = ", ".join(NEEDS[need] for need in recipe.needs)
             table.add_row(recipe.name, f"{recipe.paper.place}: {recipe.title}", needs, _time(recipe.seconds))
         print_rich(table)
-    whole = _time(sum(item.seconds for item in found if "gpu" not in item.needs))
+    whole = _time(sum(item.seconds for item in recipes if "gpu" not in item.needs))
     typer.echo("`tenfold recipe show NAME` shows one, `tenfold recipe run NAME -o page.html` runs it,")
     typer.echo(
         f"`tenfold recipe run --all -o papers.html` runs all, at scale small in about {whole}; times are those of"
@@ -225,11 +225,11 @@ def recommend(
         print_rich(table)
         typer.echo(f"over the {len(people.tested)} people of the test part")
         return
-    found = people.recommend(person, top)
+    recommended = people.recommend(person, top)
     if as_json:
-        print_json([asdict(item) for item in found])
+        print_json([asdict(item) for item in recommended])
         return
     table = Table("", "person", "probability", "followed already")
-    for rank, item in enumerate(found, 1):
+    for rank, item in enumerate(recommended, 1):
         table.add_row(str(rank), f"@{item.name}", f"{item.probability:.0%}", "yes" if item.followed else "")
     print_rich(table)

@@ -156,10 +156,10 @@ def read_number(column: str, given: "float | str | PaperNumber") -> float | None
     """Return the number that a paper prints in a column; None for words."""
     if not isinstance(given, str):
         return given if isinstance(given, float) else given.value
-    found = NUMBER.fullmatch(given)
-    if found is None:
+    match = NUMBER.fullmatch(given)
+    if match is None:
         return None
-    number, unit = float(found[1].replace(",", "")), found[2]
+    number, unit = float(match[1].replace(",", "")), match[2]
     return number / {"ms": 1000, "%": metric_scale(column)[0]}.get(unit, 1)
 
 
@@ -269,13 +269,15 @@ def _unknown_columns(recipe: Recipe) -> Iterator[str]:
     """Yield a sentence for each column that is neither a time, a ratio nor a metric of the experiments."""
     fields = [recipe.experiment, *(block.fields for block in recipe.blocks)]
     metrics = [label_of(name) for field in fields for name in field.get("metrics", ()) if isinstance(name, str)]
-    known = known_columns(dict.fromkeys(("accuracy", "loss", *metrics, *METRICS)))
+    columns = known_columns(dict.fromkeys(("accuracy", "loss", *metrics, *METRICS)))
     for where, names in (
         ("show.columns", recipe.show.columns),
         *((f"rows.{at}.paper", list(row.paper)) for at, row in enumerate(recipe.rows)),
         *((f"claims.{at}.column", [claim.column]) for at, claim in enumerate(recipe.claims)),
     ):
-        yield from (f"{where}: unknown column '{name}'; {suggest(name, known)}" for name in names if name not in known)
+        yield from (
+            f"{where}: unknown column '{name}'; {suggest(name, columns)}" for name in names if name not in columns
+        )
     yield from (
         f"claims.{at}.factor: needs a column of times or of their ratios, not {claim.column}"
         for at, claim in enumerate(recipe.claims)
@@ -306,8 +308,8 @@ def _settings_not_varied(recipe: Recipe) -> Iterator[str]:
         yield "show: lines need `over`, the setting on the horizontal axis"
 
 
-def _not_among(known: Iterable[str], what: str, where: str, names: Iterable[str]) -> Iterator[str]:
-    listed = sorted(known)
+def _not_among(allowed: Iterable[str], what: str, where: str, names: Iterable[str]) -> Iterator[str]:
+    listed = sorted(allowed)
     for name in names:
         if name not in listed:
             yield f"{where}: '{name}' is not {what}; {suggest(name, listed)}"

@@ -70,7 +70,7 @@ def _folds(experiment: Experiment, folds: int, held: float) -> list[tuple[str, P
     """Return the parts of each fold's models; with data-and-folds each node divides its own shard into folds."""
     nodes = experiment.parallel.workers if FoldMode.of(experiment).by_node else 1
     share = held / nodes
-    found: list[tuple[str, Parts]] = []
+    rows: list[tuple[str, Parts]] = []
     for fold in range(min(folds, MOST_FOLDS)):
         parts: Parts = []
         for node in range(nodes):
@@ -78,8 +78,8 @@ def _folds(experiment: Experiment, folds: int, held: float) -> list[tuple[str, P
             begin, end = first + fold * whole / folds, first + (fold + 1) * whole / folds
             trained = [(first, begin), (end, first + whole)]
             parts += [(TRAINED, ends) for ends in trained if ends[1] - ends[0] > 1e-9] + [(VALIDATED, (begin, end))]
-        found.append((f"fold {fold + 1}", [*parts, (TESTED, (held, 1.0))]))
-    return found
+        rows.append((f"fold {fold + 1}", [*parts, (TESTED, (held, 1.0))]))
+    return rows
 
 
 def _part(series: int, begin: float, end: float, name: str) -> BarPart:
@@ -192,12 +192,14 @@ Family = tuple[Who, str, str]
 
 def _styles(rows: Sequence[ResultRow], columns: Sequence[str], over: str) -> dict[Family, tuple[str, str]]:
     """Return the color and the marker of each line, the same in all plots of a recipe."""
-    found = dict.fromkeys(family for column in columns for who in WHO for family in _families(rows, column, over, who))
-    ours = [family for family in found if family[0] == "ours"]
+    families = dict.fromkeys(
+        family for column in columns for who in WHO for family in _families(rows, column, over, who)
+    )
+    ours = [family for family in families if family[0] == "ours"]
     styles = {
         family: (OUR_COLORS[at % len(OUR_COLORS)], OUR_MARKERS[at % len(OUR_MARKERS)]) for at, family in enumerate(ours)
     }
-    return styles | {family: (PAPER_COLOR, PAPER_MARKER) for family in found if family not in ours}
+    return styles | {family: (PAPER_COLOR, PAPER_MARKER) for family in families if family not in ours}
 
 
 def _name(family: Family, column: str, among: Sequence[Family], *, quoted: bool) -> str:
@@ -261,9 +263,9 @@ def _begin_together(rows: Sequence[ResultRow], column: str, over: str) -> bool:
 
 def _ticks(rows: Sequence[ResultRow], over: str) -> list[Any]:
     """Return the values of a setting, each once: numbers in their order, then words."""
-    found = setting_values(rows, over)
-    numbers = [x for x in found if isinstance(x, int | float)]
-    return sorted(numbers) + [x for x in found if x not in numbers]
+    values = setting_values(rows, over)
+    numbers = [x for x in values if isinstance(x, int | float)]
+    return sorted(numbers) + [x for x in values if x not in numbers]
 
 
 def _families(rows: Sequence[ResultRow], column: str, over: str, who: Who) -> dict[Family, list[ResultRow]]:
@@ -271,29 +273,29 @@ def _families(rows: Sequence[ResultRow], column: str, over: str, who: Who) -> di
 
     A simulated run does the same arithmetic as a real one: where their numbers other than times agree, one line serves.
     """
-    found: dict[Family, list[ResultRow]] = {}
+    families: dict[Family, list[ResultRow]] = {}
     for row in rows:
         if column in getattr(row, who):
             others: dict[str, Any] = {name: value for name, value in row.settings.items() if name not in (over, "verb")}
             clock = row.clock if who == "ours" else ""
-            found.setdefault((who, describe_settings(others), clock), []).append(row)
+            families.setdefault((who, describe_settings(others), clock), []).append(row)
     if is_timed(column):
-        return found
+        return families
 
     def points(rows: Sequence[ResultRow]) -> dict[str, float]:
         return {str(row.settings[over]): getattr(row, who)[column] for row in rows}
 
     def repeats(family: Family) -> bool:
         """Return whether another line with the same settings has all points of this one; of two, the first counts."""
-        own, order = points(found[family]).items(), list(found)
+        own, order = points(families[family]).items(), list(families)
         others = [other for other in order if other[:2] == family[:2] and other != family]
         return any(
-            own < points(found[other]).items()
-            or (own == points(found[other]).items() and order.index(other) < order.index(family))
+            own < points(families[other]).items()
+            or (own == points(families[other]).items() and order.index(other) < order.index(family))
             for other in others
         )
 
-    return {family: group for family, group in found.items() if not repeats(family)}
+    return {family: group for family, group in families.items() if not repeats(family)}
 
 
 def _unit(column: str) -> tuple[int, str]:

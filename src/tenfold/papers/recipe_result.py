@@ -62,15 +62,17 @@ def compare_column(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, fl
     if len(pairs) == 1 or column in RATIOS:
         return [Statement(_side_by_side(column, pair)) for pair in pairs]
     changes = [_Change(column, *both) for both in pairwise(pairs)]
-    found = [_as_in_the_paper(column, changes)] if all(change.agrees for change in changes) else []
-    if not found:
-        found = [Statement(change.sentence, change.agrees) for change in changes]
+    statements = [_as_in_the_paper(column, changes)] if all(change.agrees for change in changes) else []
+    if not statements:
+        statements = [Statement(change.sentence, change.agrees) for change in changes]
     if len(pairs) > 2 or rest:
-        found.append(_best_row(column, pairs, in_paper))
+        statements.append(_best_row(column, pairs, in_paper))
     if rest:
         compared = name_some([pair.label for pair in pairs], MOST_NAMED)
-        found.append(Statement(f"These sentences are about {compared}; not compared: {name_some(rest, MOST_NAMED)}."))
-    return found
+        statements.append(
+            Statement(f"These sentences are about {compared}; not compared: {name_some(rest, MOST_NAMED)}.")
+        )
+    return statements
 
 
 def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> Statement | None:
@@ -79,13 +81,13 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> S
     Each row has the name of its group, whether it should be better, and its value. None where no group can decide it.
     """
     groups = grouped((group, (favored, value)) for group, favored, value in rows)
-    decided = {group: found for group, found in groups.items() if len({favored for favored, _ in found}) == 2}
-    cases = {group: _Case(claim, found) for group, found in decided.items()}
+    decided = {group: members for group, members in groups.items() if len({favored for favored, _ in members}) == 2}
+    cases = {group: _Case(claim, members) for group, members in decided.items()}
     quoted = f"The paper says “{claim.said}”"
     if claim.factor:
-        told = [case.size for case in cases.values() if case.size is not None]
-        several = f" in {len(told)} cases" if len(told) > 1 else ""
-        return Statement(f"{quoted}; here it is {_range(claim.column, told)}{several}.") if told else None
+        sizes = [case.size for case in cases.values() if case.size is not None]
+        several = f" in {len(sizes)} cases" if len(sizes) > 1 else ""
+        return Statement(f"{quoted}; here it is {_range(claim.column, sizes)}{several}.") if sizes else None
     if not cases:
         return None
     yes, no = ([group for group, case in cases.items() if case.holds is which] for which in (True, False))
@@ -334,29 +336,29 @@ def result_rows(recipe: Recipe, settings: Sequence[Setting]) -> list[ResultRow]:
 
 
 def _row(
-    recipe: Recipe, paper: PaperRow | None, found: Sequence[Setting], doubts: dict[int, tuple[Doubt, ...]]
+    recipe: Recipe, paper: PaperRow | None, matching: Sequence[Setting], doubts: dict[int, tuple[Doubt, ...]]
 ) -> ResultRow:
     """Return the row of the runs that match a row of the paper, or of a setting that the paper does not have."""
-    runs = [run for item in found for run in item.runs if run.status == "finished"]
-    timed = [run for item in found if item.predicted_seconds is None for run in item.runs if run in runs]
+    runs = [run for item in matching for run in item.runs if run.status == "finished"]
+    timed = [run for item in matching if item.predicted_seconds is None for run in item.runs if run in runs]
     metrics = [name for run in runs for name in run.metrics]
     validated = [f"validation_{name}" for name in metrics] if recipe.show.select else []
-    asked = [*recipe.show.columns, *(claim.column for claim in recipe.claims)]
+    shown = [*recipe.show.columns, *(claim.column for claim in recipe.claims)]
     ours: dict[str, float] = {}
-    for name in dict.fromkeys([*metrics, *validated, *asked, "seconds"]):
+    for name in dict.fromkeys([*metrics, *validated, *shown, "seconds"]):
         values = [value for run in (timed if is_timed(name) else runs) if (value := run_value(run, name)) is not None]
         if name == "seconds":
-            values += [item.predicted_seconds for item in found if item.predicted_seconds is not None]
+            values += [item.predicted_seconds for item in matching if item.predicted_seconds is not None]
         if values:
             ours[name] = fmean(values)
-    clock = " and ".join(dict.fromkeys(item.clock for item in found if item.clock))
-    note = "; ".join(dict.fromkeys(text for item in found for text in (item.reason, item.note) if text))
+    clock = " and ".join(dict.fromkeys(item.clock for item in matching if item.clock))
+    note = "; ".join(dict.fromkeys(text for item in matching for text in (item.reason, item.note) if text))
     of_runs = [doubt for run in timed for doubt in doubts.get(run.id, ())]
-    doubted = tuple(dict.fromkeys([*of_runs, *(doubt for item in found for doubt in item.doubts)]))
-    note = note or ("" if found else "was not run at this scale")
-    settings = found[0].settings | {"verb": found[0].verb} if found else {}
+    doubted = tuple(dict.fromkeys([*of_runs, *(doubt for item in matching for doubt in item.doubts)]))
+    note = note or ("" if matching else "was not run at this scale")
+    settings = matching[0].settings | {"verb": matching[0].verb} if matching else {}
     if paper is None:
-        return ResultRow(setting_label(found[0]), settings, {}, ours, clock, note, doubted)
+        return ResultRow(setting_label(matching[0]), settings, {}, ours, clock, note, doubted)
     return ResultRow(
         paper.label,
         settings | paper.settings,
@@ -371,8 +373,8 @@ def _row(
 
 
 def _matches(row: PaperRow, setting: Setting) -> bool:
-    known = setting.settings | {"verb": setting.verb}
-    return all(known.get(name) == value for name, value in row.settings.items())
+    settings = setting.settings | {"verb": setting.verb}
+    return all(settings.get(name) == value for name, value in row.settings.items())
 
 
 def setting_label(setting: Setting) -> str:
@@ -381,11 +383,11 @@ def setting_label(setting: Setting) -> str:
 
 def setting_values(rows: Iterable[ResultRow], name: str) -> list[Any]:
     """Return the values of a setting, each once."""
-    found: list[Any] = []
+    values: list[Any] = []
     for row in rows:
-        if row.settings[name] not in found:
-            found.append(row.settings[name])
-    return found
+        if row.settings[name] not in values:
+            values.append(row.settings[name])
+    return values
 
 
 def _with_selected(rows: Sequence[ResultRow]) -> list[ResultRow]:
@@ -446,7 +448,7 @@ def unequal_results(rows: Sequence[ResultRow], metric: str) -> list[tuple[Result
 
     Much less: the metric is worse by more than a tenth.
     """
-    found = []
+    pairs = []
     for row in rows:
         alike = [other for other in rows if other.clock == row.clock and metric in other.ours]
         first = _first(row, alike, rows) if alike else None
@@ -455,8 +457,8 @@ def unequal_results(rows: Sequence[ResultRow], metric: str) -> list[tuple[Result
         before, after = first.ours[metric], row.ours[metric]
         worse = after > before / LESS if lower_is_better(metric) else after < before * LESS
         if worse:
-            found.append((row, first))
-    return found
+            pairs.append((row, first))
+    return pairs
 
 
 Verdict = Literal["agrees", "differs", "no number to compare", "needs a GPU", "unreliable times", "not run"]
@@ -479,8 +481,10 @@ class RecipeResult:
 
     def missing(self) -> list[str]:
         """Return why numbers are missing: each reason with the settings that it is the reason for."""
-        found = grouped((setting.reason, setting_label(setting)) for setting in self.settings if setting.reason)
-        listed = [f"{reason} ({name_some(labels, MOST_NAMED)})" for reason, labels in found.items()]
+        labels_by_reason = grouped(
+            (setting.reason, setting_label(setting)) for setting in self.settings if setting.reason
+        )
+        listed = [f"{reason} ({name_some(labels, MOST_NAMED)})" for reason, labels in labels_by_reason.items()]
         return ([self.problem] if self.problem else []) + listed
 
     def agreement(self) -> list[str]:
@@ -654,11 +658,11 @@ def _undecided(claim: PaperClaim) -> Statement:
     return Statement(f"The paper says “{claim.said}”; the rows that would decide it were not run here.")
 
 
-def _with_doubts(found: Sequence[Statement], column: str, rows: Iterable[ResultRow]) -> list[Statement]:
+def _with_doubts(statements: Sequence[Statement], column: str, rows: Iterable[ResultRow]) -> list[Statement]:
     """Return sentences about a column; those that rest on times that should not be trusted say so, without verdict."""
-    if not found or not is_timed(column) or not any(row.doubts for row in rows):
-        return list(found)
-    *others, last = [item._replace(agrees=None, doubtful=item.agrees is not None) for item in found]
+    if not statements or not is_timed(column) or not any(row.doubts for row in rows):
+        return list(statements)
+    *others, last = [item._replace(agrees=None, doubtful=item.agrees is not None) for item in statements]
     return [*others, last._replace(text=f"{last.text} Some of our times are unreliable ({DOUBT}).")]
 
 

@@ -70,17 +70,17 @@ def run(
         _check_experiments(recipe, planned, fields)
     from tenfold.api.simulate import LoadedData
 
-    found: list[Setting] = []
+    results: list[Setting] = []
     loaded = LoadedData()
     for at, ((block, settings), own) in enumerate(zip(planned, fields, strict=True), 1):
         if progress is not None:
             varied = ", ".join(f"{key}={value}" for key, value in settings.items())
             progress(f"{recipe.name}, {at} of {len(planned)}: {block.verb} {varied}")
         if missing:
-            found.append(Setting(block.verb, settings, reason=f"needs {' and '.join(missing)}"))
+            results.append(Setting(block.verb, settings, reason=f"needs {' and '.join(missing)}"))
         else:
-            found.append(_run_setting(block, settings, own, size, runs, loaded, on, fresh=fresh))
-    return RecipeResult(recipe, scale, found)
+            results.append(_run_setting(block, settings, own, size, runs, loaded, on, fresh=fresh))
+    return RecipeResult(recipe, scale, results)
 
 
 def _check_experiments(
@@ -173,10 +173,10 @@ def _launched(experiment: Experiment, repeats: int, runs: str | Path | None, *, 
         for run in ([] if fresh else list_runs(runs=store.folder))
         if run.status == "finished" and "launch" in run.metadata and measuring_machine(run.metadata) == here
     ]
-    known = [
+    reused = [
         next((run for run in recorded if run.experiment.flat() == experiment.flat()), None) for experiment in planned
     ]
-    return [run or _launch(item, store.folder) for item, run in zip(planned, known, strict=True)]
+    return [run or _launch(item, store.folder) for item, run in zip(planned, reused, strict=True)]
 
 
 def _launch(experiment: Experiment, folder: Path) -> Run:
@@ -194,8 +194,8 @@ def _launch(experiment: Experiment, folder: Path) -> Run:
             env=os.environ | ({ROOT_MAY: "1", f"{ROOT_MAY}_CONFIRM": "1"} if os.geteuid() == 0 else {}),
         )
     if ended.returncode:
-        told = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
-        raise MachineError(f"mpirun ended with {ended.returncode}: {(told or ended.stderr.splitlines() or [''])[-1]}")
+        errors = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+        raise MachineError(f"mpirun ended with {ended.returncode}: {(errors or ended.stderr.splitlines() or [''])[-1]}")
     return open_run(int(json.loads(ended.stdout)["id"]), runs=folder)
 
 

@@ -121,10 +121,10 @@ def decode(scores: Scores) -> tuple[list[str], float]:
     return words[::-1], total
 
 
-def edits(found: list[str], expected: list[str]) -> int:
+def edits(decoded: list[str], expected: list[str]) -> int:
     """Return the fewest words to replace, add or remove to turn one list into the other."""
     row = list(range(len(expected) + 1))
-    for i, word in enumerate(found, 1):
+    for i, word in enumerate(decoded, 1):
         before, row[0] = row[0], i
         for j, other in enumerate(expected, 1):
             before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (word != other))

@@ -77,12 +77,12 @@ def work_of(task: Task) -> tuple[str, int]:
 
 def round_extras(parallel: Parallel) -> dict[str, dict[str, Any]]:
     """Return the compression and the outer optimizer as fields, under a key that includes the options."""
-    found = {}
+    extras = {}
     for field in ("compression", "outer"):
         name, options = getattr(parallel, field), getattr(parallel, f"{field}_options")
         if name != "none":
-            found[" ".join([field, name, *_settings(options)])] = {field: name, f"{field}_options": options}
-    return found
+            extras[" ".join([field, name, *_settings(options)])] = {field: name, f"{field}_options": options}
+    return extras
 
 
 def _settings(fields: dict[str, Any]) -> list[str]:
@@ -141,20 +141,20 @@ def measure_until(
     sizes = sorted({batch, max(1, batch // SMALLER_BY)}, reverse=True)
     nbytes, before = task.metadata.nbytes, profile
 
-    def lack(known: Profile) -> list[tuple[int, int]]:
-        return [setting for setting in settings if not all(known.has_step(name, size, *setting) for size in sizes)]
+    def lack(current: Profile) -> list[tuple[int, int]]:
+        return [setting for setting in settings if not all(current.has_step(name, size, *setting) for size in sizes)]
 
     if not lack(profile):
         return _with_rounds(profile, name, nbytes), set()
     profile = profile.without_steps_of_another_hour(name)
     lacking = lack(profile)
-    asked = [(size, *item) for size in sizes for item in _extremes_first(lacking)]
-    bursts = _measure(asked, task, deadline, report)
+    wanted = [(size, *item) for size in sizes for item in _extremes_first(lacking)]
+    bursts = _measure(wanted, task, deadline, report)
     entries = {setting: step_entry(name, setting, found) for setting, found in bursts.items()}
     evaluating = [evaluating_entry(name, setting, found) for setting, found in bursts.items() if found[0].evaluated]
     profile = _with_startup(profile, bursts)
     whole = [entries[setting] for setting, found in bursts.items() if len(found) == TURNS]
-    if len(whole) == len(asked):
+    if len(whole) == len(wanted):
         measured = profile.add(steps=whole, evaluating=evaluating)
         measured.save_changes(before, place)
         profile = measured
@@ -167,29 +167,31 @@ def _with_orthogonalization_share(
 ) -> Profile:
     """Return the profile with the share of a step that workers with one thread each divide; it is saved."""
     counts = {workers for threads, workers in settings if threads == 1 and workers > 1}
-    found = with_orthogonalization(profile, replace(task, threads=1), counts, report)
-    if found is not profile:
-        found.save_changes(profile, place)
-    return found
+    measured = with_orthogonalization(profile, replace(task, threads=1), counts, report)
+    if measured is not profile:
+        measured.save_changes(profile, place)
+    return measured
 
 
-def _measure(asked: list[Setting], task: Task, deadline: float, report: ReportProgress) -> dict[Setting, list[Burst]]:
+def _measure(
+    settings: list[Setting], task: Task, deadline: float, report: ReportProgress
+) -> dict[Setting, list[Burst]]:
     """Measure settings (batch size, threads, workers) in turns; the first two in any case."""
     bursts: dict[Setting, list[Burst]] = {}
-    longest, lengths = 0.0, {asked[0]: FEWEST_STEPS}
+    longest, lengths = 0.0, {settings[0]: FEWEST_STEPS}
     for turn in range(TURNS):
-        for at, setting in enumerate(asked):
+        for at, setting in enumerate(settings):
             if perf_counter() + longest > deadline and (turn or at > 1):
                 return bursts
             size, threads, workers = setting
             report(f"step times: batch {size}, {workers} worker(s) x {threads} thread(s)")
             began = perf_counter()
-            fewer = threads / asked[0][1]  # with fewer threads, steps take at most as much longer
-            length = lengths.get(setting, int(fewer * lengths[asked[0]]))
-            found = step_burst(task.experiment, task.splits, setting, length)
-            lengths[setting] = burst_length(found)
+            fewer = threads / settings[0][1]  # with fewer threads, steps take at most as much longer
+            length = lengths.get(setting, int(fewer * lengths[settings[0]]))
+            burst = step_burst(task.experiment, task.splits, setting, length)
+            lengths[setting] = burst_length(burst)
             longest = max(longest, perf_counter() - began)
-            bursts.setdefault(setting, []).append(found)
+            bursts.setdefault(setting, []).append(burst)
     return bursts
 
 
@@ -250,24 +252,26 @@ def measure_all(
     (or the experiment has), and only in shared memory: within seconds, but less exactly.
     """
     here = profile_metadata()
-    known = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
+    measured = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
     several, turns = _several(), QUICK_TURNS if quick else None
-    known = measure_rounds(known, report, turns=turns)
+    measured = measure_rounds(measured, report, turns=turns)
     counts = list(probes.counts_up_to(cores.budget()))
     if quick:
         counts = sorted({counts[0], counts[-1]})
     else:
-        known = known.add(averaging=measure_library_averaging(sorted({several[0], several[-1]}), report))
+        measured = measured.add(averaging=measure_library_averaging(sorted({several[0], several[-1]}), report))
     if experiment is not None:
         workers = experiment.parallel.workers
         fits = workers <= cores.budget() or experiment.machine.oversubscribe
-        return measure_steps(known, experiment, sorted({*counts, *[workers] * fits}), report, turns=turns)
+        return measure_steps(measured, experiment, sorted({*counts, *[workers] * fits}), report, turns=turns)
     images = random_images()
     for name in MODELS:
         built_in = resolve_defaults(Experiment(model=name))
         if _takes(built_in, images):
-            known = _with_steps(known, built_in, images, _shared(built_in, counts, few=quick), report, turns=turns)
-    return known
+            measured = _with_steps(
+                measured, built_in, images, _shared(built_in, counts, few=quick), report, turns=turns
+            )
+    return measured
 
 
 def _takes(experiment: Experiment, splits: Splits) -> bool:
@@ -288,27 +292,27 @@ def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: Cl
     measured in another hour are forgotten, so that no prediction compares a quiet hour with a busy one.
     """
     profile, place = load_profile()
-    known = profile
+    measured = profile
     is_idle = load_per_core() <= MOST_LOAD_PER_CORE
-    rounds_were_busy = known.costs.rounds_load > MOST_LOAD_PER_CORE
-    if cluster is HERE and task.workers > 1 and (not known.averaging or (is_idle and rounds_were_busy)):
-        known = measure_rounds(known, report)
-    elif not (known.costs.start and known.costs.save):
-        known = _with_start_and_save(known, report)
-    asked = {(task.threads, task.workers)} if cluster is HERE else _on_nodes(cluster, task.workers)
+    rounds_were_busy = measured.costs.rounds_load > MOST_LOAD_PER_CORE
+    if cluster is HERE and task.workers > 1 and (not measured.averaging or (is_idle and rounds_were_busy)):
+        measured = measure_rounds(measured, report)
+    elif not (measured.costs.start and measured.costs.save):
+        measured = _with_start_and_save(measured, report)
+    wanted = {(task.threads, task.workers)} if cluster is HERE else _on_nodes(cluster, task.workers)
     name, batch = work_of(task)
     if is_idle:
-        known = known.without_busy_steps(name)
-    if any(not known.has_step(name, batch, *setting) for setting in asked):
-        known = known.without_steps_of_another_hour(name)
-        missing = sorted(setting for setting in asked if not known.has_step(name, batch, *setting))
-        known = _with_steps(known, task.experiment, task.splits, missing, report)
-    known = _with_round_overhead(known, task, report)
+        measured = measured.without_busy_steps(name)
+    if any(not measured.has_step(name, batch, *setting) for setting in wanted):
+        measured = measured.without_steps_of_another_hour(name)
+        missing = sorted(setting for setting in wanted if not measured.has_step(name, batch, *setting))
+        measured = _with_steps(measured, task.experiment, task.splits, missing, report)
+    measured = _with_round_overhead(measured, task, report)
     if cluster is HERE:
-        known = with_orthogonalization(known, task, {task.workers}, report)
-    if known is not profile:
-        known.save_changes(profile, place)
-    return known
+        measured = with_orthogonalization(measured, task, {task.workers}, report)
+    if measured is not profile:
+        measured.save_changes(profile, place)
+    return measured
 
 
 def load_profile() -> tuple[Profile, Path]:
@@ -328,10 +332,10 @@ def measure_rounds(profile: Profile, report: ReportProgress = silent, *, turns: 
     start_server()
     several = _several()
     save, start = probes.measure_saving(report)
-    found, starts = probes.measure_averaging(several, report, turns=turns or (None if len(several) < 3 else FEW_TURNS))
-    known = profile.model_copy(update={"made": utc_now(), "machine": profile_metadata()}).add(averaging=found)
+    rounds, starts = probes.measure_averaging(several, report, turns=turns or (None if len(several) < 3 else FEW_TURNS))
+    measured = profile.model_copy(update={"made": utc_now(), "machine": profile_metadata()}).add(averaging=rounds)
     adding, sharing = probes.measure_adding(), probes.measure_sharing()
-    return known.with_costs(
+    return measured.with_costs(
         adding=adding, sharing=sharing, start={1: start} | starts, save=save, rounds_load=load_per_core()
     )
 
@@ -354,8 +358,8 @@ def measure_steps(
 
 
 def profile_metadata() -> dict[str, Any]:
-    known = collect_metadata()
-    return {name: known[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
+    metadata = collect_metadata()
+    return {name: metadata[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
 
 
 def _with_start_and_save(profile: Profile, report: ReportProgress) -> Profile:
@@ -366,37 +370,37 @@ def _with_start_and_save(profile: Profile, report: ReportProgress) -> Profile:
 
 def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -> Profile:
     """Measure what compression and outer optimizer add to a task's rounds, unless known for a network of this size."""
-    asked = round_extras(task.experiment.parallel) if task.workers > 1 else {}
-    if not asked:
+    extras = round_extras(task.experiment.parallel) if task.workers > 1 else {}
+    if not extras:
         return profile
     was_busy = profile.costs.round_overhead_load > MOST_LOAD_PER_CORE
     if was_busy and load_per_core() <= MOST_LOAD_PER_CORE:
         profile = profile.with_costs(round_overhead={}, round_overhead_load=0.0)
-    nbytes, known = task.metadata.nbytes, profile.costs.round_overhead
-    added = {name: fields for name, fields in asked.items() if nbytes not in known.get(name, {})}
+    nbytes, overheads = task.metadata.nbytes, profile.costs.round_overhead
+    added = {name: fields for name, fields in extras.items() if nbytes not in overheads.get(name, {})}
     if not added:
         return profile
-    found = probes.round_overhead(task.experiment, task.splits, task.threads, added, report)
+    seconds = probes.round_overhead(task.experiment, task.splits, task.threads, added, report)
     return profile.with_costs(
-        round_overhead=known | {name: known.get(name, {}) | {nbytes: found[name]} for name in found},
+        round_overhead=overheads | {name: overheads.get(name, {}) | {nbytes: seconds[name]} for name in seconds},
         round_overhead_load=max(profile.costs.round_overhead_load, load_per_core()),
     )
 
 
 def with_orthogonalization(profile: Profile, task: Task, counts: Iterable[int], report: ReportProgress) -> Profile:
     """Measure the share of a step that workers divide, where any of these numbers of workers does so."""
-    (work, batch), known = work_of(task), profile.costs.orthogonalization
-    if work in known or not any(shared_stacks(task, count) for count in counts):
+    (work, batch), shares = work_of(task), profile.costs.orthogonalization
+    if work in shares or not any(shared_stacks(task, count) for count in counts):
         return profile
     report("the share of a step that workers divide")
-    return profile.with_costs(orthogonalization=known | {work: {batch: measure_orthogonalization_share(task)}})
+    return profile.with_costs(orthogonalization=shares | {work: {batch: measure_orthogonalization_share(task)}})
 
 
 def _with_steps(
     profile: Profile,
     experiment: Experiment,
     splits: Splits,
-    asked: Iterable[tuple[int, int]],
+    wanted: Iterable[tuple[int, int]],
     report: ReportProgress,
     *,
     turns: int | None = None,
@@ -407,10 +411,10 @@ def _with_steps(
     """
     if experiment.machine.device != "cpu":
         raise MachineError(f'machine.device = "{experiment.machine.device}": steps are measured on CPU only; use cpu')
-    asked, batch = list(asked), experiment.training.samples_per_step
+    wanted, batch = list(wanted), experiment.training.samples_per_step
     smaller = {max(1, batch // SMALLER_BY)} - {batch}
-    settings = [(batch, *setting) for setting in asked]
-    settings += [(size, *setting) for size in smaller for setting in {asked[0], asked[-1]}]
+    settings = [(batch, *setting) for setting in wanted]
+    settings += [(size, *setting) for size in smaller for setting in {wanted[0], wanted[-1]}]
     name = step_key(experiment, splits)
     profile = profile.without_steps_of_another_hour(name)
     steps, evaluating = probes.steps(name, experiment, splits, settings, report, turns)
@@ -427,9 +431,9 @@ def _shared(experiment: Experiment, counts: Iterable[int], *, few: bool) -> list
 
     Where the experiment sets its threads, it has no others.
     """
-    asked, budget = experiment.machine.threads, cores.budget()
-    first, *rest = [(cores.share(budget, count, asked, oversubscribe=True), count) for count in counts]
-    alone = [] if few or asked is not None else [(count, 1) for count in probes.counts_up_to(budget)]
+    fixed, budget = experiment.machine.threads, cores.budget()
+    first, *rest = [(cores.share(budget, count, fixed, oversubscribe=True), count) for count in counts]
+    alone = [] if few or fixed is not None else [(count, 1) for count in probes.counts_up_to(budget)]
     return [first, *(item for item in alone if item not in (first, *rest)), *rest]
 
 
@@ -440,12 +444,10 @@ def _on_nodes(cluster: Cluster, workers: int) -> set[tuple[int, int]]:
     """
     budget = cores.budget()
     placed = zip(cluster.groups, cluster.placed(workers), strict=True)
-    alike = [
-        (group, taken) for group, taken in placed if taken and group.step_seconds is None and group.profile is None
-    ]
+    alike = [(group, used) for group, used in placed if used and group.step_seconds is None and group.profile is None]
     fits = {
-        (group.threads, min(group.workers, taken, budget // group.threads))
-        for group, taken in alike
+        (group.threads, min(group.workers, used, budget // group.threads))
+        for group, used in alike
         if group.threads <= budget
     }
     beyond = any(group.threads > budget for group, _ in alike)

@@ -163,10 +163,10 @@ class Ledger:
         return math.sqrt(total / freedom)
 
     def by_prediction(self) -> list[list[Score]]:
-        found: dict[tuple[str, float], list[Score]] = {}
+        groups: dict[tuple[str, float], list[Score]] = {}
         for score in self.scores:
-            found.setdefault((score.key, score.noted), []).append(score)
-        return list(found.values())
+            groups.setdefault((score.key, score.noted), []).append(score)
+        return list(groups.values())
 
     def rank_correlation(self) -> tuple[float, int] | None:
         """Return Kendall's tau of predicted and measured times, and the number of pairs; None where there is no pair.

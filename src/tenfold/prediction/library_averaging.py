@@ -25,7 +25,7 @@ from tenfold.prediction.measurements import Averaging
 from tenfold.prediction.probes import ReportProgress
 from tenfold.workers.pool import WorkerPool, attach_to_parent
 
-Found = dict[int, float]
+Medians = dict[int, float]
 """Median seconds of an all-reduce, by the bytes of one worker's weights."""
 
 SIZES = {1 << 18: 15, 1 << 22: 7, 1 << 25: 3}
@@ -36,7 +36,7 @@ WAIT_SECONDS = 30.0
 
 def measure_library_averaging(counts: Sequence[int], report: ReportProgress) -> list[Averaging]:
     """Measure exact rounds by the libraries that are installed; one that fails is reported and left out."""
-    transports: dict[Any, Callable[[int], Found]] = {}
+    transports: dict[Any, Callable[[int], Medians]] = {}
     if torch.distributed.is_available() and torch.distributed.is_gloo_available():
         transports["gloo"] = _gloo
     if mpirun() is not None:
@@ -61,7 +61,7 @@ def mpirun() -> str | None:
 
 def time_calls(
     sizes: dict[int, int], average: Callable[[torch.Tensor], object], barrier: Callable[[], object]
-) -> Found:
+) -> Medians:
     """Return the median seconds of an averaging for each size, as this worker saw them."""
     seconds_by_size = {}
     for nbytes, calls in sizes.items():
@@ -100,10 +100,10 @@ def gloo_worker(
     connection.recv_bytes()
 
 
-def _gloo(n: int) -> Found:
+def _gloo(n: int) -> Medians:
     with tempfile.TemporaryDirectory() as folder:
         crew = WorkerPool(n, gloo_worker, (folder, n, SIZES))
-        heard: dict[int, Found] = {}
+        heard: dict[int, Medians] = {}
         try:
             for rank, message in crew.messages():
                 if isinstance(message, str):
@@ -118,7 +118,7 @@ def _gloo(n: int) -> Found:
     return _slowest(list(heard.values()))
 
 
-def _mpi(n: int) -> Found:
+def _mpi(n: int) -> Medians:
     flags = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     command = [str(mpirun()), *flags, "-n", str(n), sys.executable, "-P", "-m", __name__]
     environment = os.environ | {
@@ -152,8 +152,8 @@ def _said(error: Exception) -> str:
     return next((line for line in lines if any(map(str.isalnum, line))), type(error).__name__)
 
 
-def _slowest(found: Sequence[Found]) -> Found:
-    return {nbytes: max(item[nbytes] for item in found) for nbytes in found[0]}
+def _slowest(by_worker: Sequence[Medians]) -> Medians:
+    return {nbytes: max(item[nbytes] for item in by_worker) for nbytes in by_worker[0]}
 
 
 if __name__ == "__main__":

@@ -66,9 +66,9 @@ def fit_line(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Line:
     unit = xs.max()
     system = np.column_stack([1 / ys, xs / unit / ys])
     scale = np.abs(system).max(axis=0)
-    found = lsq_linear(system / scale, np.ones(len(ys)), bounds=(0, np.inf), tol=1e-14).x / scale
-    fitted = found[0] + found[1] * xs / unit
-    return Line(float(found[0]), float(found[1] / unit), float(np.sqrt(np.mean((fitted / ys - 1) ** 2))))
+    coefficients = lsq_linear(system / scale, np.ones(len(ys)), bounds=(0, np.inf), tol=1e-14).x / scale
+    fitted = coefficients[0] + coefficients[1] * xs / unit
+    return Line(float(coefficients[0]), float(coefficients[1] / unit), float(np.sqrt(np.mean((fitted / ys - 1) ** 2))))
 
 
 def interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:

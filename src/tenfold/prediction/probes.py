@@ -76,8 +76,8 @@ def run(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | 
     events: list[Event] = []
     result = Processes().run(task, Stopwatch(), events.append).result
     spans = [event for event in events if isinstance(event, Span) and event.count == 1]
-    found = read(spans, task.workers, task.strategy, result)
-    return replace(found, evaluated=len(task.evaluation_part) if task.evaluation_part is not None else 0)
+    burst = read(spans, task.workers, task.strategy, result)
+    return replace(burst, evaluated=len(task.evaluation_part) if task.evaluation_part is not None else 0)
 
 
 def read(spans: Sequence[Span], workers: int, strategy: Strategy, result: dict[str, Any]) -> Burst:
@@ -277,9 +277,9 @@ def steps(
     def measure(setting: tuple[int, int, int], length: int | None = None) -> Burst:
         batch_size, threads, workers = setting
         report(f"steps of {work}: batch {batch_size}, {workers} worker(s) x {threads} thread(s)")
-        found = step_burst(experiment, splits, setting, length or lengths.get(setting, lengths[settings[0]]))
-        lengths[setting] = burst_length(found)
-        return found
+        burst = step_burst(experiment, splits, setting, length or lengths.get(setting, lengths[settings[0]]))
+        lengths[setting] = burst_length(burst)
+        return burst
 
     measure(settings[0], FEWEST_STEPS)  # says how many steps make a burst
     whole, smaller = ([setting for setting in settings if (setting[0] == batch) == usual] for usual in (True, False))
@@ -294,8 +294,8 @@ def steps(
 def step_burst(experiment: Experiment, splits: Splits, setting: tuple[int, int, int], steps: int) -> Burst:
     """Time about `steps` steps in one setting (batch size, threads, workers)."""
     batch_size, threads, workers = setting
-    asked = experiment.replace(batch_size=batch_size, threads=threads, workers=workers, strategy="allreduce", **PLAIN)
-    return run(asked, splits, min(MOST_STEPS, max(FEWEST_STEPS, steps)))
+    chosen = experiment.replace(batch_size=batch_size, threads=threads, workers=workers, strategy="allreduce", **PLAIN)
+    return run(chosen, splits, min(MOST_STEPS, max(FEWEST_STEPS, steps)))
 
 
 def measure_averaging(
@@ -309,9 +309,9 @@ def measure_averaging(
     def measure(setting: tuple[int, str, int]) -> float:
         n, kind, nbytes = setting
         report(f"rounds of {n} workers, {kind}, {nbytes / 1e6:.2g} MB")
-        found = run(vector_experiment(nbytes, workers=n, **ROUNDS[kind].fields), splits, SIZES[nbytes])
-        start.setdefault(n, []).append(found.start)
-        return max(found.round or 0.0, 1e-7)
+        burst = run(vector_experiment(nbytes, workers=n, **ROUNDS[kind].fields), splits, SIZES[nbytes])
+        start.setdefault(n, []).append(burst.start)
+        return max(burst.round or 0.0, 1e-7)
 
     measured = measure_interleaved([(n, kind, nbytes) for n, kind in kinds for nbytes in SIZES], measure, turns)
     entries = [
@@ -349,9 +349,9 @@ def measure_saving(report: ReportProgress) -> tuple[dict[int, float], float]:
     for nbytes in SIZES:
         report(f"checkpoints of {nbytes / 1e6:.2g} MB")
         with tempfile.TemporaryDirectory() as folder:
-            found = run(vector_experiment(nbytes), tiny_regression(), FEWEST_STEPS, Path(folder))
-        seconds[nbytes] = found.save
-        start.append(found.start)
+            burst = run(vector_experiment(nbytes), tiny_regression(), FEWEST_STEPS, Path(folder))
+        seconds[nbytes] = burst.save
+        start.append(burst.start)
     return seconds, statistics.median(start)
 
 
@@ -385,11 +385,11 @@ def measure_interleaved(
 ) -> dict[Setting, list[Any]]:
     """Measure all settings in turn, several times, so that a disturbance does not affect one setting alone."""
     settings = list(settings)
-    found: dict[Setting, list[Any]] = {setting: [] for setting in settings}
+    measured: dict[Setting, list[Any]] = {setting: [] for setting in settings}
     for _ in range(turns or TURNS):
         for setting in settings:
-            found[setting].append(measure(setting))
-    return found
+            measured[setting].append(measure(setting))
+    return measured
 
 
 def burst_length(before: Burst) -> int:
@@ -398,18 +398,18 @@ def burst_length(before: Burst) -> int:
 
 
 def _seconds(calls: int, call: Callable[[], object]) -> float:
-    found = []
+    seconds = []
     for _ in range(calls):
         started = perf_counter()
         call()
-        found.append(perf_counter() - started)
-    return statistics.median(found)
+        seconds.append(perf_counter() - started)
+    return statistics.median(seconds)
 
 
 def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Step:
     """Return what bursts in one setting (batch size, threads, workers) say about its steps."""
     batch_size, threads, workers = setting
-    found = burst_statistics([burst.steps for burst in bursts])
+    stats = burst_statistics([burst.steps for burst in bursts])
     rounds = [burst.round for burst in bursts if burst.round is not None]
     relative = np.concatenate([burst.steps / burst.steps.mean() for burst in bursts])
     return Step(
@@ -417,10 +417,10 @@ def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]
         batch_size=batch_size,
         threads=threads,
         workers=workers,
-        mean=found.mean,
-        standard_error=found.standard_error,
-        between_workers=found.between_workers,
-        between_steps=found.between_steps,
+        mean=stats.mean,
+        standard_error=stats.standard_error,
+        between_workers=stats.between_workers,
+        between_steps=stats.between_steps,
         samples=relative.size,
         load=load_per_core(),
         at=utc_now(),
@@ -428,7 +428,7 @@ def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]
         warmup=statistics.median(burst.warmup for burst in bursts),
         round=statistics.median(rounds) if rounds else None,
         round_shares=tuple(np.median([burst.round_shares for burst in bursts], axis=0).tolist()) if rounds else None,
-        quantiles={f"{level:.1%}": value for level, value in zip(LEVELS, found.quantiles, strict=True)},
+        quantiles={f"{level:.1%}": value for level, value in zip(LEVELS, stats.quantiles, strict=True)},
         trace=write_trace(relative),
     )
 

@@ -136,18 +136,18 @@ class Profile(Entry):
 
     def has_step(self, work: str, batch_size: int, threads: int, workers: int) -> bool:
         """Return whether steps were measured in exactly this setting."""
-        asked = (work, batch_size, threads, workers)
-        return any((s.work, s.batch_size, s.threads, s.workers) == asked for s in self.steps)
+        setting = (work, batch_size, threads, workers)
+        return any((s.work, s.batch_size, s.threads, s.workers) == setting for s in self.steps)
 
     def nearest_step(self, work: str, batch_size: int, threads: int, workers: int) -> Step:
         """Return the measured steps of this work in the setting that is nearest to this one."""
-        known = [step for step in self.steps if step.work == work]
+        measured = [step for step in self.steps if step.work == work]
         counts = self.measured_threads(work)
         if threads not in counts and len(counts) < 2:
             instead = f"; it has {', '.join(map(str, counts))} threads" if counts else ""
             raise MachineError(f"the profile has no steps of {work} with {threads} thread(s){instead}; {ADVICE} FILE")
         nearest = min(counts, key=lambda count: _apart(count, threads))
-        fitting = [step for step in known if step.threads == nearest]
+        fitting = [step for step in measured if step.threads == nearest]
         return min(fitting, key=lambda step: (_apart(step.workers, workers), _apart(step.batch_size, batch_size)))
 
     def load_of(self, work: str) -> float:
@@ -255,10 +255,10 @@ class Profile(Entry):
 
         A worker takes as long for each of its samples as it took in the nearest setting that was measured.
         """
-        known = [entry for entry in self.evaluating if entry.work == work]
-        if not known or not samples:
+        measured = [entry for entry in self.evaluating if entry.work == work]
+        if not measured or not samples:
             return 0.0
-        nearest = min(known, key=lambda entry: (_apart(entry.threads, threads), _apart(entry.workers, workers)))
+        nearest = min(measured, key=lambda entry: (_apart(entry.threads, threads), _apart(entry.workers, workers)))
         return nearest.seconds * (samples / workers) / (nearest.samples / nearest.workers)
 
 

@@ -109,10 +109,10 @@ def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
 def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluster: Cluster) -> Hardware:
     """Return a cluster's times; a node steps as described by hand, else as its own profile or this machine's says."""
     measured, standard_error = {}, 0.0
-    for group, taken in zip(cluster.groups, cluster.placed(task.workers), strict=True):
-        if group.step_seconds is None and taken:
+    for group, used in zip(cluster.groups, cluster.placed(task.workers), strict=True):
+        if group.step_seconds is None and used:
             own = Profile.load(group.profile) if group.profile is not None else profile
-            setting = (*work_of(task), group.threads, min(taken, group.workers))
+            setting = (*work_of(task), group.threads, min(used, group.workers))
             measured[group.name] = _step_time(task, own, *setting)
             standard_error = max(standard_error, own.nearest_step(*setting).standard_error)
     made = cluster.hardware(
@@ -248,9 +248,9 @@ def _measured(
     task: Task, setting: tuple[str, int, int, int], usual: float, spread: float, report: ReportProgress | None
 ) -> Step:
     """Return the steps as they are now; of two measurements, where the first differs, the one that differs less."""
-    known = _seen.get(setting)
-    if known is not None and perf_counter() - known[0] < VALID_SECONDS:
-        return known[1]
+    seen = _seen.get(setting)
+    if seen is not None and perf_counter() - seen[0] < VALID_SECONDS:
+        return seen[1]
     if report is not None:
         report(f"how fast this machine is now: {task.workers} worker(s) x {task.threads} thread(s)")
     entry = _timed(task, setting, usual)
@@ -273,12 +273,12 @@ def _bursts(task: Task, setting: tuple[int, int, int], steps: int) -> Iterator[B
     """Time this number of steps: in several bursts, where steps are so short that the longest burst is brief."""
     began = last = perf_counter()
     while steps > 0:
-        found = step_burst(task.experiment, task.splits, setting, steps)
-        yield found
+        burst = step_burst(task.experiment, task.splits, setting, steps)
+        yield burst
         now = perf_counter()
         if now - began + (now - last) > LONGEST:
             return
-        steps, last = steps - len(found.steps), now
+        steps, last = steps - len(burst.steps), now
 
 
 def predict_task(task: Task, report: ReportProgress = silent) -> TimePrediction:

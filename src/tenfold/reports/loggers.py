@@ -167,8 +167,8 @@ class MlflowLogger(RunLogger):
         """Create an MLflow run with the settings as parameters."""
         self._client = self._mlflow.MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        known = self._client.get_experiment_by_name(name)
-        home = known.experiment_id if known is not None else self._client.create_experiment(name)
+        existing = self._client.get_experiment_by_name(name)
+        home = existing.experiment_id if existing is not None else self._client.create_experiment(name)
         tags = {"tenfold.run": str(run["id"]), "tenfold.folder": str(folder), "tenfold.kind": run["kind"]}
         created = self._client.create_run(home, run_name=f"{run['id']} {run['title']}", tags=tags)
         self._id = created.info.run_id

@@ -30,20 +30,20 @@ class Plan(ResultTable):
 
     def __init__(
         self,
-        found: Search,
+        search: Search,
         chosen: Assessment,
         given: Assessment | None,
         target: float,
         remarks: Sequence[str] = (),
     ) -> None:
-        self.search = found
+        self.search = search
         self.chosen = chosen
         self.given = given
         """The setting of the experiment as it was given; None if it was not among the candidates."""
         self.target = target
         self.remarks = remarks
         """Sentences on what else was considered, such as a divided model or another precision; "" says nothing."""
-        self._tried = [assessment for assessment in found.assessments if assessment.probes]
+        self._tried = [assessment for assessment in search.assessments if assessment.probes]
         self.rows = [_row(item) for item in self._tried]
 
     @property

@@ -47,16 +47,16 @@ def device_groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     }
 
 
-def choose_groups(found: Groups) -> Groups:
+def choose_groups(groups: Groups) -> Groups:
     """Return as many groups as fit into a plot: those whose fastest rows are the fastest or the most accurate."""
-    fastest = {name: min(group, key=mean_seconds) for name, group in found.items()}
+    fastest = {name: min(group, key=mean_seconds) for name, group in groups.items()}
     kept = {id(row) for row in choose_rows(list(fastest.values()), MOST_GROUPS)}
-    return {name: group for name, group in found.items() if id(fastest[name]) in kept}
+    return {name: group for name, group in groups.items() if id(fastest[name]) in kept}
 
 
-def device_plots(found: Groups, styles: PlotStyles) -> dict[str, BarChart]:
+def device_plots(groups: Groups, styles: PlotStyles) -> dict[str, BarChart]:
     """Return training times and metrics as bars, by name: one group for each setting, one color for each device."""
-    rows = [row for group in found.values() for row in group]
+    rows = [row for group in groups.values() for row in group]
     if not rows:
         return {}
     metric = rows_metric(rows)
@@ -73,11 +73,11 @@ def device_plots(found: Groups, styles: PlotStyles) -> dict[str, BarChart]:
     return {
         "device-times": BarChart(
             title=f"training time ({summary.clock_names(rows)})",
-            groups=[(name, list(map(time_bar, group))) for name, group in found.items()],
+            groups=[(name, list(map(time_bar, group))) for name, group in groups.items()],
         ),
         "device-scores": BarChart(
             title=f"{part} {one_line(metric)}".strip(),
-            groups=[(_how_run(name, group[0]), list(map(score_bar, group))) for name, group in found.items()],
+            groups=[(_how_run(name, group[0]), list(map(score_bar, group))) for name, group in groups.items()],
             longest=1.0 if metric.endswith("accuracy") else None,
         ),
     }

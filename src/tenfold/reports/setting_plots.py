@@ -177,7 +177,7 @@ def _tradeoff_note(row: Row, metric: str) -> str:
 
 
 def _over_workers(
-    found: Sequence[Curve],
+    curves: Sequence[Curve],
     title: str,
     alone: float,
     unit: str,
@@ -185,10 +185,10 @@ def _over_workers(
     ideal: Callable[[int], list[ChartLine]],
     top: Callable[[float, int], float],
 ) -> LineChart | None:
-    if not found:
+    if not curves:
         return None
-    widest = max(row.workers for _, _, group in found for row in group)
-    highest = max((value(row)[0] or 0.0) + (value(row)[1] or 0.0) for _, _, group in found for row in group)
+    widest = max(row.workers for _, _, group in curves for row in group)
+    highest = max((value(row)[0] or 0.0) + (value(row)[1] or 0.0) for _, _, group in curves for row in group)
 
     def line(label: str, style: Style, group: Sequence[Row]) -> ChartLine:
         values = [(1, alone, 0.0), *((row.workers, value(row)[0] or 0.0, value(row)[1] or 0.0) for row in group)]
@@ -210,8 +210,8 @@ def _over_workers(
         title=title,
         x_label="workers",
         unit=unit,
-        lines=[*ideal(widest), *(line(*item) for item in found)],
-        x_ticks=sorted({1, *(row.workers for _, _, group in found for row in group)}),
+        lines=[*ideal(widest), *(line(*item) for item in curves)],
+        x_ticks=sorted({1, *(row.workers for _, _, group in curves for row in group)}),
         y_range=(0, top(max(highest, alone), widest)),
     )
 
@@ -233,13 +233,13 @@ Points = list[tuple[float, float]]
 
 def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
     """Return the metric of the target against the training time, one line a run; None where no setting has a target."""
-    found = _aimed(rows)
-    if not found:
+    aimed = _aimed(rows)
+    if not aimed:
         return None
-    metric = _metric(found[0][0].runs[0])
+    metric = _metric(aimed[0][0].runs[0])
     scale, percent = metric_scale(metric)
-    factor, unit = time_unit(max(seconds for _, lines in found for points in lines for seconds, _ in points))
-    targets = _targets(row for row, _ in found)
+    factor, unit = time_unit(max(seconds for _, lines in aimed for points in lines for seconds, _ in points))
+    targets = _targets(row for row, _ in aimed)
 
     def line(row: Row, points: Points) -> ChartLine:
         style = styles.style(row)
@@ -255,11 +255,11 @@ def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
         )
 
     return LineChart(
-        x_label=f"training time ({unit}, {summary.clock_names(row for row, _ in found)})",
+        x_label=f"training time ({unit}, {summary.clock_names(row for row, _ in aimed)})",
         title=one_line(metric) + (f" ({percent})" if percent else ""),
         unit=percent,
-        lines=[line(row, points) for row, lines in found for points in lines],
-        y_range=(_bottom(found) if percent else None, None),
+        lines=[line(row, points) for row, lines in aimed for points in lines],
+        y_range=(_bottom(aimed) if percent else None, None),
         target=targets[0] * scale if len(targets) == 1 else None,
     )
 
@@ -306,10 +306,10 @@ def _aimed(rows: Sequence[Row]) -> list[tuple[Row, list[Points]]]:
     return [(row, lines_of[row.label]) for row in choose_rows(aimed, MOST_TARGET_LINES) if lines_of[row.label]]
 
 
-def _bottom(found: Sequence[tuple[Row, list[Points]]]) -> float | None:
+def _bottom(aimed: Sequence[tuple[Row, list[Points]]]) -> float | None:
     """Return where the axis of an accuracy begins, if lower values would leave no room for those near the target."""
-    lowest = _targets(row for row, _ in found)[0]
-    least = min(value for _, lines in found for points in lines for _, value in points)
+    lowest = _targets(row for row, _ in aimed)[0]
+    least = min(value for _, lines in aimed for points in lines for _, value in points)
     bottom = 1 - ZOOM * (1 - lowest)
     return 100 * bottom if least < bottom else None
 
@@ -420,8 +420,8 @@ def has_bands(rows: Sequence[Row]) -> bool:
 
 def share_plots(rows: Sequence[Row]) -> list[ShareChart]:
     """Return, for each group of settings, what the time is spent on over the workers."""
-    found = [(name, group) for name, group in scaling_families(rows) if len(group) > 1]
-    highest = sorted(found, key=lambda family: -max(row.speedup or 0.0 for row in family[1]))[:MOST_SHARES]
+    families = [(name, group) for name, group in scaling_families(rows) if len(group) > 1]
+    highest = sorted(families, key=lambda family: -max(row.speedup or 0.0 for row in family[1]))[:MOST_SHARES]
     return [
         ShareChart(
             title=name or "all settings",
@@ -431,7 +431,7 @@ def share_plots(rows: Sequence[Row]) -> list[ShareChart]:
                 for row in group
             ],
         )
-        for name, group in found
+        for name, group in families
         if (name, group) in highest
     ]
 

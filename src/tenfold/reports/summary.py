@@ -50,18 +50,18 @@ def model_quality(run: Run) -> dict[str, Any] | None:
     return None
 
 
-def describe_predictions(found: Predictions) -> dict[str, Any] | None:
+def describe_predictions(predictions: Predictions) -> dict[str, Any] | None:
     """Return confusion matrix, accuracy by class, calibration and mistakes; for a regression, both values."""
-    common = {"part": found.part, "samples": len(found), "kind": found.kind}
-    if found.kind == "classes" and found.targets.ndim == 1 and len(found):
-        return common | _classes(found)
-    if found.kind == "numbers" and found.outputs.size == found.targets.size and len(found):
-        return common | _numbers(found)
+    common = {"part": predictions.part, "samples": len(predictions), "kind": predictions.kind}
+    if predictions.kind == "classes" and predictions.targets.ndim == 1 and len(predictions):
+        return common | _classes(predictions)
+    if predictions.kind == "numbers" and predictions.outputs.size == predictions.targets.size and len(predictions):
+        return common | _numbers(predictions)
     return None
 
 
-def _classes(found: Predictions) -> dict[str, Any]:
-    matrix = found.confusion()
+def _classes(predictions: Predictions) -> dict[str, Any]:
+    matrix = predictions.confusion()
     right, of_class, said = np.diag(matrix), matrix.sum(1), matrix.sum(0)
     return {
         "classes": len(matrix),
@@ -75,18 +75,18 @@ def _classes(found: Predictions) -> dict[str, Any]:
             }
             for at in range(len(matrix))
         ],
-        **_calibration(found),
-        "mistakes": _mistakes(found),
+        **_calibration(predictions),
+        "mistakes": _mistakes(predictions),
     }
 
 
-def _calibration(found: Predictions) -> dict[str, Any]:
+def _calibration(predictions: Predictions) -> dict[str, Any]:
     """Return mean confidence and accuracy in bins of confidence, and the expected calibration error.
 
     ECE = sum over bins of n_b / n |accuracy_b - confidence_b| (Guo, Pleiss, Sun & Weinberger 2017).
     """
-    labeled = found.targets >= 0
-    confidence, right = found.confidences.astype(np.float64)[labeled], found.right.reshape(-1)[labeled]
+    labeled = predictions.targets >= 0
+    confidence, right = predictions.confidences.astype(np.float64)[labeled], predictions.right.reshape(-1)[labeled]
     place = np.minimum((confidence * BINS).astype(int), BINS - 1)
     bins, error = [], 0.0
     for item in np.unique(place):
@@ -97,23 +97,23 @@ def _calibration(found: Predictions) -> dict[str, Any]:
     return {"calibration": bins, "calibrationError": float(error)}
 
 
-def _mistakes(found: Predictions) -> list[dict[str, Any]]:
-    confidence, said = found.confidences, found.predictions
+def _mistakes(predictions: Predictions) -> list[dict[str, Any]]:
+    confidence, said = predictions.confidences, predictions.predictions
     return [
         {
-            "sample": int(found.samples[place]),
-            "true": int(found.targets[place]),
+            "sample": int(predictions.samples[place]),
+            "true": int(predictions.targets[place]),
             "predicted": int(said[place]),
             "confidence": float(confidence[place]),
             "picture": png_address(picture),
         }
-        for place, picture in zip(found.worst, found.pictures, strict=True)
+        for place, picture in zip(predictions.worst, predictions.pictures, strict=True)
     ]
 
 
-def _numbers(found: Predictions) -> dict[str, Any]:
+def _numbers(predictions: Predictions) -> dict[str, Any]:
     """Return predicted and true values, evenly chosen among very many, and the mean and spread of the residuals."""
-    true, said = (values.reshape(-1).astype(np.float64) for values in (found.targets, found.outputs))
+    true, said = (values.reshape(-1).astype(np.float64) for values in (predictions.targets, predictions.outputs))
     residuals = said - true
     chosen = np.linspace(0, len(true) - 1, min(len(true), MOST_POINTS)).astype(int)
     counts, edges = np.histogram(residuals[np.isfinite(residuals)], bins=40)
@@ -163,8 +163,8 @@ class HasClock(Protocol):
 
 
 def clock_names(timed: Iterable[HasClock]) -> str:
-    found = {item.clock for item in timed}
-    return " and ".join(sorted(found)) or MEASURED
+    clocks = {item.clock for item in timed}
+    return " and ".join(sorted(clocks)) or MEASURED
 
 
 def is_uncalibrated(run: Run) -> bool:
@@ -174,10 +174,10 @@ def is_uncalibrated(run: Run) -> bool:
 
 def speed_notes(speeds: Iterable[float]) -> list[str]:
     """Return a sentence on how fast this machine was for predictions, if not as fast as when it was calibrated."""
-    found = [f"{speed:.2g}x" for speed in sorted(speeds)]
-    if set(found) <= {"1x"}:
+    factors = [f"{speed:.2g}x" for speed in sorted(speeds)]
+    if set(factors) <= {"1x"}:
         return []
-    ends = " to ".join(dict.fromkeys((found[0], found[-1])))
+    ends = " to ".join(dict.fromkeys((factors[0], factors[-1])))
     return [f"this machine is now {ends} as fast as when calibrated; predicted times are scaled by it"]
 
 

@@ -196,24 +196,24 @@ class Sweep:
             state: sum(trial.status == state for trial in self.trials)
             for state in ("finished", "pruned", "failed", "interrupted", "running")
         }
-        found = [", ".join(f"{number} {state}" for state, number in counts.items() if number)]
+        lines = [", ".join(f"{number} {state}" for state, number in counts.items() if number)]
         if self.part == "test" and self.objective not in TIMES:
-            found.append(
+            lines.append(
                 "chosen on the test part, so that its value there is too optimistic; set validation_fraction = 0.1"
             )
         if self.importance:
             shares = sorted(self.importance.items(), key=lambda pair: -pair[1])
-            found.append("importance: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
+            lines.append("importance: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
         failed = [f"trial {trial.number} failed: {one_line(trial.error)}" for trial in self.trials if trial.error]
-        found += failed[:3] + ([f"{len(failed) - 3} more failed"] if len(failed) > 3 else [])
+        lines += failed[:3] + ([f"{len(failed) - 3} more failed"] if len(failed) > 3 else [])
         try:
             best = self.best
         except StoreError as error:
-            return [*found, str(error)]
-        found.append(
+            return [*lines, str(error)]
+        lines.append(
             f"best: trial {best.number} (run {best.run}), {best.label}: {self.heading} {self.written(best.value)}"
         )
-        return [*found, f"`tenfold train --from-sweep {self.run.id}` trains with these values"]
+        return [*lines, f"`tenfold train --from-sweep {self.run.id}` trains with these values"]
 
     def records(self) -> list[dict[str, Any]]:
         """Return the trials as flat dictionaries, in the order in which they began."""

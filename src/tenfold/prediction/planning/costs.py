@@ -111,18 +111,20 @@ def candidates_here(
     budget = cores.budget()
     counts = counts_up_to(min(budget, most_workers or budget))
     base = base.replace(engine="auto", cluster=None, link=None, device="cpu")
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for workers in counts:
-        asked = base.machine.threads
-        threads = {asked} if asked else {budget // workers, *([1] if workers == 1 else [])}
+        fixed = base.machine.threads
+        threads = {fixed} if fixed else {budget // workers, *([1] if workers == 1 else [])}
         for each in sorted(threads, reverse=True):
             if workers * each <= budget or base.machine.oversubscribe:
                 for precision in (base.training.precision, *precisions):
-                    found += _settings(base.replace(workers=workers, threads=each, precision=precision), BATCHES)
+                    candidates += _settings(base.replace(workers=workers, threads=each, precision=precision), BATCHES)
     if gpu is not None:
         for precision in (base.training.precision, *gpu_precisions):
-            found += _settings(base.replace(workers=1, threads=None, device=gpu, precision=precision), DEVICE_BATCHES)
-    return found
+            candidates += _settings(
+                base.replace(workers=1, threads=None, device=gpu, precision=precision), DEVICE_BATCHES
+            )
+    return candidates
 
 
 def compare_bf16(task: Task, report: ReportProgress) -> float:
@@ -183,13 +185,13 @@ def _mixings(base: Experiment) -> list[dict[str, Any]]:
     at_every_step: dict[str, Any] = {"strategy": "allreduce", "sync_every": None, "average": "auto"}
     if parallel.workers == 1:
         return [at_every_step | {"strategy_options": {}}]
-    found = [own, at_every_step]
+    mixings = [own, at_every_step]
     names = ("allreduce", "butterfly") if parallel.workers > 2 else ("allreduce",)
     for name in names:
-        found += [{"strategy": name, "sync_every": every, "average": "weights"} for every in ROUNDS]
+        mixings += [{"strategy": name, "sync_every": every, "average": "weights"} for every in ROUNDS]
     options = parallel.strategy_options
     unique: dict[str, dict[str, Any]] = {}
-    for item in found:
+    for item in mixings:
         mine = item | {"strategy_options": options if item["strategy"] == parallel.strategy else {}}
         unique.setdefault(resolve_defaults(base.replace(**mine)).parallel.model_dump_json(), mine)
     return list(unique.values())

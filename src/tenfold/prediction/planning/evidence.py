@@ -294,18 +294,18 @@ class Evidence:
         self._warm: set[str] = set()
         """Devices on which a probe has trained."""
 
-    def add(self, one: Assessment, found: Probe, seconds: float) -> None:
+    def add(self, one: Assessment, latest: Probe, seconds: float) -> None:
         """Add a run of a setting, which took `seconds` seconds of wall time."""
         key, device = one.candidate.curve_key, one.candidate.device
-        self.walls.add(one.candidate, seconds, found)
-        found = replace(found, weights={}, cold=device not in self._warm)
+        self.walls.add(one.candidate, seconds, latest)
+        latest = replace(latest, weights={}, cold=device not in self._warm)
         self._warm.add(device)
-        known = self.runs.setdefault(key, [])
-        for some in (known, one.own_probes):
-            some.append(found)
+        probes = self.runs.setdefault(key, [])
+        for some in (probes, one.own_probes):
+            some.append(latest)
             some.sort(key=lambda probe: probe.samples)
         for other in self.with_same_curve(one):
-            other.probes = known
+            other.probes = probes
 
     def with_same_curve(self, one: Assessment) -> list[Assessment]:
         """Return the settings still in the search that have the same learning curve, this one included."""
@@ -359,13 +359,13 @@ class Evidence:
         trials, by_curve = self.trials(one, epochs), learning.probability(one.curve, self.goal, epochs)
         chance = (CURVE_WORTH * by_curve + trials.reached) / (CURVE_WORTH + len(trials))
         seconds, after = self.seconds(one), learning.next_epochs(epochs)
-        repeated = next((found.expected for found in listed if found.epochs == after), seconds(after))
+        repeated = next((schedule.expected for schedule in listed if schedule.epochs == after), seconds(after))
         expected = chance * seconds(self.stops_after(one, epochs)) + (1 - chance) * (seconds(epochs) + repeated)
         return Schedule(epochs, chance, expected)
 
     def _at_most(self, one: Assessment, epochs: int, listed: Sequence[Schedule]) -> float:
         """Return the seconds of training within which nearly all have reached the target, repeated runs included."""
-        chances = {found.epochs: found.probability for found in listed}
+        chances = {schedule.epochs: schedule.probability for schedule in listed}
         missed, seconds = 1.0, 0.0
         while missed > MISSED:
             cost = self._cost(one, epochs)
@@ -454,10 +454,10 @@ class Evidence:
 
     def wall_seconds(self, one: Assessment, samples: int) -> float:
         """Return the expected wall time in seconds of a run of a setting over `samples` samples; 0 if not known."""
-        known = self.walls.predict(one.candidate, samples)
-        if known is None and self.costs.are_here:
-            known = self.seconds(one)(samples / len(self.splits.train)) or None
-        return known if known is not None else self.walls.predict_any(samples)
+        expected = self.walls.predict(one.candidate, samples)
+        if expected is None and self.costs.are_here:
+            expected = self.seconds(one)(samples / len(self.splits.train)) or None
+        return expected if expected is not None else self.walls.predict_any(samples)
 
     def seed(self, one: Assessment, number: int) -> int:
         """Return the seed of a setting's trial run: the experiment's own, then others."""

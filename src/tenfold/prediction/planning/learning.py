@@ -240,18 +240,18 @@ def schedules(
     of its epochs. They have more epochs than `more_than`. `optimism` is as in `probability`.
     """
     most = max(1, int(FARTHEST * curve.longest / goal.epoch))
-    found: list[tuple[int, float, list[float]]] = []
+    candidates: list[tuple[int, float, list[float]]] = []
     for epochs in range(more_than + 1, most + 1):
         room, error = _room(curve, goal, epochs, optimism), curve.error(epochs * goal.epoch)
         chances = [_below((room - z * error) / goal.noise) for z, _ in NODES]
-        found.append((epochs, probability(curve, goal, epochs, optimism=optimism), chances))
-        if found[-1][1] > CERTAIN:
+        candidates.append((epochs, probability(curve, goal, epochs, optimism=optimism), chances))
+        if candidates[-1][1] > CERTAIN:
             break
-    if not found or found[-1][1] < LIKELY:
+    if not candidates or candidates[-1][1] < LIKELY:
         return []
     values: dict[int, list[float]] = {}
     listed: list[Schedule] = []
-    for epochs, chance, chances in reversed(found):
+    for epochs, chance, chances in reversed(candidates):
         # beyond the longest of these, a run should not miss
         later = values.get(next_epochs(epochs), [seconds(next_epochs(epochs))] * len(NODES))
         values[epochs] = [

@@ -72,18 +72,18 @@ def search(
     return Search(assessments, metric, trials.noise_batch, calibrated, probed, costs.speeds, costs.load)
 
 
-def best_of(found: Search, target: float) -> Assessment:
+def best_of(search: Search, target: float) -> Assessment:
     """Return the soonest of those that were trained; raise ExperimentError if none is expected to reach the target."""
-    best = min(found.assessments, key=lambda one: one.rank)
+    best = min(search.assessments, key=lambda one: one.rank)
     if best.expected is not None:
         return best
-    tried = [assessment for assessment in found.assessments if assessment.probes]
+    tried = [assessment for assessment in search.assessments if assessment.probes]
     if not tried:
-        raise ExperimentError(f"no setting could be trained: {found.assessments[0].dropped or 'there is none'}")
+        raise ExperimentError(f"no setting could be trained: {search.assessments[0].dropped or 'there is none'}")
     top = max(tried, key=lambda one: one.probes[-1].samples)
     last = top.probes[-1]
     raise ExperimentError(
-        f"no setting was found that reaches {found.metric} {target:g}: {describe_candidate(top.candidate)} has "
+        f"no setting was found that reaches {search.metric} {target:g}: {describe_candidate(top.candidate)} has "
         f"{last.value:.4g} on the validation part after {last.samples:,} samples; choose an easier target or a larger "
         "budget"
     )
@@ -151,17 +151,17 @@ class TrialSearch:
 
     def _promising(self) -> list[Assessment]:
         """Return the candidates worth a probe: not dominated, and fastest according to the noise of gradients."""
-        for one in self.assessments:
-            one.epoch_seconds = self.evidence.epoch_seconds(one)
+        for assessment in self.assessments:
+            assessment.epoch_seconds = self.evidence.epoch_seconds(assessment)
         timed = [
             (assessment.candidate, assessment.epoch_seconds)
             for assessment in self.assessments
             if assessment.epoch_seconds is not None
         ]
         kept = drop_dominated(timed)
-        for one in self.assessments:
-            if one.epoch_seconds is not None and one.candidate not in kept and one is not self.given:
-                one.dropped = HARDLY_FASTER
+        for item in self.assessments:
+            if item.epoch_seconds is not None and item.candidate not in kept and item is not self.given:
+                item.dropped = HARDLY_FASTER
         left = [assessment for assessment in self.assessments if not assessment.dropped]
         reference = min(left, key=lambda one: (one.candidate.batch, one.epoch_seconds or 0.0))
         first = self._train(reference, self._samples(reference.candidate, 0))
@@ -180,9 +180,9 @@ class TrialSearch:
         kept_curves = _of_all_sizes(item.candidate for item in left)[:MOST_PROBED]
         if self.given is not None:
             kept_curves.append(self.given.candidate.curve_key)
-        for one in left:
-            if one.candidate.curve_key not in kept_curves and not one.probes:
-                one.dropped = EXPECTED_SLOWER
+        for item in left:
+            if item.candidate.curve_key not in kept_curves and not item.probes:
+                item.dropped = EXPECTED_SLOWER
         return [item for item in left if not item.dropped]
 
     def _halve(self, alive: list[Assessment]) -> None:
@@ -210,8 +210,8 @@ class TrialSearch:
         fastest: dict[str, tuple[float, Assessment]] = {}
         for item in alive:
             seconds = self.evidence.wall_seconds(item, self._samples(item.candidate, rung))
-            known = fastest.setdefault(item.candidate.curve_key, (seconds, item))
-            if seconds < known[0]:
+            best = fastest.setdefault(item.candidate.curve_key, (seconds, item))
+            if seconds < best[0]:
                 fastest[item.candidate.curve_key] = seconds, item
         return [item for _, item in fastest.values()]
 
@@ -233,8 +233,8 @@ class TrialSearch:
             alive = self.evidence.still_in_search()
             confirmed = [item.expected for item in alive if self.evidence.confirmed_epochs(item)]
             limit = min((expected for expected in confirmed if expected is not None), default=math.inf)
-            trials = [found for item in alive if (found := self._trial(item, limit, too_long))]
-            trials = trials or [found for item in alive if (found := self._longer(item, limit, too_long))]
+            trials = [trial for item in alive if (trial := self._trial(item, limit, too_long))]
+            trials = trials or [trial for item in alive if (trial := self._longer(item, limit, too_long))]
             if not trials:
                 return
             _, one, epochs = min(trials, key=lambda trial: trial[0])
@@ -253,9 +253,11 @@ class TrialSearch:
         seconds, stop = self.evidence.seconds(one), self.evidence.stop_share(one)
         room = too_long.get(one.candidate, math.inf)
         listed = [
-            found
-            for found in self.evidence.schedules(one, self.evidence.longest_missed(one), optimism=OPTIMISM)
-            if seconds(stop * found.epochs) < limit and found.epochs < room and self.evidence.is_open(one, found.epochs)
+            schedule
+            for schedule in self.evidence.schedules(one, self.evidence.longest_missed(one), optimism=OPTIMISM)
+            if seconds(stop * schedule.epochs) < limit
+            and schedule.epochs < room
+            and self.evidence.is_open(one, schedule.epochs)
         ]
         trial = choose_next(listed)
         return (seconds(stop * trial.epochs), one, trial.epochs) if trial is not None else None
@@ -288,13 +290,13 @@ class TrialSearch:
         self.report(f"training {describe_candidate(one.candidate)} over {samples:,} samples{of}")
         began = perf_counter()
         try:
-            found = train_probe(experiment.replace(seed=seed), self.splits, samples, self.costs.predict)
+            probe = train_probe(experiment.replace(seed=seed), self.splits, samples, self.costs.predict)
         except TrainingError as error:
             for other in self.evidence.with_same_curve(one):
                 other.dropped = f"{DIVERGED}: {str(error).partition(';')[0]}"
             return None
-        self.evidence.add(one, found, perf_counter() - began)
-        return found
+        self.evidence.add(one, probe, perf_counter() - began)
+        return probe
 
     def _soonest(self, some: Iterable[Assessment], room: int) -> list[Assessment]:
         """Return the candidates with the learning curves that should reach the target soonest."""
