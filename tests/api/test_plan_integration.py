@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from browser import NEEDS_BROWSER, started_browser, widths_that_overflow
 
 import tenfold
 from tenfold.cluster import Cluster
@@ -29,8 +28,6 @@ def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: py
     assert plan.best.machine.engine == "auto"
     assert plan.best.data.validation_fraction == pytest.approx(1 / 3, abs=1e-4)  # what the target is measured on
     text = " ".join(str(plan).split())
-    assert "the target is measured on the validation part: 33% of the training samples, held out" in text
-    assert "predicted: 50.00% accuracy after" in text
     assert "tenfold twin" not in text  # which trains on this machine
     assert "planning took" in text
     assert plan.to_markdown().startswith("| ")
@@ -38,9 +35,6 @@ def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: py
     page = plan.report(tmp_path / "plan.html").read_text(encoding="utf-8")
     assert "earned back" in page
     assert "validation accuracy" in page
-    if all(not mark.args[0] for mark in NEEDS_BROWSER):
-        with started_browser() as browser:
-            assert widths_that_overflow(browser.new_page(), (tmp_path / "plan.html").as_uri()) == []
     plan.best.save(tmp_path / "best.toml")
     assert tenfold.Experiment.load(tmp_path / "best.toml") == plan.best
 

@@ -289,29 +289,3 @@ class TestVerbs:
         assert said.stdout.splitlines()[:3] == ["sample,class", "a.png,dog", "dog/1.png,dog"], said.stderr
         said = tenfold_("predict", str(run.id), "pets/cat/1.png", "--runs", str(folder))
         assert said.stdout.splitlines() == ["sample,class", "1.png,cat"], said.stderr
-
-    def test_evaluate_prints_the_metrics(self, run: Run, folder: Path) -> None:
-        said = tenfold_("evaluate", str(run.id), "--runs", str(folder)).stdout
-        assert "its test part, 359 samples" in said
-        assert f"{run.accuracy:.2%}" in said
-
-    def test_what_cannot_be_done_is_one_sentence(self, run: Run, folder: Path, tmp_path: Path) -> None:
-        (tmp_path / "broken.npy").write_bytes(b"nothing")
-        with (tmp_path / "several.npy").open("wb") as file:
-            np.savez(file, x=np.zeros((1, 8)), y=np.zeros(1))
-        (tmp_path / "words.csv").write_text("1,2\n3,four\n")
-        (tmp_path / "words.txt").write_text("1,2\n")
-        for words, sentence in (
-            (("predict", "99", "x.npy"), "there is no run '99'"),
-            (("predict", "1", "x.npy"), "there is no file x.npy"),
-            (("predict", "1", str(tmp_path / "words.txt")), "samples come from .npy, .npz, .csv files, or images"),
-            (("predict", "1", str(tmp_path / "broken.npy")), "broken.npy cannot be read as arrays of numbers"),
-            (("predict", "1", str(tmp_path / "several.npy")), "it holds an archive of arrays"),
-            (("predict", "1", str(tmp_path / "words.csv")), "column 2 of sample 2 is 'four', not a number"),
-            (("predict", "1", "x.npy", "-o", "x.txt"), "written to .csv and .npy files, not to x.txt"),
-            (("evaluate", "99"), "there is no run '99'"),
-            (("evaluate", "1", "--data", "mnits"), "unknown data set 'mnits'; did you mean 'mnist'"),
-        ):
-            result = tenfold_(*words, "--runs", str(folder))
-            assert result.exit_code == 2
-            assert sentence in result.stderr

@@ -52,20 +52,6 @@ def test_a_real_run_of_one_worker_does_the_same_arithmetic(tmp_path):
     assert warning(same) == ""
 
 
-def test_the_page_of_a_run_shows_the_speedup_that_was_recorded(tmp_path):
-    _, run = virtual_run(tmp_path, 4, 0.9, steps=500)
-    module.SimulationBaseline(seconds=10.0, speedup=3.9).record(run)
-    found = run_headline(tenfold.open_run(run.id, runs=tmp_path), None)
-    name, value, note = next(item for item in found if "speedup" in item[0])
-    assert (name, value) == ("speedup, predicted", "3.90")
-    assert module.recorded_baseline(run).speedup == tenfold.open_run(run.id, runs=tmp_path).result["speedup"] == 3.9
-    assert note == "over one worker in 10.0 s, predicted; link 10gbe, the default"
-
-
-def test_one_worker_is_its_own_baseline(tmp_path):
-    assert module.simulation_baseline(*virtual_run(tmp_path, 1, 0.95, steps=69), module.LoadedData()) is None
-
-
 @pytest.mark.parametrize("stopped", [{"stopped_early": True}, {"seconds_to_target": 2.5}], ids=str)
 def test_a_run_that_stopped_early_is_not_compared_with_all_epochs_of_one_worker(tmp_path, stopped):
     experiment, run = virtual_run(tmp_path, 4, 0.95, steps=20, **stopped)

@@ -80,18 +80,9 @@ class TestInPython:
         assert files(str(caught.value)) == {"test_user_errors.py"}
         assert not epochs_trained(tenfold.open_run())
 
-    def test_a_metric_that_is_no_number(self, workers: int) -> None:
-        with pytest.raises(ModelError, match="metric") as caught:
-            tenfold.train(**BASE, workers=workers, metrics=wordy)
-        assert files(str(caught.value)) == {"test_user_errors.py"}
-
 
 def epochs_trained(run: tenfold.Run) -> int:
     return len([event for event in run.events("metric") if event.name == "epoch_loss"])
-
-
-def wordy(outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    return {"rmse": 0.5}
 
 
 def patient(outputs: Tensor, targets: Tensor) -> float:
@@ -156,12 +147,6 @@ def test_outputs_that_do_not_begin_with_the_samples_are_found_after_the_first_st
     assert tenfold.open_run().history == []
 
 
-def test_folds_that_step_together_try_the_metrics() -> None:
-    with pytest.raises(tenfold.TenfoldError, match="KeyError"):
-        tenfold.cross_validate(**BASE, metrics=broken_metric, lower_is_better=True, folds=2, fold_mode="stacked")
-    assert not any(epochs_trained(run) for run in tenfold.list_runs())
-
-
 def test_a_later_batch_with_several_workers() -> None:
     with pytest.raises(UserCodeError, match=r"^worker \d: LookupError: asleep\n") as caught:
         tenfold.train(**BASE | {"model": lambda: Sleepy(5, 1)}, workers=2)
@@ -175,22 +160,6 @@ def test_a_later_batch_with_one_worker() -> None:
     error = tenfold.open_run().error
     assert error.startswith("LookupError: asleep\n")
     assert files(error) == {"test_user_errors.py"}
-
-
-class Detached(nn.Linear):
-    """Returns outputs without a gradient after the first batches."""
-
-    calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        type(self).calls += 1
-        return super().forward(x).detach() if self.calls > 2 else super().forward(x)
-
-
-def test_a_later_batch_that_fails_outside_of_the_users_code() -> None:
-    Detached.calls = 0
-    with pytest.raises(ModelError, match="float32"):
-        tenfold.train(**BASE | {"model": lambda: Detached(5, 1)})
 
 
 USERS = """
@@ -266,17 +235,6 @@ def test_on_the_command_line(
 def test_too_few_outputs_for_the_classes(outputs: int, labels: int, hint: str) -> None:
     with pytest.raises(ModelError, match=re.escape(hint)):
         tenfold.train(model=lambda: nn.Linear(5, outputs), data=(X, torch.arange(96) % labels), epochs=1)
-
-
-def test_a_model_without_anything_to_train() -> None:
-    network = nn.Linear(5, 1).requires_grad_(False)
-    with pytest.raises(ModelError, match="parameters"):
-        tenfold.train(model=network, data=(X, Y), epochs=1)
-
-
-def test_a_model_without_parameters() -> None:
-    with pytest.raises(ModelError, match="parameters"):
-        tenfold.train(model=nn.Flatten(), data=(X, Y), epochs=1)
 
 
 @looped(

@@ -10,8 +10,6 @@ from torch import nn
 
 import tenfold
 from tenfold.api.train import warn
-from tenfold.reports import summary
-from tenfold.reports.pages.run_pages import write_report
 from tenfold.runs import Warned
 
 
@@ -93,21 +91,3 @@ def test_targets_that_are_all_the_same_are_warned_of(tmp_path: Path, targets: to
     model = "mlp" if targets.is_floating_point() else network
     run = tenfold.train(model=model, data=(torch.randn(40, 3), targets), runs=tmp_path, **SMALL)
     assert any("nothing to tell apart" in text for text in warnings_of(run))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_learning_rate_that_is_scaled_with_the_workers_is_shown_wherever_a_run_is_described(tmp_path: Path) -> None:
-    data = torch.randn(40, 3), torch.arange(40) % 2
-    fields = {"model": "mlp", "data": data, "lr": 0.01, "optimizer": "sgd", "runs": tmp_path} | SMALL
-    alone = tenfold.train(**fields)
-    assert dict(summary.result_rows(alone))["learning rate"] == "0.01"
-    assert "lr" not in repr(alone)
-    run = tenfold.train(**fields, workers=4, engine="one-device", average="weights")
-    highest = max(event.value for event in run.measurements() if event.name == "lr")
-    assert highest <= 0.02
-    text = dict(summary.result_rows(run))["learning rate"]
-    assert text.startswith("0.02 = 0.01 × 2 (for 4 workers")
-    assert "lr 0.02 = 0.01 × 2" in repr(run)
-    page = tmp_path / "page.html"
-    write_report([run], page)
-    assert "learning rate 0.02 = 0.01 × 2" in page.read_text()

@@ -27,11 +27,6 @@ def test_the_last_content_written_is_there_and_nothing_else(tmp_path_factory, fi
     assert [path.name for path in folder.iterdir()] == ["x"]
 
 
-def test_folders_are_made(tmp_path):
-    write_atomically(tmp_path / "a" / "b" / "x", b"1")
-    assert (tmp_path / "a" / "b" / "x").read_bytes() == b"1"
-
-
 def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -59,17 +54,6 @@ def test_on_any_error_the_file_stays_as_it_was(tmp_path, trouble):
         spoil()
     assert path.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_on_an_error_a_new_file_is_not_there(tmp_path):
-    def spoil():
-        with replacing(tmp_path / "x") as file:
-            file.write(b"half of it")
-            raise ValueError
-
-    with pytest.raises(ValueError):  # noqa: PT011
-        spoil()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_until_the_block_ends_the_old_file_is_read(tmp_path):

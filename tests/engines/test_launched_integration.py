@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -239,7 +238,7 @@ def test_an_error_of_one_rank_is_told_by_rank_0(tmp_path: Path) -> None:
 def test_the_command_line_speaks_once(tmp_path: Path) -> None:
     tenfold.Experiment(**BASE).save(tmp_path / "small.toml")
     tenfold_train = ["-m", "tenfold", "train", "small.toml", "--strategy", "hopping-ring", "--set", "transport=mpi"]
-    done = run_command([*mpirun(), "-n", "2", sys.executable, *tenfold_train, "--log-ranks", "1"], tmp_path)
+    done = run_command([*mpirun(), "-n", "2", *forked_python(), *tenfold_train, "--log-ranks", "1"], tmp_path)
     assert done.returncode == 0, done.stderr
     (run,) = tenfold.list_runs(runs=tmp_path / "runs")
     assert run.status == "finished"
