@@ -29,11 +29,14 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).
     # Thousands of small trainings force their files to the disk, which takes longer than they do.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
-if "TENFOLD_NAMED_IMPORTS" not in os.environ:  # else the process that started this one has made it
-    _LIST_FOLDER = tempfile.TemporaryDirectory(prefix="tenfold-named-imports-")
-    os.environ["TENFOLD_NAMED_IMPORTS"] = str(Path(_LIST_FOLDER.name) / "named_imports.jsonl")
-    # Neither read nor change what this user's own runs have measured and predicted.
-    os.environ["TENFOLD_PROFILE"] = str(Path(_LIST_FOLDER.name) / "profile.toml")
+if "TENFOLD_TESTS_FOLDER" not in os.environ:  # else the process that started this one has made it
+    _TESTS_FOLDER = tempfile.TemporaryDirectory(prefix="tenfold-tests-")
+    os.environ["TENFOLD_TESTS_FOLDER"] = _TESTS_FOLDER.name
+    # Neither read nor change what this user's own runs have named, measured and predicted, and where they are.
+    os.environ["TENFOLD_NAMED_IMPORTS"] = str(Path(_TESTS_FOLDER.name) / "named_imports.jsonl")
+    os.environ["TENFOLD_PROFILE"] = str(Path(_TESTS_FOLDER.name) / "profile.toml")
+    for name in ("TENFOLD_RUNS", "TENFOLD_TRACEBACK"):
+        os.environ.pop(name, None)
 
 # Making the parsers of all verbs takes longer than most verbs do.
 typer.testing._get_command = cache(typer.testing._get_command)

@@ -132,7 +132,7 @@ def test_a_run_in_another_process_is_left_alone(tmp_path: Path) -> None:
     try:
         wait_until(lambda: recorded(tmp_path))
         assert tenfold.open_run(runs=tmp_path).status == "running"
-        with pytest.raises(StoreError, match=f"run 1 is still running, in process {child.pid} on .*; wait for it"):
+        with pytest.raises(StoreError, match=f"process {child.pid}"):
             tenfold.resume(runs=tmp_path)
     finally:
         child.kill()

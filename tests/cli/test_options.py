@@ -14,12 +14,12 @@ def test_ranks_are_numbers_or_all() -> None:
 
 @looped("ranks", ["", "first", "1,,2", "1;2", "-1"])
 def test_what_names_no_ranks_is_a_sentence(ranks: str) -> None:
-    with pytest.raises(ExperimentError, match="is not a list of ranks; write numbers such as 0,3, or all"):
+    with pytest.raises(ExperimentError, match="0,3"):
         ranks_from(ranks, 4)
 
 
 def test_a_rank_that_is_not_there_is_a_sentence() -> None:
-    with pytest.raises(ExperimentError, match="there is no rank 7; there are ranks 0 to 1"):
+    with pytest.raises(ExperimentError, match="0 to 1"):
         ranks_from("0,7", 2)
 
 

@@ -1,7 +1,7 @@
 import pytest
 from looped import looped
 
-from tenfold.cluster import LINKS, Cluster, Link, NodeGroup, StepTime
+from tenfold.cluster import LINKS, Cluster, Link, StepTime
 from tenfold.cluster import cluster as described
 from tenfold.cluster.cluster import cluster_of
 from tenfold.errors import ExperimentError
@@ -18,11 +18,6 @@ def example(tmp_path):
 
 
 class TestLinks:
-    @looped("name", list(LINKS))
-    def test_presets_are_plausible(self, name):
-        assert 1e-7 < LINKS[name].latency < 1
-        assert 1e6 < LINKS[name].bandwidth < 1e12
-
     def test_a_link_by_its_numbers(self):
         own = Link(latency=1e-3, bandwidth=1e6)
         for given in (own, {"latency": 1e-3, "bandwidth": 1e6}):
@@ -46,12 +41,6 @@ class TestFiles:
         example.save(path)
         assert Cluster.load(path) == example
         assert 'link = "10gbe"' in path.read_text()
-
-    def test_the_simple_case(self):
-        cluster = Cluster.of(64, "1gbe", step_seconds=0.5, adding=0.0, name="office")
-        assert cluster.workers == 64
-        assert cluster.groups == (NodeGroup(name="office", count=64, link=LINKS["1gbe"], step_seconds=0.5),)
-        assert cluster.adding == 0.0
 
     @looped(
         ("text", "sentence"),
@@ -89,15 +78,6 @@ class TestFiles:
             Cluster.load(path)
         assert sentence in str(error.value)
         assert str(error.value).startswith(str(path))
-
-    def test_a_missing_file(self, tmp_path):
-        with pytest.raises(ExperimentError, match=r"nowhere\.toml"):
-            Cluster.load(tmp_path / "nowhere.toml")
-
-    def test_a_file_that_is_no_text(self, tmp_path):
-        (tmp_path / "picture.toml").write_bytes(b"\xff\xfe\x00")
-        with pytest.raises(ExperimentError, match="UTF-8"):
-            Cluster.load(tmp_path / "picture.toml")
 
 
 class TestPlacing:

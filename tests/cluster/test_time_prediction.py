@@ -5,7 +5,6 @@ import pytest
 from looped import looped
 
 from tenfold.cluster import Cluster, Hardware, StepTime, Workload, predict_time, run_round_clock
-from tenfold.cluster import time_prediction as prediction_module
 from tenfold.cluster.workload import divide_among_the_free
 from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES
@@ -107,53 +106,12 @@ class TestInterval:
         wider = predict_time(plan(), on(model_error=0.05)).interval
         assert wider[1] - wider[0] > got.interval[1] - got.interval[0]
 
-    def test_large_runs_are_drawn_less_often(self, monkeypatch):
-        draws = []
-
-        def counting(*arguments, repeats, **named):
-            draws.append(repeats)
-            return run_round_clock(*arguments, repeats=repeats, **named)
-
-        monkeypatch.setattr(prediction_module, "run_round_clock", counting)
-        monkeypatch.setattr(prediction_module, "BUDGET", 2400)
-        for what, hardware in (
-            (plan(), on()),
-            (plan(steps=1000), on()),
-            (plan(), on(step_time=StepTime(mean=0.01))),
-        ):
-            predict_time(what, hardware)
-        assert draws == [6, 3, 1]
-
     def test_no_repeats_are_refused(self):
         with pytest.raises(ExperimentError, match="repeats"):
             predict_time(plan(), on(), repeats=0)
 
 
 class TestReasons:
-    @looped(
-        ("what", "hardware", "sentence"),
-        [
-            (plan(workers=1), on(1), "With one worker there is no communication"),
-            (plan("butterfly", 2), on(2), "Two workers swap their weights in every round: all-reduce"),
-            (plan("ring", 2), on(2), "are the same exchange"),
-            (plan("butterfly", 7), on(7), "With 7 workers every round of butterfly is an all-reduce over all"),
-            (plan("ring", 3), on(3), "With 3 workers every round of ring is an all-reduce over all of them."),
-            (plan(average="gradients", sync_every=9), on(), "Gradients are averaged at every step, not in rounds"),
-            (plan("easgd"), on(), "Workers exchange at easgd's own pace"),
-            (plan(steps=5, sync_every=9), on(), "The run has 5 steps and a round comes every 9: there is none"),
-            (plan("none"), on(), "Strategy none has no rounds"),
-            (plan(nbytes=100), on(), "A round is bound by latency (100% of"),
-            (plan("butterfly", 16, nbytes=10), on(16, "infiniband", StepTime(mean=1.0)), "no other strategy, link or"),
-            (plan("butterfly", 16, nbytes=10), on(16, "infiniband"), "All-reduce instead of butterfly would cost"),
-            (plan(nbytes=10), on(4, "infiniband"), "because steps do not take the same time on all workers"),
-            (plan(), on(step_time=StepTime(mean=1.0)), "without any spread, so the interval has no width"),
-        ],
-    )
-    def test_what_changes_nothing_is_explained(self, what, hardware, sentence):
-        found = predict_time(what, hardware, repeats=2).reasons
-        assert any(sentence in reason for reason in found), found
-        assert all(reason.endswith(".") for reason in found)
-
     def test_an_interval_of_the_calibrations_error_is_not_said_to_have_no_width(self):
         prediction = predict_time(plan(), replace(on(step_time=StepTime(mean=1.0)), model_error=0.05))
         assert prediction.interval[0] < prediction.seconds < prediction.interval[1]

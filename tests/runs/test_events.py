@@ -1,11 +1,9 @@
-import dataclasses
 import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import looped
-from made_store import some_events
 
 from tenfold.runs import (
     Ended,
@@ -56,17 +54,6 @@ def test_an_event_comes_back_from_its_row(event):
     row = json.loads(json.dumps(as_row(event)))
     assert from_row(row) == event
     assert from_row(row | {"of_a_later_version": 1}) == event
-
-
-def test_every_event_says_when_and_in_which_epoch_and_by_whom():
-    for event in some_events():
-        assert {"at", "epoch", "worker"} <= {field.name for field in dataclasses.fields(event)}
-
-
-@looped("event", some_events())
-def test_an_event_cannot_be_changed(event):
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        event.at = 3.0
 
 
 def test_a_stopwatch_continues_from_where_it_stopped(monkeypatch):

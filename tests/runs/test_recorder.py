@@ -1,4 +1,3 @@
-import json
 import warnings
 from collections import defaultdict
 from itertools import pairwise
@@ -6,11 +5,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_runs import make_run
 from made_store import new_run, some_events
 
 from tenfold.errors import StoreError
-from tenfold.runs import EpochEnded, Metric, Recorder, Span, Warned, WorkerDropped, WorkerJoined, recorder
+from tenfold.runs import EpochEnded, Metric, Recorder, Span, WorkerDropped, WorkerJoined, recorder
 from tenfold.runs.recorder import chrome_trace
 
 
@@ -60,16 +58,6 @@ def test_events_wait_for_company_and_are_recorded_together(tmp_path, clock):
     clock["now"] += recorder.FLUSH_SECONDS + 0.1
     record(third)
     assert list(store.events(number)) == [first, second, third]
-
-
-def test_a_flush_records_what_waits_and_nothing_twice(tmp_path, clock):
-    store, number = new_run(tmp_path)
-    record = Recorder(store, number)
-    for event in some_events():
-        record(event)
-    record.flush()
-    record.flush()
-    assert list(store.events(number)) == some_events()
 
 
 def test_closing_records_what_waits_and_how_it_ended(tmp_path, clock):
@@ -152,14 +140,6 @@ def test_other_problems_are_told_once_too(tmp_path):
     assert record.problem == "still no checkpoint"
 
 
-def test_only_trouble_with_the_store_is_forgiven(tmp_path):
-    store, number = new_run(tmp_path)
-    record = Recorder(store, number)
-    record("not an event")
-    with pytest.raises(TypeError):
-        record.flush()
-
-
 def test_what_will_be_repeated_is_taken_back_but_for_who_was_lost(tmp_path, clock):
     store, number = new_run(tmp_path)
     record = Recorder(store, number)
@@ -184,12 +164,6 @@ def test_a_span_becomes_an_event_in_microseconds():
     assert event["args"]["count"] == 1
 
 
-def test_every_worker_has_a_named_lane():
-    trace = chrome_trace([Span(at=0, kind="data", seconds=1, worker=worker) for worker in (1, 0)])
-    names = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
-    assert names == {0: "worker 0", 1: "worker 1"}
-
-
 def test_merged_spans_of_a_window_lie_end_to_end():
     window = [Span(at=1.0, kind=kind, seconds=0.25, count=20) for kind in ("data", "compute", "wait")]
     events = spans_of(chrome_trace(window))
@@ -206,19 +180,3 @@ def test_nothing_is_lost_and_windows_never_overlap(drawn):
     assert sum(map(len, lanes.values())) == len(spans)
     for lane in lanes.values():
         assert all(end == pytest.approx(begin) for (_, end), (begin, _) in pairwise(lane))
-
-
-def test_stages_are_marks_and_metrics_are_left_out():
-    events = [
-        Warned(at=1, text="slow"),
-        Metric(at=1, name="loss", value=1, part="train", step=1, epoch=0, seconds=1),
-    ]
-    marks = [event for event in chrome_trace(events)["traceEvents"] if event["ph"] != "M"]
-    assert [(mark["ph"], mark["name"], mark["args"]["text"]) for mark in marks] == [("i", "warning", "slow")]
-
-
-def test_a_whole_run_is_json(tmp_path):
-    run = make_run(tmp_path, workers=2, steps_per_epoch=100)
-    trace = run.trace()
-    assert json.loads(json.dumps(trace)) == trace
-    assert len(spans_of(trace)) == sum(1 for _ in run.spans())

@@ -1,13 +1,9 @@
-import json
-
 import pytest
-import torch
 from made_store import DIGITS, new_run, some_events
 
-from tenfold.api import predict
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
-from tenfold.runs import Metric, Run, tensor_file
+from tenfold.runs import Metric, Run
 
 
 def opened(store, number, **kwargs):
@@ -51,22 +47,6 @@ def test_a_virtual_run_is_predicted_from_its_beginning(tmp_path):
     assert (run.clock, run.predicted_seconds, run.interval) == ("predicted", None, None)
 
 
-def test_a_run_without_a_result_makes_nothing_up(tmp_path):
-    run = opened(*new_run(tmp_path))
-    assert (run.accuracy, run.loss, run.seconds, run.metrics, run.times) == (None, None, None, {}, {})
-    assert (run.history, run.ended) == ([], None)
-    assert repr(run) == "<Run 1 mlp-digits: running>"
-
-
-def test_events_are_sorted_by_type(tmp_path):
-    run = opened(*new_run(tmp_path, events=some_events()))
-    lifecycle, measured, span = some_events()
-    assert list(run.lifecycle()) == [lifecycle]
-    assert list(run.measurements()) == [measured]
-    assert list(run.spans()) == [span]
-    assert list(run.events()) == some_events()
-
-
 def test_the_history_has_one_row_an_epoch(tmp_path):
     events = [
         metric("loss", 2.0, "train", 0, step=5),
@@ -94,17 +74,6 @@ def test_the_history_of_a_resumed_run_has_no_epoch_twice(tmp_path):
     assert [row["train_loss"] for row in opened(store, number).history] == [0.0, 11.0, 12.0]
 
 
-def test_the_model_is_built_once_when_it_is_asked_for(tmp_path, monkeypatch):
-    store, number = new_run(tmp_path)
-    built = []
-    monkeypatch.setattr(predict, "build_model", lambda run: built.append(run) or torch.nn.Identity())
-    run = opened(store, number)
-    tensor_file.save({}, run.path / "model.pt")
-    assert built == []
-    assert run.model is run.model
-    assert built == [run]
-
-
 @pytest.mark.parametrize(
     ("status", "message"),
     [
@@ -121,19 +90,6 @@ def test_a_missing_model_is_explained(tmp_path, status, message):
     with pytest.raises(StoreError) as caught:
         _ = opened(store, number).weights
     assert message in str(caught.value)
-
-
-def test_weights_that_are_given_need_no_file(tmp_path):
-    given = {"w": torch.ones(2)}
-    assert opened(*new_run(tmp_path), weights=given).weights is given
-
-
-def test_the_summary_is_json_with_the_experiment_in_it(tmp_path):
-    store, number = new_run(tmp_path, Experiment(name="mine", model=lambda: None, data="digits", lr=0.5))
-    store.update(number, result={"seconds": 2.0}, status="finished")
-    summary = json.loads(json.dumps(opened(store, number).summary()))
-    assert (summary["title"], summary["status"], summary["seconds"]) == ("mine", "finished", 2.0)
-    assert (summary["experiment"]["lr"], summary["experiment"]["model"]) == (0.5, "<lambda>")
 
 
 def test_folds_have_the_model_of_the_whole_and_other_runs_their_own(tmp_path):

@@ -93,10 +93,3 @@ def test_a_filter_selects_the_runs_for_which_all_of_it_holds(recorded, text, num
 def test_what_is_wrong_with_a_filter_is_said(recorded, text, reason):
     with pytest.raises(StoreError, match=reason):
         filter_runs(recorded, text)
-
-
-def test_conditions_that_only_need_the_list_do_not_read_what_runs_hold(recorded):
-    store = recorded[0].store
-    runs = [Run(store, record) for record in store.runs()]
-    assert [run.id for run in filter_runs(runs, "status=finished tag=paper run>0")] == [2]
-    assert all(run._record is None for run in runs)

@@ -22,13 +22,6 @@ def test_a_new_run_is_running_and_has_a_folder_with_its_experiment(tmp_path):
     assert Experiment.load(runs.path(number, record["title"]) / "experiment.toml") == DIGITS
 
 
-def test_numbers_go_up_and_runs_come_oldest_first(tmp_path):
-    runs, _ = new_run(tmp_path)
-    numbers = [runs.create(DIGITS, kind="train", metadata={}) for _ in range(3)]
-    assert numbers == [2, 3, 4]
-    assert [record["id"] for record in runs.runs()] == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize(
     ("experiment", "title"),
     [
@@ -70,16 +63,6 @@ def test_events_are_recorded_all_or_none(tmp_path):
     with pytest.raises(RuntimeError):
         runs.append(number, spoilt())
     assert list(runs.events(number)) == []
-
-
-def test_a_result_without_a_status_leaves_the_run_running(tmp_path):
-    runs, number = new_run(tmp_path)
-    runs.update(number, result={"seconds": 1.5})
-    assert (runs.find(number)["status"], runs.find(number)["result"]) == ("running", {"seconds": 1.5})
-    runs.update(number, result={"seconds": 2.5}, status="failed", error="why")
-    record = runs.find(number)
-    assert (record["status"], record["error"], record["result"]) == ("failed", "why", {"seconds": 2.5})
-    assert record["ended"] >= record["created"]
 
 
 def test_a_run_is_found_by_number_title_folder_or_as_the_last(tmp_path):
@@ -229,12 +212,6 @@ def test_restarting_touches_no_other_run(tmp_path):
     assert list(runs.events(first)) == some_events()
 
 
-def test_a_run_without_events_restarts_at_zero(tmp_path):
-    runs, number = new_run(tmp_path)
-    runs.update(number, result={}, status="interrupted")
-    assert runs.claim_and_restart(number, epoch=0) == 0.0
-
-
 def test_a_run_that_is_running_is_not_restarted(tmp_path):
     runs, number = new_run(tmp_path, events=some_events())
     for item in (runs, Store(tmp_path)):
@@ -272,16 +249,6 @@ def test_a_copy_of_a_store_in_another_process_claims_nothing(tmp_path):
     copy = pickle.loads(pickle.dumps(runs))
     copy.release(number)
     assert runs.find(number)["status"] == "running"
-
-
-def test_while_it_is_kept_open_the_log_is_not_moved_into_the_file(tmp_path):
-    runs, number = new_run(tmp_path)
-    kept = runs.keep_open()
-    runs.append(number, some_events())
-    assert (tmp_path / "tenfold.db-wal").exists()
-    kept.close()
-    runs.append(number, some_events())
-    assert not (tmp_path / "tenfold.db-wal").exists()
 
 
 def test_folds_are_found_by_their_cross_validation(tmp_path):

@@ -1,6 +1,5 @@
 """What a worker notices of its model."""
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -136,14 +135,3 @@ def test_hooks_of_parameters_are_not_lost_without_a_word(
     if engine == "one-device":
         with pytest.raises(ExperimentError, match="hooks"):
             tenfold.train(model=make, **fields)
-
-
-@pytest.mark.parametrize("optimizer", ["lbfgs", torch.optim.LBFGS])
-def test_line_searches_of_several_workers_are_warned_about(tmp_path: Path, optimizer: Any) -> None:
-    fields: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 40, "epochs": 1, "threads": 1}
-    fields |= {"optimizer": optimizer, "oversubscribe": True, "runs": tmp_path}
-    with pytest.warns(UserWarning, match="workers = 1"):
-        tenfold.train(**fields, workers=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        tenfold.train(**fields, workers=1)

@@ -106,17 +106,6 @@ def test_a_file_system_without_shared_maps_or_locks(tmp_path: Path) -> None:
     assert [path for path in sorted(behind.rglob("*")) if "fuse_hidden" not in path.name] == before
 
 
-def test_what_a_file_system_can_do_is_known_by_its_type_or_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[Path] = []
-    monkeypatch.setattr(connecting, "_try_out", lambda folder: tried.append(folder) or (False, True))
-    for name, write_ahead in (("ext4", True), ("nfs4", False), ("fuse.unknown", False)):
-        monkeypatch.setattr(connecting, "file_system_of", lambda _, name=name: name)
-        assert find_abilities(tmp_path / "new").write_ahead == write_ahead
-    assert tried == [tmp_path, tmp_path]
-
-
 def test_the_type_of_a_file_system_is_that_of_the_innermost_mount(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     inner = str(tmp_path / "a folder").replace(" ", "\\040")
