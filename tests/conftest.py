@@ -29,9 +29,10 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).
     # Thousands of small trainings force their files to the disk, which takes longer than they do.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
-if "TENFOLD_TESTS_FOLDER" not in os.environ:  # else the process that started this one has made it
+_PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+if os.environ.get("TENFOLD_TESTS_OF") != _PROCESS:  # else the process that started this one has made the folder
+    os.environ["TENFOLD_TESTS_OF"] = _PROCESS
     _TESTS_FOLDER = tempfile.TemporaryDirectory(prefix="tenfold-tests-")
-    os.environ["TENFOLD_TESTS_FOLDER"] = _TESTS_FOLDER.name
     # Neither read nor change what this user's own runs have named, measured and predicted, and where they are.
     os.environ["TENFOLD_NAMED_IMPORTS"] = str(Path(_TESTS_FOLDER.name) / "named_imports.jsonl")
     os.environ["TENFOLD_PROFILE"] = str(Path(_TESTS_FOLDER.name) / "profile.toml")
