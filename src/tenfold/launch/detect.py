@@ -42,12 +42,13 @@ def detect_world(variables: Variables | None = None) -> World | None:
     torchrun comes first, as it may itself have been started by one of the others.
     """
     variables = os.environ if variables is None else variables
-    return next((world for launcher in LAUNCHERS.values() if (world := launcher(variables)) is not None), None)
+    launchers = (launcher for variable, launcher in LAUNCHERS.items() if variable in variables)
+    return next((world for launcher in launchers if (world := launcher(variables)) is not None), None)
 
 
 def torchrun(variables: Variables) -> World | None:
     """Read RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun sets them."""
-    if "RANK" not in variables or "WORLD_SIZE" not in variables:
+    if "WORLD_SIZE" not in variables:
         return None
     launch = variables.get("TORCHELASTIC_RUN_ID", "none")
     return World(
@@ -63,8 +64,6 @@ def torchrun(variables: Variables) -> World | None:
 
 def open_mpi(variables: Variables) -> World | None:
     """Read OMPI_COMM_WORLD_*, as Open MPI's mpirun sets them."""
-    if "OMPI_COMM_WORLD_RANK" not in variables:
-        return None
     return World(
         launcher="open-mpi",
         rank=_number(variables, "OMPI_COMM_WORLD_RANK"),
@@ -76,7 +75,7 @@ def open_mpi(variables: Variables) -> World | None:
 
 def mpich(variables: Variables) -> World | None:
     """Read PMI_* and MPI_LOCAL*, as Hydra sets them: the mpiexec of MPICH and Intel MPI."""
-    if "PMI_RANK" not in variables or "PMI_SIZE" not in variables:
+    if "PMI_SIZE" not in variables:
         return None
     return World(
         launcher="mpich",
@@ -89,7 +88,7 @@ def mpich(variables: Variables) -> World | None:
 
 def slurm(variables: Variables) -> World | None:
     """Read SLURM_*, as srun sets them; the batch script itself, outside of srun, is not a rank."""
-    if "SLURM_PROCID" not in variables or "SLURM_STEP_NUM_TASKS" not in variables:
+    if "SLURM_STEP_NUM_TASKS" not in variables:
         return None
     node = _number(variables, "SLURM_NODEID", otherwise=0)
     return World(
