@@ -32,7 +32,7 @@ from tenfold.engines.one_device import train_replicas
 from tenfold.engines.prepare import prepare
 from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment
-from tenfold.experiment.fields import with_defaults
+from tenfold.experiment.experiment import with_defaults
 from tenfold.machine.cores import using_threads
 from tenfold.runs import Stopwatch
 from tenfold.training import Replica, base_lr, choose_loss

@@ -15,7 +15,7 @@ import tenfold
 from tenfold.api.compare import Turn, compare, drop_repeated, experiments_of, split_grid
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.experiment.fields import with_defaults
+from tenfold.experiment.experiment import with_defaults
 from tenfold.experiment.values import PythonObject
 from tenfold.runs import Store
 from tenfold.runs.storage.damage import remove_run

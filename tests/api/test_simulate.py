@@ -4,7 +4,7 @@ import pytest
 
 import tenfold
 from tenfold.api import simulate as module
-from tenfold.experiment.fields import with_defaults
+from tenfold.experiment.experiment import with_defaults
 from tenfold.reports.pages.sections import run_headline
 from tenfold.runs import Store
 

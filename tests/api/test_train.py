@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import tenfold
 from tenfold.errors import DataError, ExperimentError, ModelError, StoreError, TrainingError
-from tenfold.experiment.fields import with_defaults
+from tenfold.experiment.experiment import with_defaults
 
 pytestmark = pytest.mark.usefixtures("_in_a_folder_of_its_own")
 SMALL = {"model": "mlp", "data": "digits", "hidden": [16], "limit": 300, "epochs": 2}

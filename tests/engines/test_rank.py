@@ -16,7 +16,7 @@ from tenfold.engines.prepare import describe
 from tenfold.engines.rank import EndedByLauncher, RankConnection, ending_by_signal
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.experiment.fields import with_defaults
+from tenfold.experiment.experiment import with_defaults
 from tenfold.launch.detect import World
 from tenfold.runs import Stopwatch, Store, checkpoint, tensor_file
 from tenfold.transport.network import Network

@@ -1,7 +1,6 @@
 """What is asked: an experiment as one value, its fields by section, its TOML form."""
 
-from tenfold.experiment.experiment import Experiment
-from tenfold.experiment.fields import FIELDS, SECTIONS, nested
+from tenfold.experiment.experiment import FIELDS, SECTIONS, Experiment, nested
 from tenfold.experiment.section_fields import FOLD_FIELDS, Data, Machine, Model, Parallel, Section, Training
 
 __all__ = [

@@ -18,7 +18,7 @@ from tenfold.data.splitting import Shard
 from tenfold.data.streams import StreamPart, check_stream_shards
 from tenfold.errors import ModelError
 from tenfold.experiment import Experiment, Parallel
-from tenfold.experiment.fields import with_defaults
+from tenfold.experiment.experiment import with_defaults
 from tenfold.experiment.values import label_of
 from tenfold.launch.detect import World
 from tenfold.machine import devices

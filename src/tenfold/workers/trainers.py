@@ -9,7 +9,7 @@ For every batch, `Worker` calls `train_step` and then `average_weights_if_due` o
 | `AsynchronousTrainer`      | the same                                        | an exchange with one partner        |
 | `SandblasterTrainer`       | an iteration of L-BFGS, divided among all       | nothing: all weights are equal      |
 
-By default gradients are averaged (`with_defaults` in `experiment/fields.py` decides). A single worker has a
+By default gradients are averaged (`with_defaults` in `experiment/experiment.py` decides). A single worker has a
 `WeightAveragingTrainer`, whose rounds have nothing to do.
 
 Averaging passes through three layers: `average_gradients` or `average_weights` of `ReplicaRounds` does all that belongs
