@@ -18,7 +18,7 @@ from tenfold.common.metric_traits import METRICS
 from tenfold.common.optimizer_traits import OPTIMIZERS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, SECTIONS, Experiment, Parallel, nested
-from tenfold.experiment import fields as experiment_fields
+from tenfold.experiment import experiment as experiment_fields
 from tenfold.experiment.values import PythonObject
 from tenfold.models.networks import ACTIVATIONS
 
