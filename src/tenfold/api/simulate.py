@@ -320,7 +320,7 @@ def scaling(
     beyond = [count for count in counts_up_to(up_to) if count > here[-1]]
     train = partial(compare, repeats=repeats, runs=runs, watch=watch, listen=listen, progress=progress)
     strong = train(real, workers=here)
-    samples = _whole_data(strong.runs[0].metadata) // up_to
+    samples = int(strong.runs[0].metadata["data"]["train"]) // up_to
     if samples < 1:
         raise ExperimentError(f"up_to = {up_to}: there are fewer training samples than workers")
 
@@ -335,8 +335,3 @@ def scaling(
     return ScalingStudy(
         strong, weak, far, far_weak, samples=samples, link=link if isinstance(link, str) else "the given link"
     )
-
-
-def _whole_data(recorded: dict[str, Any]) -> int:
-    """Return the number of training samples of a recorded run."""
-    return int(recorded["data"]["train"])

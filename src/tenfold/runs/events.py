@@ -35,6 +35,11 @@ class Lifecycle:
         """The stage in one word: recorded, started, resumed, epoch, warning, finished, ..."""
         return self.KIND
 
+    @property
+    def fold_index(self) -> int:
+        """In a cross-validation, the index of the fold among all folds, from 0."""
+        return self.worker
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded(Lifecycle):
@@ -91,11 +96,6 @@ class FoldChanged(Lifecycle):
     """What was measured on the fold's validation part at its end."""
     error: str = ""
 
-    @property
-    def fold_index(self) -> int:
-        """In a cross-validation, the index of the fold among all folds, from 0."""
-        return self.worker
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnded(Lifecycle):
@@ -106,10 +106,6 @@ class EpochEnded(Lifecycle):
     """What was measured after it, by part and name: train_loss, validation_accuracy, ..."""
     fold: int = 0
     """In a cross-validation, the number of the fold, from 1."""
-
-    @property
-    def fold_index(self) -> int:
-        return self.worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,22 +248,9 @@ class Stopwatch:
 
 
 STAGES: dict[str, type[Lifecycle]] = {
-    stage.KIND: stage
-    for stage in (
-        Recorded,
-        Started,
-        FoldsStarted,
-        FoldChanged,
-        EpochEnded,
-        Note,
-        JobsChanged,
-        Printed,
-        Warned,
-        CheckpointFailed,
-        WorkerDropped,
-        WorkerJoined,
-        Ended,
-    )
+    item.KIND: item
+    for item in tuple(globals().values())
+    if isinstance(item, type) and issubclass(item, Lifecycle) and item is not Lifecycle
 }
 
 
