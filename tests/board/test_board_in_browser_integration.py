@@ -116,6 +116,23 @@ def test_runs_are_filtered_grouped_and_compared(page, address):
     assert page.locator(".legend button", has_text="run 1").count() >= 1
 
 
+def test_children_are_grouped_under_what_they_belong_to_with_the_range_of_their_scores(page, tmp_path):
+    space = {"space": {"lr": "0.1:0.2"}, "sampler": "random", "objective": "accuracy", "lower": False}
+    facts = {"sweep": space | {"part": "test", "prune": False, "trials": 2}}
+    parent = make_run(tmp_path, epochs=1, kind="sweep", metadata=facts)
+    for number, lr, accuracy in ((1, 0.1, 0.8), (2, 0.2, 0.9)):
+        about = {"trial": {"parent": parent.id, "number": number, "values": {"lr": lr}}}
+        make_run(tmp_path, epochs=1, lr=lr, metadata=about, result={"metrics": {"accuracy": accuracy, "loss": 0.3}})
+    with tenfold("board", "--runs", str(tmp_path), "--port", "0", "--no-open") as server:
+        page.goto(server.stdout.readline().split()[-1])
+        group = page.locator("tr.grouped")
+        group.wait_for()
+        for words in ("sweep", "2 trials", "80.00% to 90.00%"):
+            assert words in group.inner_text()
+        group.locator("button").click()
+        expect(rows(page)).to_have_count(4)
+
+
 def test_every_page_fits_narrow_and_wide_windows(page, folder):
     sides = [
         Contestant(name=f"side {run}", about="plain PyTorch: DataLoader", seconds=9.0, interval=(8.0, 9.5), run=run)

@@ -1,12 +1,18 @@
+import io
+
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
-from tenfold.board.demo import choose_task, make_sides, steps_of
+from tenfold.board.demo import RaceDisplay, choose_task, make_sides, steps_of
 from tenfold.board.demo_tasks import TASKS
+from tenfold.board.race import Contestant, Race
 from tenfold.engines import resolve
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
+from tenfold.reports.display import as_plain_text
+from tenfold.runs import Metric
 from tenfold.workers.task import make_network
 
 
@@ -38,3 +44,18 @@ def test_any_other_network_races_to_the_end_of_training(monkeypatch):
     task = choose_task("mlp", print)
     assert (task.target, task.data) == (None, "digits")
     assert isinstance(make_network(prepare(resolve(make_sides(task)[1].experiment))), nn.Module)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_a_terminal_of_any_width_shows_whole_names_times_and_accuracies(width):
+    slow = Contestant(name="the tutorial's loop", about="", seconds=700.0, interval=(600.0, 800.0))
+    fast = Contestant(name="one worker", about="", seconds=7.0, interval=(6.0, 8.0))
+    race = Race(title="", task="", machine="", target=0.99, contestants=[slow, fast])
+    display = RaceDisplay(race, console=Console(width=width, file=io.StringIO()))
+    display.begin(0)
+    display.listen(Metric(at=0.0, name="accuracy", value=0.9876, part="test", step=1, epoch=0, seconds=754.0))
+    first, second, *_ = (line.rstrip() for line in as_plain_text(display.drawing(), width).splitlines())
+    assert first.startswith("the tutorial's loop ")
+    assert first.endswith("12 min 34 s  98.76%")
+    assert second.endswith("waiting")
+    assert first.index("⚑") > second.index("⚑") > 0

@@ -1,3 +1,4 @@
+import html
 from dataclasses import replace
 
 import pytest
@@ -86,6 +87,15 @@ def test_no_speedup_over_one_that_missed_the_target(race, tmp_path):
     runs = runs_of(race, tmp_path)
     runs[1].result["metrics"]["accuracy"] = 0.98
     assert [row[1][-2:] for row in race_content(race, runs)["table"]["rows"]] == [["", ""], ["", ""], ["", "2.00"]]
+
+
+def test_speedups_on_a_busy_machine_are_marked(race, tmp_path, monkeypatch):
+    monkeypatch.setattr("tenfold.board.race.load_doubts_of", lambda runs: ("load",) if runs else ())
+    content = race_content(race, runs_of(race, tmp_path))
+    client = BoardClient(Board(Store(tmp_path), Access("0123456789abcdef")).app(), base_url=HERE)
+    client.get("/race", params={"token": "0123456789abcdef"})
+    assert content["doubts"][0].split(":")[0] in html.unescape(client.get("/data/race").json()["parts"]["headline"])
+    assert content["table"]["rows"][2][1][-1] == "2.00 !"
 
 
 def test_a_race_is_over_when_one_has_failed_and_no_other_will_start(race, tmp_path):

@@ -471,7 +471,7 @@ def test_claims_in_words_are_checked_group_by_group():
     rows = [("1 worker", False, 0.3), ("1 worker", True, 0.4), ("2 workers", False, 0.3), ("2 workers", True, 0.2)]
     both = check_claim(claim, rows)
     assert not both.agrees
-    assert "so for 1 worker (40.00% against 30.00%), and not for 2 workers (20.00% against 30.00%)" in both.text
+    assert "for 1 worker (40.00% against 30.00%), but not for 2 workers (20.00% against 30.00%)" in both.text
     assert check_claim(claim, rows[:2]).agrees
     assert check_claim(claim, rows[2:]).agrees is False
     assert check_claim(claim, rows[:1]) is None
@@ -483,7 +483,7 @@ def test_claims_about_times_say_by_which_factor():
     slower = [("lr 3", False, 1.0), ("lr 3", True, 2.5)]
     assert "in all 2 cases (1.25x to 3x faster)" in check_claim(claim, rows).text
     assert check_claim(claim, rows + slower).text.endswith(
-        "for lr 1; lr 2 (1.25x to 3x faster), and not for lr 3 (2.5x slower)."
+        "for lr 1; lr 2 (1.25x to 3x faster), but not for lr 3 (2.5x slower)."
     )
     numbers = claim.model_copy(update={"factor": True})
     assert check_claim(numbers, rows)[:2] == (

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
@@ -26,10 +27,12 @@ from tenfold.engines.prepare import prepare
 from tenfold.errors import DataError, ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
+from tenfold.machine.cores import load_is_high
 from tenfold.machine.metadata import profile_path, using_profile
 from tenfold.prediction.calibration import measure_until, silent, work_of
 from tenfold.prediction.probes import FEWEST_STEPS, step_burst
 from tenfold.reports.display import Display
+from tenfold.reports.forecast import signed_percent
 from tenfold.reports.formatting import duration, metric_value, plural
 from tenfold.runs import Emit, EpochEnded, Event, Metric, Recorded, Run, Span, Started, Stopwatch
 from tenfold.runs.checkpoint import Resumption
@@ -46,6 +49,7 @@ BURSTS, BURST_STEPS = 9, 20
 """The tutorial's loop is predicted from so many bursts of so many steps: another one is faster than all of nine, or
 slower than all, in two of ten cases, so that their range is an interval of 80% like those of other predictions."""
 LOG_EVERY = 10
+LONGEST_STATE = "12 min 34 s  99.99%"
 EVALUATED_AT_ONCE = 500
 
 
@@ -217,7 +221,10 @@ def prepare_race(model: str, runs: Path, report: Callable[[str], None]) -> tuple
     task = choose_task(model, report)
     sides = make_sides(task)
     tutorial, alone, many = (side.experiment for side in sides)
-    report(f"measuring steps on this machine, to predict when each of {len(sides)} finishes")
+    about = duration(5 if task.is_tiny else 15)
+    report(f"measuring steps on this machine for about {about}, to predict when each contestant finishes")
+    if load_is_high():
+        report("other programs use most of the cores: the race takes longer, and its times are unreliable")
     start_server()
     predicted = []
     with using_profile(runs / PROFILE):
@@ -226,6 +233,7 @@ def prepare_race(model: str, runs: Path, report: Callable[[str], None]) -> tuple
             prediction = forecast(experiment, cluster="here", progress=False).forecasts[0].prediction
             predicted.append((prediction.seconds, prediction.interval))
     predicted.insert(0, predict_tutorial(tutorial))
+    report(f"the race takes about {duration(sum(seconds for seconds, _ in predicted))} of training, predicted")
     goal = f" to {task.target:.0%}" if task.target else ""
     race = Race(
         title=f"Race{goal}: {task.title}",
@@ -244,10 +252,10 @@ def prepare_race(model: str, runs: Path, report: Callable[[str], None]) -> tuple
 class RaceDisplay(Display):
     """Shows a race on a terminal: a bar for each contestant on one axis of training time, with flags; else lines."""
 
-    WIDTH = 44
+    WIDEST, NARROWEST = 60, 12
 
-    def __init__(self, race: Race, *, quiet: bool = False) -> None:
-        super().__init__(quiet=quiet)
+    def __init__(self, race: Race, *, quiet: bool = False, console: Console | None = None) -> None:
+        super().__init__(quiet=quiet, console=console)
         self.race = race
         self._longest = 1.15 * max(contestant.seconds for contestant in race.contestants)
         self._seconds = [0.0] * len(race.contestants)
@@ -256,7 +264,7 @@ class RaceDisplay(Display):
 
     def begin(self, turn: int) -> None:
         self._turn, one = turn, self.race.contestants[turn]
-        self._say(f"{one.name} ({one.about}): predicted to finish after {duration(one.seconds)}", style="dim")
+        self._say(f"{one.name} ({one.about}): {duration(one.seconds)} predicted", style="dim")
 
     def listen(self, event: Event) -> None:
         if isinstance(event, Metric) and not event.worker:
@@ -268,29 +276,47 @@ class RaceDisplay(Display):
         one = self.race.contestants[self._turn]
         self._seconds[self._turn] = run.seconds or 0.0
         short = "" if self.race.has_finished(run) else ", below the target"
+        off = f" (prediction off by {signed_percent(one.seconds / run.seconds - 1)})" if run.seconds else ""
         self._say(
-            f"{one.name}: {duration(run.seconds)} measured, {duration(one.seconds)} predicted, "
+            f"{one.name}: {duration(run.seconds)} measured{off}, "
             f"{metric_value('accuracy', run.accuracy)} test accuracy{short}"
         )
+
+    def conclude(self, verdict: str) -> None:
+        """Write who finished first."""
+        self._say(verdict)
 
     def drawing(self) -> Table:
         """Draw the bars; a flag stands where a contestant was predicted to finish."""
         self._longest = max(self._longest, *self._seconds)
+        names = [contestant.name for contestant in self.race.contestants]
+        states = [self._state(at) for at in range(len(names))]
+        taken = max(map(len, names)) + max(map(len, [*states, LONGEST_STATE])) + 4
+        width = max(self.NARROWEST, min(self.WIDEST, self.console.width - taken))
         table = Table.grid(padding=(0, 2, 0, 0))
         for at, item in enumerate(self.race.contestants):
-            reached, flag = (round(value / self._longest * self.WIDTH) for value in (self._seconds[at], item.seconds))
-            cells = ["━" if place < reached else "·" for place in range(self.WIDTH + 1)]
-            cells[min(flag, self.WIDTH)] = "⚑"
-            accuracy = self._accuracies[at]
+            reached, flag = (
+                round(seconds / self._longest * (width - 1)) for seconds in (self._seconds[at], item.seconds)
+            )
+            cells = ["━" if place < reached else "·" for place in range(width)]
+            cells[min(flag, width - 1)] = "⚑"
             style = "bold" if at == self._turn else "dim"
-            shown = [duration(self._seconds[at])] if self._seconds[at] else ["waiting"]
-            shown += [metric_value("accuracy", accuracy)] if accuracy is not None else []
-            table.add_row(Text(item.name, style=style), Text("".join(cells), style=style), Text("  ".join(shown)))
-        goal = f"; the race goes to {self.race.target:.0%}" if self.race.target else ""
+            table.add_row(Text(item.name, style=style), Text("".join(cells), style=style), Text(states[at]))
+        longest = duration(self._longest)
+        table.add_row("", Text(f"0{longest:>{width - 1}}", style="dim"), Text("training time", style="dim"))
+        goal = f", race to {self.race.target:.0%}" if self.race.target else ""
         table.add_row("", Text(f"⚑ predicted finish{goal}", style="dim"), "")
         for column in table.columns:
             column.no_wrap = True
         return table
+
+    def _state(self, at: int) -> str:
+        """Return the training time of a contestant so far, and its accuracy."""
+        if not self._seconds[at]:
+            return "waiting"
+        accuracy = self._accuracies[at]
+        measured = [] if accuracy is None else [metric_value("accuracy", accuracy)]
+        return "  ".join([duration(self._seconds[at]), *measured])
 
 
 @one_invocation()

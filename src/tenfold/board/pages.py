@@ -407,7 +407,7 @@ class Pages:
     def race_parts(self) -> dict[str, Any]:
         """Return the parts of that page that change while contestants run, and whether the race is over."""
         content = self._race_content()
-        parts = render_parts("race.html", content, ("race",))
+        parts = render_parts("race.html", content, ("headline", "race"))
         return {"parts": parts, "plots": content["figures"]["plots"], "over": content["over"]}
 
     def race_scaling(self, link: str, workers: int) -> dict[str, Any]:
@@ -422,7 +422,7 @@ class Pages:
             for contestant in race.contestants
             if contestant.run is not None
         }
-        return race_content(race, runs) | {"board": self._board("race.js")}
+        return race_content(race, runs) | {"board": self._board("race.js"), "several": True}
 
     def after_end(self, number: int) -> dict[str, Any]:
         """Return what a page shows of a run once it has ended: its model, and the plots of its folds."""

@@ -122,6 +122,11 @@ def race_content(race: Race, runs: dict[int, Run]) -> dict[str, Any]:
         "over": race.is_over(runs),
         "table": _table(race, runs),
         "finish": f"{race.target:.0%} test accuracy" if race.target else "the end of training",
+        "rules": (
+            "Each trains for a fixed number of epochs, enough to reach it, and finishes when they are over."
+            if race.target
+            else "Each finishes when its epochs are over."
+        ),
         "interval": summary.INTERVAL,
         "links": LINKS,
         "doubts": [f"{DOUBT} {DOUBTS['load']}"] if load_doubts_of(list(runs.values())) else [],
@@ -232,8 +237,8 @@ class Scaling:
         line = _speedup_line(LINKS[link], counts, speedups, SERIES[0], [counts.index(workers)])
         here = times[counts.index(workers)]
         text = (
-            f"{plural(workers, 'worker')}, {LINKS[link]}: {duration(here)} predicted, {ratio(alone / here)} times as "
-            f"fast as one worker there ({duration(alone)} predicted)"
+            f"{plural(workers, 'worker')}, {LINKS[link]}: {duration(here)} predicted"
+            + f", {ratio(alone / here)} times as fast as one worker ({duration(alone)} predicted)" * (workers > 1)
         )
         return _scaling_chart([line]), text
 

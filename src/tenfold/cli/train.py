@@ -282,8 +282,11 @@ def demo(
     with BoardWindow(folder, not no_open and can_open_browser()) as window:
         window.show("race", "the race")
         with RaceDisplay(race, quiet=quiet) as display:
-            outcomes = run_race(race, sides, folder, display)
-        report(race.verdict(outcomes))
+            try:
+                outcomes = run_race(race, sides, folder, display)
+            except KeyboardInterrupt:
+                exit_interrupted("`tenfold runs` lists what was recorded; `tenfold demo` starts another race")
+            display.conclude(race.verdict(outcomes))
         typer.echo(f"the report is in {save_page(render_race(race, outcomes, folder), output)}")
 
 

@@ -196,8 +196,8 @@ def _about_cost(workload: Workload, hardware: Hardware, seconds: float) -> list[
     latency = float(np.max(cost(round_, 1)))
     if whole and latency / whole > 1 - 5 * NEGLIGIBLE_SHARE:
         reasons.append(
-            f"A round is bound by latency ({latency / whole:.0%} of {whole:.3g} s): compression or more bandwidth "
-            "would help little; fewer rounds (a larger sync_every) would help."
+            f"A round is bound by latency ({latency / whole:.0%} of {1e3 * whole:.3g} ms): compression or more "
+            "bandwidth would help little; fewer rounds (a larger sync_every) would help."
         )
     more = workload.rounds * (float(np.max(cost(strategy.final(n), workload.compressed_bytes))) - whole) / seconds
     if not strategy.always_exact and 0 < more < NEGLIGIBLE_SHARE:

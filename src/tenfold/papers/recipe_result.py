@@ -95,11 +95,11 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> S
     limited = _limit(claim)
     in_all = f" in all {len(cases)} cases" if len(cases) > 1 else ""
     if not no:
-        return Statement(f"{quoted}, and so it is here{in_all}{for_yes}{limited}.", True)
+        return Statement(f"{quoted}; confirmed here{in_all}{for_yes}{limited}.", True)
     if not yes:
-        return Statement(f"{quoted}; here it is not so{in_all}{for_no}{limited}.", False)
+        return Statement(f"{quoted}; not confirmed here{in_all}{for_no}{limited}.", False)
     return Statement(
-        f"{quoted}; here it is so for {'; '.join(yes)}{for_yes}, and not for {'; '.join(no)}{for_no}{limited}.", False
+        f"{quoted}; confirmed here for {'; '.join(yes)}{for_yes}, but not for {'; '.join(no)}{for_no}{limited}.", False
     )
 
 

@@ -187,4 +187,6 @@ def _phrase(name: str, value: Any) -> str:
         return plural(value, COUNTED[name])
     if name.endswith("_options") and isinstance(value, dict) and value:
         return ", ".join(f"{option} {field_value(one)}" for option, one in value.items())
+    if value is None:
+        return f"default {name.replace('_', ' ')}"
     return field_value(value) if name in VALUE_ONLY else f"{name.replace('_', ' ')} {field_value(value)}"

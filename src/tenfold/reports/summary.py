@@ -192,9 +192,10 @@ def ledger_note(ledger: Ledger) -> str:
         else ""
     )
     predictions, runs = plural(len(ledger.by_prediction()), "prediction"), plural(len(ledger.scores), "run")
+    inside = round(ledger.coverage * len(ledger.scores))
     return (
         f"{predictions} for this machine, tested by {runs}: "
-        f"median error {ledger.median_error:.1%}; {ledger.coverage:.0%} of the runs in their 80% interval{tau}"
+        f"median error {ledger.median_error:.1%}; {inside} of {runs} in their 80% interval{tau}"
     )
 
 

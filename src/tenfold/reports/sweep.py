@@ -192,6 +192,21 @@ class Sweep:
         return TextTable(["trial", "run", *self.space, self.heading, "epochs", "training", "state"], rows)
 
     def lines(self) -> list[str]:
+        """Return what follows from the trials, in sentences: the best one and which fields matter, too."""
+        first, *rest = self.remarks()
+        shares = sorted(self.importance.items(), key=lambda pair: -pair[1])
+        found = ["importance: " + ", ".join(f"{name} {share:.0%}" for name, share in shares)] if shares else []
+        try:
+            best = self.best
+        except StoreError:
+            return [first, *found, *rest]
+        found.append(
+            f"best: trial {best.number} (run {best.run}), {best.label}: {self.heading} {self.written(best.value)}"
+        )
+        return [first, *found, *rest]
+
+    def remarks(self) -> list[str]:
+        """Return how the trials ended, how far the best can be trusted, and what to do with it."""
         counts = {
             state: sum(trial.status == state for trial in self.trials)
             for state in ("finished", "pruned", "failed", "interrupted", "running")
@@ -201,19 +216,13 @@ class Sweep:
             lines.append(
                 "chosen on the test part, so that its value there is too optimistic; set validation_fraction = 0.1"
             )
-        if self.importance:
-            shares = sorted(self.importance.items(), key=lambda pair: -pair[1])
-            lines.append("importance: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
         failed = [f"trial {trial.number} failed: {one_line(trial.error)}" for trial in self.trials if trial.error]
         lines += failed[:3] + ([f"{len(failed) - 3} more failed"] if len(failed) > 3 else [])
         try:
             best = self.best
         except StoreError as error:
             return [*lines, str(error)]
-        lines.append(
-            f"best: trial {best.number} (run {best.run}), {best.label}: {self.heading} {self.written(best.value)}"
-        )
-        return [*lines, f"`tenfold train --from-sweep {self.run.id}` trains with these values"]
+        return [*lines, f"`tenfold train --from-sweep {self.run.id}` trains with the values of trial {best.number}"]
 
     def records(self) -> list[dict[str, Any]]:
         """Return the trials as flat dictionaries, in the order in which they began."""

@@ -17,7 +17,8 @@ export function groupRows(rows, by) {
     const key = by === "setting" ? row.setting : by === "parent" ? String(row.parent ?? row.invocation ?? row.id) : row.fields[by] ?? "default";
     groups.set(key, [...(groups.get(key) || []), row]);
   }
-  return [...groups].map(([key, members]) => describe(key, members, by));
+  const all = new Map(rows.map((row) => [String(row.id), row]));
+  return [...groups].map(([key, members]) => describe(key, members, by, by === "parent" ? all.get(key) : undefined));
 }
 
 // One worker averages with nobody.
@@ -25,20 +26,31 @@ export function followsFromWorkers(name, { workers }) {
   return workers === "1" && ["strategy", "sync_every", "average"].includes(name);
 }
 
-function describe(key, rows, by) {
-  const first = rows[0];
-  const same = (name) => (rows.every((row) => row.fields[name] === first.fields[name]) ? first.fields[name] : undefined);
+// The parent may itself be a row of another group, such as a cross-validation of a recipe.
+function describe(key, rows, by, parent) {
+  const children = rows.filter((row) => row !== parent); // whose numbers the parent sums up
+  const members = parent && children.length ? children : rows;
+  const first = members[0];
+  const same = (name) => (members.every((row) => row.fields[name] === first.fields[name]) ? first.fields[name] : undefined);
   const metric = first.metric;
-  const alike = rows.filter((row) => row.metric === metric);
-  const parent = rows.find((row) => String(row.id) === key);
-  const label = by === "setting" ? first.title : by === "parent" ? parent?.title || (first.invocation ? invocationLabel(rows) : `run ${key}`) : `${by.replaceAll("_", " ")} ${key}`;
+  const comparable = members.filter((row) => row.metric === metric);
+  const label = by === "setting" ? first.title : by === "parent" ? parentLabel(key, rows, parent) : `${by.replaceAll("_", " ")} ${key}`;
   const common = (name) => (followsFromWorkers(name, { workers: same("workers") }) || same(name) === "unset" ? "" : same(name) ?? "");
-  const timed = rows.filter((row) => row.clock === first.clock);
+  const timed = members.filter((row) => row.clock === first.clock);
   return {
-    key: `${by} ${key}`, label, rows, common, metric,
-    score: spread(alike.map((row) => row.score)), loss: spread(rows.map((row) => row.loss)),
+    key: `${by} ${key}`, label, rows, common, metric, members: members.length,
+    noun: { crossval: "fold", sweep: "trial" }[rows.length > 1 && parent ? parent.kind : ""] || "run",
+    alike: by !== "parent" || members.every((row) => row.setting === first.setting),
+    score: spread(comparable.map((row) => row.score)), loss: spread(members.map((row) => row.loss)),
     seconds: spread(timed.map((row) => row.seconds)), speed: spread(timed.map((row) => row.speed)),
   };
+}
+
+// What children have in common: a cross-validation, a sweep, or a command.
+function parentLabel(key, rows, parent) {
+  if (!parent) return rows[0].invocation ? invocationLabel(rows) : `run ${key}`;
+  const kind = { crossval: "cross-validation of ", sweep: "sweep of " }[parent.kind] || "";
+  return `${parent.id}: ${kind}${parent.title}`;
 }
 
 // A command can be repeated, and all comparisons of a notebook have the same one.
@@ -53,5 +65,5 @@ export function spread(values) {
   if (!known.length) return null;
   const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
   const squares = known.reduce((sum, value) => sum + (value - mean) ** 2, 0);
-  return { mean, deviation: known.length > 1 ? Math.sqrt(squares / (known.length - 1)) : null };
+  return { mean, low: Math.min(...known), high: Math.max(...known), deviation: known.length > 1 ? Math.sqrt(squares / (known.length - 1)) : null };
 }

@@ -10,7 +10,8 @@ import { followsFromWorkers, groupRows, sortRows } from "./grouping.js";
 
 const FIRST_ROWS = 100;
 const MORE_ROWS = 200;
-const MOST_FIELDS = 5; // differing fields that are shown unless others are chosen
+const MOST_FIELDS = 6; // differing fields that are shown unless others are chosen
+const FIRST_FIELDS = ["model", "data", "workers", "strategy", "optimizer", "lr", "batch_size", "sync_every", "epochs"];
 const FIXED = [
   { name: "run", value: (row) => row.id, words: true },
   { name: "title", value: (row) => row.title, words: true },
@@ -20,7 +21,7 @@ const MEASURED = [
   { name: "score", value: (row) => row.score, text: (row) => withDifference(row, (one) => one.score, scoreText, pointsApart) },
   { name: "curve", value: (row) => row.curve?.at(-1) ?? null, text: sparkline },
   { name: "loss", value: (row) => row.loss, text: (row) => withDifference(row, (one) => one.loss, (one) => metricValue("loss", one.loss), (a, b) => signed(a - b, 3)) },
-  { name: "training time", value: (row) => row.seconds, text: (row) => withDifference(row, (one) => (one.clock === row.clock ? one.seconds : null), timeText, (a, b) => `${(b / a).toPrecision(3)}x`) },
+  { name: "training time", value: (row) => row.seconds, text: (row) => withDifference(row, (one) => (one.clock === row.clock ? one.seconds : null), timeText, (a, b) => `${(b / a).toPrecision(3)}x as fast`) },
   { name: "samples/s", value: (row) => row.speed, text: (row) => count(row.speed) },
   { name: "started", value: (row) => row.created, text: (row) => ago(row.created) },
 ];
@@ -93,7 +94,7 @@ function fieldNames() {
 // The chosen columns; by default, of the fields those in which the listed runs differ.
 function columnsOf(listed) {
   const differing = fieldNames().filter((name) => new Set(listed.filter((row) => !followsFromWorkers(name, row.fields)).map((row) => row.fields[name] ?? "")).size > 1);
-  const order = ["model", "data", "workers", "strategy", ...differing.filter((name) => name !== "name")];
+  const order = [...FIRST_FIELDS, ...differing.filter((name) => name !== "name")];
   const usual = [...new Set(order)].filter((name) => differing.includes(name)).slice(0, MOST_FIELDS);
   const unscored = listed.every((row) => row.metric === null || row.metric === "loss");
   const wanted = state.columns || [...usual, ...SHOWN_MEASURED, ...(unscored ? ["loss"] : [])];
@@ -245,19 +246,27 @@ function sparkline(row) {
 function groupOf(group) {
   if (state.group === "parent" && group.rows.length === 1) return [rowOf(group.rows[0])];
   const open = state.open.has(group.key);
-  const summaries = { score: group.score && metricSpread(group.metric, group.score), loss: group.loss && metricSpread("loss", group.loss), "training time": group.seconds && timeSpread(group.seconds), "samples/s": group.speed && count(group.speed.mean) };
-  const name = element("button", { type: "button", class: "group", title: group.label, "aria-expanded": String(open), onclick: () => { if (open) state.open.delete(group.key); else state.open.add(group.key); draw(); } }, `${open ? "▾" : "▸"} ${group.label.replace(/^tenfold /, "")}`);
+  const metric = (name, found) => (group.alike ? metricSpread(name, found) : rangeOf(found, (value) => metricValue(name, value)));
+  const summaries = { score: group.score && metric(group.metric, group.score), loss: group.loss && metric("loss", group.loss), "training time": group.seconds && (group.alike ? timeSpread(group.seconds) : rangeOf(group.seconds, duration)), "samples/s": group.speed && count(group.speed.mean) };
+  const name = element("button", { type: "button", class: "group", title: group.label, "aria-expanded": String(open), onclick: () => { if (open) state.open.delete(group.key); else state.open.add(group.key); draw(); } }, `${open ? "▾" : "▸"} ${group.label}`);
   const box = element("input", { type: "checkbox", "aria-label": `Select ${group.rows.length} runs of ${group.label}`, onchange: () => { group.rows.forEach((row) => (box.checked ? state.selected.add(row.id) : state.selected.delete(row.id))); draw(); } });
   box.checked = group.rows.every((row) => state.selected.has(row.id));
   const running = group.rows.filter((row) => row.status === "running").length;
-  const line = element("tr", { class: "grouped" }, element("td", { class: "words" }, box),
-    element("td", { class: "words", colspan: 3 }, name, element("span", { class: "soft" }, ` ${group.rows.length} run${group.rows.length > 1 ? "s" : ""}${running ? `, ${running} running` : ""}`)),
+  const line = element("tr", { class: "grouped" }, element("td", { class: "words", "data-name": "select" }, box),
+    element("td", { class: "words", colspan: 3 }, name, element("span", { class: "soft" }, ` ${group.members} ${group.members > 1 ? `${group.noun}s` : group.noun}${running ? `, ${running} running` : ""}`)),
     shownColumns.slice(3).map((column) => element("td", { class: column.words ? "words" : "", "data-name": column.heading || column.name }, summaries[column.name] || group.common(column.name))));
-  return open ? [line, ...group.rows.map(rowOf)] : [line];
+  const children = group.rows.map(rowOf);
+  for (const child of children) child.classList.add("child");
+  return open ? [line, ...children] : [line];
 }
 
 function metricSpread(metric, { mean, deviation }) {
   return `${metricValue(metric, mean)}${deviation === null ? "" : ` ± ${isPercent(metric) ? (100 * deviation).toFixed(2) : deviation.toPrecision(2)}`}`;
+}
+
+// Runs of different settings have no meaningful mean.
+function rangeOf({ low, high }, text) {
+  return low === high ? text(low) : `${text(low)} to ${text(high)}`;
 }
 
 function timeSpread({ mean, deviation }) {

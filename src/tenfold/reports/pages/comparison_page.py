@@ -11,6 +11,7 @@ from tenfold.reports.formatting import (
     date_time,
     duration,
     field_value,
+    joined,
     metric_value,
     name_some,
     one_line,
@@ -98,13 +99,14 @@ def _common_details(runs: Sequence[Run]) -> list[str]:
 def _headline(comparison: Comparison) -> Headline:
     rows, runs = comparison.rows, comparison.runs
     numbers = _target_numbers(rows)
+    metric = rows_metric(rows)
     timed = [row for row in rows if row.seconds.values]
     same_task = len({field_value(row.experiment.data.name) for row in rows}) == 1
     if timed and same_task:
         fastest = min(timed, key=mean_seconds)
         name = f"shortest training, {fastest.clock}"
-        numbers.append((name, duration(mean_seconds(fastest)), _with_ties(fastest, timed)))
-    metric = rows_metric(rows)
+        about = "; ".join([_with_score(fastest, metric), *_ties(fastest, timed)])
+        numbers.append((name, duration(mean_seconds(fastest)), about))
     if (top := _highest_speedup(rows, metric)) is not None:
         numbers.append((f"highest speedup, {top.clock}", ratio(top.speedup), _with_both_scores(top, rows, metric)))
     if others := [row for row in rows if row.factor_against_cpu is not None]:
@@ -139,11 +141,17 @@ def _target_numbers(rows: Sequence[Row]) -> Headline:
     return numbers
 
 
-def _with_ties(fastest: Row, timed: Sequence[Row]) -> str:
-    """Return the label of the fastest row, and how many others are as fast within the noise."""
+def _with_score(row: Row, metric: str) -> str:
+    """Return the label of a row with its metric: the shortest training may be the least accurate."""
+    measured = row.metrics.get(metric)
+    return joined(row.label, f"{one_line(metric)} {metric_value(metric, measured.mean)}" if measured else "")
+
+
+def _ties(fastest: Row, timed: Sequence[Row]) -> list[str]:
+    """Return how many other rows are as fast as the fastest within the noise, in words; [] without any."""
     ties = [row for row in timed if row is not fastest and row.clock == fastest.clock]
     ties = [row for row in ties if not is_clearly_faster(fastest, row)]
-    return f"{fastest.label}; {len(ties)} more within the noise" if ties else fastest.label
+    return [f"{len(ties)} more within the noise"] if ties else []
 
 
 def _highest_speedup(rows: Sequence[Row], metric: str) -> Row | None:

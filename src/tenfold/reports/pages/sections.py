@@ -133,7 +133,7 @@ def describe_run(run: Run, label: str = "", part: str | None = None) -> dict[str
         "speed": f"{count(run.result.get('samples_per_second'))} {run.clock}",
         "what": [
             *(summary.describe_model(run), summary.describe_data(run), summary.describe_workers(run)),
-            *([f"learning rate {lr}"] if (lr := summary.describe_lr(run)) else []),
+            *([f"learning rate {lr}"] if (lr := summary.describe_lr(run)) and run.kind != SWEEP else []),
         ],
         "epochs": epochs_table(run),
         "happenings": event_list(run),
@@ -344,9 +344,9 @@ def sweep_section(run: Run) -> dict[str, Any] | None:
     """Return the trials of a sweep; None for any other run."""
     if run.kind != SWEEP:
         return None
-    about = "Below, a line for each trial across its values: the darker, the better; dashed lines were stopped."
+    about = "Each line is a trial: the darker, the better; dashed ones were stopped."
     sweep = Sweep(run)
-    return {"table": sweep.table(), "lines": sweep.lines(), "about": about}
+    return {"table": sweep.table(), "lines": sweep.remarks(), "about": about}
 
 
 def sweep_headline(run: Run) -> Headline:

@@ -1,5 +1,5 @@
 import { element, colorOf, whenThemeChanges } from "./dom.js";
-import { drawBand, drawPoints, markerSymbol, pointsAsSvg } from "./marks.js";
+import { drawBand, drawPoints, FLAG, markerSymbol, pointsAsSvg } from "./marks.js";
 import { escaped } from "./saving.js";
 
 // A line chart on uPlot: drag to zoom, double-click to reset, lines that toggle in the legend, values under the cursor.
@@ -219,7 +219,7 @@ export class Chart {
     });
     const isHollow = (marker) => this.lines.filter((line) => line.markers?.includes(marker)).every((line) => line.fill === "none");
     const keys = (this.options.keys || []).map(([marker, meaning]) => element("li", {}, markerSymbol(marker, isHollow(marker) ? "none" : "full"), meaning));
-    if (this.lines.some((line) => line.fill === "none")) keys.push(element("li", {}, markerSymbol("o", "none"), "hollow: predicted"));
+    if (this.lines.some((line) => line.fill === "none" && !line.markers?.includes(FLAG))) keys.push(element("li", {}, markerSymbol("o", "none"), "hollow: predicted"));
     this.legend.replaceChildren(...entries, ...keys);
   }
 

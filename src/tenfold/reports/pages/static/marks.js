@@ -18,6 +18,8 @@ const SHAPES = {
 };
 const HALVES = { left: "M-2 -2H0V2H-2Z", bottom: "M-2 0H2V2H-2Z" };
 
+export const FLAG = "F"; // has a key of its own, as it is predicted though others that are hollow may not be drawn
+
 export function markerSymbol(marker, fill, color = "") {
   const ink = color || "currentColor";
   const half = HALVES[fill] ? [drawing("path", { d: { left: "M0 -1A1 1 0 0 0 0 1Z", bottom: "M-1 0A1 1 0 0 0 1 0Z" }[fill], fill: ink })] : [];
