@@ -83,7 +83,7 @@ def join(size: int, numel: int, dtype: torch.dtype, timeout: float, rank: int) -
     world = library.COMM_WORLD
     first = world.Create_group(world.Get_group().Incl(list(range(size))))
     assert first.Get_rank() == rank
-    return OwnNetwork(MPI(first, timeout), numel, dtype)
+    return OwnNetwork(MPI(first, timeout), torch.zeros(numel, dtype=dtype))
 
 
 class TestMPI(TransportContract):

@@ -43,7 +43,7 @@ def own_store() -> Any:
 
 def join(port: int, number: int, size: int, numel: int, dtype: torch.dtype, timeout: float, rank: int) -> OwnNetwork:
     store = dist.PrefixStore(str(number), store_at(port))
-    return OwnNetwork(TorchDistributed(store, rank, size, timeout), numel, dtype)
+    return OwnNetwork(TorchDistributed(store, rank, size, timeout), torch.zeros(numel, dtype=dtype))
 
 
 @contextmanager
