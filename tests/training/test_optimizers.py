@@ -266,6 +266,7 @@ def test_a_function_of_the_progress_is_a_schedule():
         ({"schedule": lr_scheduler.StepLR}, "cannot be made: TypeError"),
         ({"schedule": lambda optimizer: 3}, "scheduler"),
         ({"schedule": lambda progress: {}["x"]}, "failed at progress 0: KeyError"),
+        ({"schedule": lambda x: torch.optim.lr_scheduler.ReduceLROnPlateau(x)}, "name the argument optimizer"),
         (
             {"schedule": "cosine", "schedule_options": {"a": 1}},
             "schedule",

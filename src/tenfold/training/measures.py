@@ -229,7 +229,8 @@ def loss_of_network(outputs: Any, targets: Tensor) -> Tensor:  # noqa: ARG001
         loss = _find_loss(outputs) if isinstance(outputs, tuple) else outputs
     if loss.ndim > 1 or (loss.ndim and loss.requires_grad):
         raise ModelError(
-            f'loss = "network" needs a single number from the network, not a tensor of shape {tuple(loss.shape)}'
+            f'loss = "network" needs a single number from the network, not a tensor of shape {tuple(loss.shape)}; '
+            "if it computes the loss only when it is given the labels, name them among its inputs: input_columns"
         )
     return loss  # type: ignore[no-any-return]
 

@@ -278,8 +278,9 @@ def _factor(function: Callable[..., Any], progress: float, options: dict[str, An
     try:
         return float(function(progress, **options))
     except Exception as error:
+        hint = "; name the argument optimizer if it makes a scheduler" if "not an Optimizer" in str(error) else ""
         raise ExperimentError(
-            f"training.schedule = {title} failed at progress {progress:g}: {type(error).__name__}: {error}"
+            f"training.schedule = {title} failed at progress {progress:g}: {type(error).__name__}: {error}{hint}"
             f"{user_frames(error)}"
         ) from error
 
