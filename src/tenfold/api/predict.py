@@ -20,7 +20,7 @@ from tenfold.common import PARTS
 from tenfold.common.files import read_regular, replacing
 from tenfold.common.imports import optional_module
 from tenfold.common.trust import was_written_here
-from tenfold.data import SOURCES, Part, Splits, Tensors, loading
+from tenfold.data import SOURCES, Part, Splits, Tensors
 from tenfold.data.dataset_part import TARGET_NAMES, Columns
 from tenfold.data.part import (
     as_input,
@@ -384,7 +384,7 @@ def _read_as_recorded(run: Run, experiment: Experiment, given: Any) -> Splits:
     given, collate = read_by_loader(given)
     is_folder = isinstance(given, str) and Path(given).expanduser().is_dir()
     are_images = is_folder and trained_on is not None and not trained_on.features
-    return loading.read(
+    return as_splits(
         given,
         section.options if are_images else None,
         columns=Columns(section.input_columns, section.target_column),

@@ -7,14 +7,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from tenfold.common.files import names_data_file
 from tenfold.common.imports import warn_user
 from tenfold.data.dataset_part import NOT_NAMED, Columns, with_loader
 from tenfold.data.part import Part, Splits, SubsetPart, Tensors
-from tenfold.data.sources import SOURCES, contents
+from tenfold.data.sources import SOURCES
 from tenfold.data.splitting import split
 from tenfold.data.streams import StreamPart, with_lengths
-from tenfold.data.tables import KnownData
 from tenfold.data.user_data import as_splits
 from tenfold.data.user_datasets import PLAIN_VALUES, ValueRules
 from tenfold.errors import DataError
@@ -48,7 +46,7 @@ def load(
     `standardize_targets` is false, for the targets of a regression. `epoch_samples` is the length of an epoch
     of a stream.
     """
-    whole = read(name_or_object, options, columns=columns, collate=collate, rules=rules)
+    whole = as_splits(name_or_object, options, columns=columns, collate=collate, rules=rules)
     whole = whole.to("cpu", rules.dtype)
     if rules.classes not in (None, whole.classes):
         kind_of_targets = "numbers as targets" if whole.classes is None else f"{whole.classes} classes"
@@ -79,36 +77,6 @@ def load(
     if not loader_workers and loader == "auto":
         return parts
     return parts.with_each(lambda part: with_loader(part, loader_workers))
-
-
-def read(
-    name_or_object: Any,
-    options: Mapping[str, Any] | None = None,
-    *,
-    columns: Columns = NOT_NAMED,
-    collate: Callable[..., Any] | None = None,
-    trained_on: KnownData | None = None,
-    rules: ValueRules = PLAIN_VALUES,
-) -> Splits:
-    """Read a data set in the parts that it comes in; a table like that of `trained_on`, where that is given."""
-    named = isinstance(name_or_object, str) and ":" not in name_or_object
-    if named and (name_or_object in SOURCES or not names_data_file(name_or_object)):
-        if columns != NOT_NAMED or collate is not None:
-            raise DataError(f"data '{name_or_object}' is built in: it takes no target_column, input_columns or collate")
-        return _built_in(name_or_object, options)
-    return as_splits(name_or_object, options, columns=columns, collate=collate, trained_on=trained_on, rules=rules)
-
-
-def _built_in(name: str, options: Mapping[str, Any] | None) -> Splits:
-    source = SOURCES[name]
-    if source.make is not None:
-        return source.make(options or {})
-    assert source.load is not None
-    if options:
-        raise DataError(f"data '{name}' takes no options, but was given {', '.join(options)}")
-    train, test = source.load(contents(source)[1] if source.files else {})
-    classes = int(train.targets.max()) + 1
-    return Splits(name=name, train=train, test=test, shape=tuple(train.x.shape[1:]), classes=classes, outputs=classes)
 
 
 LARGE = 20.0

@@ -1,4 +1,4 @@
-"""The user's own data, in any of the accepted forms, turned into parts."""
+"""Built-in data and the user's own, in any of the accepted forms, turned into parts."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,10 +12,12 @@ from torch.utils.data import TensorDataset
 
 from tenfold.catalog import suggest
 from tenfold.common import PARTS
+from tenfold.common.files import names_data_file
 from tenfold.common.imports import resolve
 from tenfold.data.dataset_part import NOT_NAMED, Collate, Columns, DatasetPart, split_sample
 from tenfold.data.files import read_file
 from tenfold.data.part import NO_LABEL, Part, Splits, Tensors, shape_of
+from tenfold.data.sources import SOURCES, contents
 from tenfold.data.streams import StreamPart, is_stream
 from tenfold.data.tables import KnownData, TableEncoder, columns_of, is_frame, is_series, series_values
 from tenfold.data.user_datasets import (
@@ -53,19 +55,24 @@ def as_splits(
     trained_on: KnownData | None = None,
     rules: ValueRules = PLAIN_VALUES,
 ) -> Splits:
-    """Turn the user's data into parts.
+    """Return built-in data or the user's own in the parts that they come in.
 
-    Accepted are `(x, y)` of tensors or arrays, where x may be a tuple or dict of several inputs, x alone, a dict of
-    columns, a Dataset, two or three of those as (train, test) or (train, validation, test) or in a dict, and a
-    callable or "package.module:callable" that returns any of these when called with `options`. `columns` names the
-    inputs and the target among the keys of dicts; `collate` makes a batch of a Dataset's samples. `trained_on`
-    describes the table or the images of a model, to read others like them; `rules` say what labels may be. Data
-    already in `Splits` stay as they are. Floats get the dtype of the rules, labels become int64, uint8 inputs (images)
-    floats divided by 255, other integer inputs (tokens) int64.
+    Accepted are the name of a built-in data set or a file, `(x, y)` of tensors or arrays, where x may be a tuple or
+    dict of several inputs, x alone, a dict of columns, a Dataset, two or three of those as (train, test) or (train,
+    validation, test) or in a dict, and a callable or "package.module:callable" that returns any of these when called
+    with `options`. `columns` names the inputs and the target among the keys of dicts; `collate` makes a batch of a
+    Dataset's samples. `trained_on` describes the table or the images of a model, to read others like them; `rules` say
+    what labels may be. Data already in `Splits` stay as they are. Floats get the dtype of the rules, labels become
+    int64, uint8 inputs (images) floats divided by 255, other integer inputs (tokens) int64.
     """
+    named = isinstance(data, str) and ":" not in data
+    if named and (data in SOURCES or not names_data_file(data)):
+        if columns != NOT_NAMED or collate is not None:
+            raise DataError(f"data '{data}' is built in: it takes no target_column, input_columns or collate")
+        return _built_in(data, options)
     name, is_table = "given", is_frame(data)
     class_names: tuple[str, ...] = ()
-    if isinstance(data, str) and ":" not in data:
+    if named:
         name = data
         data, is_table, class_names = read_file(data, options or {}, trained_on)
         options = None
@@ -87,16 +94,27 @@ def as_splits(
     if is_table or any(_is_frame_or_pair(item) for item in [data, *_members(data)]):
         return _from_tables(name, data, columns, trained_on, rules.dtype)
     given = _by_name(data)
-    named = _encode_words(given, trained_on, columns)
-    if named:
-        class_names = named
-        rules = replace(rules, classes=len(named))
+    if words := _encode_words(given, trained_on, columns):
+        class_names = words
+        rules = replace(rules, classes=len(words))
     parts: dict[str, Part] = {}
     for part, value in given.items():
         parts[part], listed = _part(value, part, Collate(columns, collate), rules)
         rules = replace(rules, classes=listed or rules.classes)
     splits = _described(name, parts, rules, len(class_names) if trained_on else None)
     return replace(splits, class_names=class_names)
+
+
+def _built_in(name: str, options: Mapping[str, Any] | None) -> Splits:
+    source = SOURCES[name]
+    if source.make is not None:
+        return source.make(options or {})
+    assert source.load is not None
+    if options:
+        raise DataError(f"data '{name}' takes no options, but was given {', '.join(options)}")
+    train, test = source.load(contents(source)[1] if source.files else {})
+    classes = int(train.targets.max()) + 1
+    return Splits(name=name, train=train, test=test, shape=tuple(train.x.shape[1:]), classes=classes, outputs=classes)
 
 
 def _encode_words(given: dict[str, Any], trained_on: KnownData | None, columns: Columns) -> tuple[str, ...]:
