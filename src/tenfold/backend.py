@@ -16,7 +16,7 @@ def register() -> None:
 
 
 def _create(*options: Any) -> Any:
-    from tenfold.transport.mixed_device_group import make_group
+    from tenfold.transport.process_group import make_group
 
     return make_group(*options)
 

@@ -23,7 +23,7 @@ from torch.testing._internal.common_distributed import DistTestCases
 from torch.testing._internal.distributed import distributed_test
 
 import tenfold
-import tenfold.transport.mixed_device_group  # noqa: F401 - once, for all ranks, which are forked
+import tenfold.transport.process_group  # noqa: F401 - once, for all ranks, which are forked
 
 BACKEND = os.environ.get("SUITE_BACKEND", "tenfold")
 
