@@ -74,8 +74,7 @@ def commands_page() -> str:
     for heading, commands in COMMANDS.items():
         lines += [f"## {heading}", ""]
         for command in commands:
-            module, _, function = command.partition(":")
-            name = module.rpartition(".")[2] if function == "app" else function
+            name = command.partition(":")[2].removesuffix("_app")
             lines += _command(root.commands[name], f"tenfold {name}")
     return "\n".join(lines)
 

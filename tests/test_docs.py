@@ -2,11 +2,14 @@
 somewhere, and the table of fields is that of the code."""
 
 import re
+import runpy
 import shlex
+import sys
 import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import typer.main
@@ -168,3 +171,13 @@ def test_links_of_the_site_can_be_read_on_pages_and_code(scheme: str, page: str)
 
 def test_the_table_of_fields_is_fresh() -> None:
     assert FIELDS_PAGE.read_text() == fields_page(), "docs/fields.md is stale: run `python tools/generate_fields.py`"
+
+
+def test_the_sites_page_of_commands_has_every_command(monkeypatch):
+    for name in ("mkdocs", "mkdocs.config", "mkdocs.config.defaults", "mkdocs.structure"):
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    for name in ("mkdocs.structure.files", "mkdocs.structure.pages"):
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    page = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))["commands_page"]()
+    for command in ("train", "data list", "doctor"):
+        assert f"### tenfold {command}\n" in page

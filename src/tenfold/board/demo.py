@@ -221,8 +221,8 @@ def prepare_race(model: str, runs: Path, report: Callable[[str], None]) -> tuple
     task = choose_task(model, report)
     sides = make_sides(task)
     tutorial, alone, many = (side.experiment for side in sides)
-    about = duration(5 if task.is_tiny else 15)
-    report(f"measuring steps on this machine for about {about}, to predict when each contestant finishes")
+    about = 5 if task.is_tiny else 15
+    report(f"measuring steps on this machine for about {about} s, to predict when each contestant finishes")
     if load_is_high():
         report("other programs use most of the cores: the race takes longer, and its times are unreliable")
     start_server()
