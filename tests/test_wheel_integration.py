@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 import sysconfig
@@ -16,7 +15,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 SECONDS = 100
-PYTHON_BLOCK = re.compile(r"^```python\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def run(command: list[str | Path], folder: Path, **variables: str) -> str:
@@ -72,16 +70,6 @@ def test_it_is_imported_from_where_it_is_installed(scripts: Path, tmp_path: Path
     version, file = run([scripts / "python", "-c", program], tmp_path).split()
     assert version == VERSION
     assert Path(file).is_relative_to(scripts.parent)
-
-
-@pytest.mark.timeout(3 * SECONDS)
-def test_the_python_of_the_readme_runs(scripts: Path, tmp_path: Path) -> None:
-    blocks = [match["text"] for match in PYTHON_BLOCK.finditer((ROOT / "README.md").read_text())]
-    assert blocks
-    program = tmp_path / "readme.py"
-    program.write_text("\n".join(blocks))
-    run([scripts / "python", program], tmp_path)
-    assert (tmp_path / "runs" / "tenfold.db").exists()
 
 
 @pytest.mark.timeout(3 * SECONDS)

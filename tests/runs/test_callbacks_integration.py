@@ -34,7 +34,15 @@ class After:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("fields", [{}, {"workers": 2}, {"workers": 3, "engine": "virtual"}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"workers": 2},
+        {"workers": 3, "engine": "virtual", "cluster": {"groups": [{"count": 3, "step_seconds": 0.01}]}},
+    ],
+    ids=str,
+)
 def test_a_run_stops_after_an_epoch(tmp_path, fields):
     stop = After(1)
     run = tenfold.train(**FIELDS, **fields, runs=tmp_path, callbacks=[stop])
