@@ -33,13 +33,13 @@ def list_last(store: Store) -> None:
 
     from rich.console import Console
 
-    from tenfold.reports.run_tables import runs_table
+    from tenfold.reports.run_tables import RunsTable
 
     def no_model(run: Run) -> None:
         raise AssertionError(run)
 
     runs = [Run(store, row, build=no_model) for row in store.runs()]  # type: ignore[arg-type]
-    Console(file=io.StringIO(), width=120).print(runs_table(runs[-20:]))
+    Console(file=io.StringIO(), width=120).print(RunsTable(runs[-20:]))
 
 
 def timed(action: Callable[[], object]) -> tuple[float, float]:

@@ -33,7 +33,7 @@ def test_cells_do_not_end_where_a_text_has_a_bar():
 @pytest.mark.parametrize("empty", [True, False])
 def test_every_table_renders_for_every_run(tmp_path, width, status, empty):
     run = make_run(tmp_path, steps_per_epoch=40, status=status, empty=empty, metadata={}, name="[red]loud[/] \x1b[2J")
-    for renderable in (run_tables.run_summary_table(run), run_tables.runs_table([run]), run_tables.show_tables(run)):
+    for renderable in (run_tables.run_summary_table(run), run_tables.RunsTable([run]), run_tables.show_tables(run)):
         text = shown(renderable, width)
         assert "\x1b" not in text
         assert max(map(len, text.splitlines())) <= width
@@ -43,7 +43,7 @@ def test_every_table_renders_for_every_run(tmp_path, width, status, empty):
 @pytest.mark.parametrize("width", [20, 30, 50])
 def test_a_narrow_terminal_keeps_the_numbers_and_titles_of_runs(tmp_path, width):
     runs = [make_run(tmp_path, steps_per_epoch=40, name=f"title{number}") for number in range(3)]
-    text = shown(run_tables.runs_table(runs), width)
+    text = shown(run_tables.RunsTable(runs), width)
     assert max(map(len, text.splitlines())) <= width
     lines = [line.split() for line in text.splitlines()]
     for number, run in enumerate(runs):

@@ -115,15 +115,15 @@ class TestTerminal:
             assert expected in text
 
     def test_the_list_marks_predicted_runs(self, real, virtual):
-        assert "predicted" not in shown(run_tables.runs_table([real]))
-        text = shown(run_tables.runs_table([real, virtual]))
+        assert "predicted" not in shown(run_tables.RunsTable([real]))
+        text = shown(run_tables.RunsTable([real, virtual]))
         assert text.count("144 ms predicted") == 1
         assert text.count("144 ms") == 2
         assert "training: measured, unless marked as predicted" in text
 
     def test_a_virtual_run_that_has_no_time_yet_shows_none(self, folder):
         running = make_run(folder, empty=True, status="running", engine="virtual")
-        assert "– predicted" not in shown(run_tables.runs_table([running]))
+        assert "– predicted" not in shown(run_tables.RunsTable([running]))
 
     def test_progress_says_which(self):
         for fields, told in (

@@ -437,7 +437,10 @@ class Pages:
     def _run_content(self, run: Run, *, whole: bool = True) -> dict[str, Any]:
         content = common_content(Comparison([run])) | run_content(run, self.watch.figure(run), whole=whole)
         following = _empty_panels(run, content) if run.status == "running" else {}
-        downloads = [_link(run, kind, *about) for kind, about in DOWNLOADS.items()]
+        downloads = [
+            {"name": f"tenfold-run-{run.id}.{kind}", "label": label, "about": about, "address": f"/run/{run.id}.{kind}"}
+            for kind, (label, about) in DOWNLOADS.items()
+        ]
         return content | following | {"board": self._board("run.js", run=run.id), "downloads": downloads}
 
     def _still_there(self, numbers: Sequence[int]) -> list[Run]:
@@ -487,7 +490,3 @@ def _empty_panels(run: Run, content: dict[str, Any]) -> dict[str, Any]:
         "console": "",
         "figures": content["figures"] | {"bars": bars},
     }
-
-
-def _link(run: Run, kind: str, label: str, about: str) -> dict[str, str]:
-    return {"name": f"tenfold-run-{run.id}.{kind}", "label": label, "about": about, "address": f"/run/{run.id}.{kind}"}

@@ -43,9 +43,9 @@ def runs(
     if chosen and not shown:
         typer.echo(f"no runs match {chosen}")
         return
-    from tenfold.reports.run_tables import runs_table
+    from tenfold.reports.run_tables import RunsTable
 
-    print_rich(runs_table(shown))
+    print_rich(RunsTable(shown))
     _print_jobs(runs)
     if len(shown) < total:
         typer.echo(f"{len(shown)} of {total} runs; `tenfold runs -n 0` lists all")

@@ -65,7 +65,7 @@ def show(name: Name, as_json: options.Json = False) -> None:
     Example: [cyan]tenfold recipe show dsmp-table-3[/]
     """
     from tenfold.papers.recipe import load
-    from tenfold.papers.recipe_result import RecipeResult, boxed
+    from tenfold.papers.recipe_result import RecipeResult
     from tenfold.reports.tables import TextTable
 
     recipe = load(name)
@@ -86,7 +86,7 @@ def show(name: Name, as_json: options.Json = False) -> None:
         )
     if recipe.rows:
         table = RecipeResult(recipe, "full", []).table()
-        print_rich(boxed(TextTable(table.columns[:-1], [line[:-1] for line in table.rows])))
+        print_rich(TextTable(table.columns[:-1], [line[:-1] for line in table.rows]).to_rich())
 
 
 @app.command()

@@ -504,7 +504,8 @@ class RecipeResult:
         for claim in self.recipe.claims:
             rows = _of_one_clock(claim.column, [row for row in self.rows if claim.column in row.ours])
             checked = check_claim(claim, _claimed(claim, rows))
-            statements += _with_doubts([checked or _undecided(claim)], claim.column, rows if checked else ())
+            undecided = f"The paper says “{claim.said}”; the rows that would decide it were not run here."
+            statements += _with_doubts([checked or Statement(undecided)], claim.column, rows if checked else ())
         return statements or ([Statement(self._nothing_to_compare())] if self.recipe.blocks else [])
 
     @property
@@ -624,7 +625,7 @@ class RecipeResult:
         table = self.table()
         if not table.rows:
             return Group(Text(table.title, style="bold"), *map(Text, self.notes()))
-        tables = [boxed(item) for item in (table, *self.crosstables())]
+        tables = [item.to_rich() for item in (table, *self.crosstables())]
         return Group(*tables, *map(Text, [*self.agreement(), *self.notes()]))
 
     def __repr__(self) -> str:
@@ -654,10 +655,6 @@ def _claimed(claim: PaperClaim, rows: Sequence[ResultRow]) -> list[tuple[str, bo
     return claims
 
 
-def _undecided(claim: PaperClaim) -> Statement:
-    return Statement(f"The paper says “{claim.said}”; the rows that would decide it were not run here.")
-
-
 def _with_doubts(statements: Sequence[Statement], column: str, rows: Iterable[ResultRow]) -> list[Statement]:
     """Return sentences about a column; those that rest on times that should not be trusted say so, without verdict."""
     if not statements or not is_timed(column) or not any(row.doubts for row in rows):
@@ -668,19 +665,6 @@ def _with_doubts(statements: Sequence[Statement], column: str, rows: Iterable[Re
 
 def _printed(row: ResultRow, column: str) -> str:
     return row.printed.get(column) or written(column, row.paper[column])
-
-
-def boxed(content: TextTable) -> Any:
-    """Return a table for a terminal, with lines around its columns."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=content.title or None, title_justify="left")
-    for name in content.columns:
-        table.add_column(Text(name))
-    for line in content.rows:
-        table.add_row(*map(Text, line))
-    return table
 
 
 def _head(column: str, who: str, quoted: bool) -> str:

@@ -37,6 +37,7 @@ from tenfold.reports.tables import (
     row_value,
 )
 from tenfold.runs import Run
+from tenfold.runs.run import values_table
 from tenfold.runs.store import CROSSVAL
 
 if TYPE_CHECKING:
@@ -176,11 +177,8 @@ class ResultTable(ABC):
         return as_plain_text(self, shutil.get_terminal_size((120, 24)).columns)
 
     def _repr_html_(self) -> str:
-        names, rows = self.cells()
-        lines = ["<tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in names)]
-        lines += ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
         notes = "<br>".join(html.escape(line) for line in self.lines())
-        return "<table>{}</table><p>{}</p>".format("\n".join(lines), notes)
+        return f"{values_table(*self.cells())}<p>{notes}</p>"
 
 
 def _table(shown: Sequence[Column], gap: int, broken: bool) -> "Table":

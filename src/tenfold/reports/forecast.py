@@ -513,16 +513,12 @@ class ScalingStudy:
             f"weak: {self.samples:,} training samples per worker; efficiency = T1/Tn",
             *(
                 [f"{WORSE.strip()} the model is less good than that of one worker by more than the noise"]
-                * self._any_worse
+                * any(point.is_worse for point in (*self.strong, *self.weak))
             ),
             "times are training alone, and each is compared with one worker by the same clock",
             *self.doubts.values(),
             *(f"failed: {label}: {why}" for label, why in self.failed.items()),
         ]
-
-    @property
-    def _any_worse(self) -> bool:
-        return any(point.is_worse for point in (*self.strong, *self.weak))
 
     def records(self) -> list[dict[str, Any]]:
         return [

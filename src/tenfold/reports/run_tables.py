@@ -82,7 +82,7 @@ def evaluation_table(run: Run, data: str | None, part: str, samples: int, metric
 
 
 class RunsTable:
-    """One line for each run, with the fields that differ; a narrow terminal gets fewer columns."""
+    """One line for each run, with the fields that differ, as `tenfold runs` prints them; fewer columns where narrow."""
 
     def __init__(self, runs: Sequence[Run], now: float | None = None) -> None:
         self._runs, self._now = runs, now
@@ -144,11 +144,6 @@ def _width(columns: Sequence[_Column]) -> int:
     """Return how many columns of a terminal a table takes; its titles are folded where they are long."""
     widths = [min(_widest(column), LEAST_TITLE) if column.name == TITLE else _widest(column) for column in columns]
     return sum(widths) + 2 * (len(columns) - 1)
-
-
-def runs_table(runs: Sequence[Run], *, now: float | None = None) -> RunsTable:
-    """Return one line for each run, with the fields that differ, as `tenfold runs` prints them."""
-    return RunsTable(runs, now)
 
 
 def jobs_table(jobs: "Sequence[JobUnderWay]") -> Table:
@@ -362,10 +357,11 @@ def folds_table(run: Run) -> TextTable:
     scored = [(part, name) for name in shown_metrics(run) for part in PARTS]
     rows = [_line(fold, scored) for fold in folds]
     spread = run.result.get("spread", {})
-    for word, text in (("mean", _mean), ("deviation", _deviation), ("95% interval", mean_interval)):
-        if spread:
-            cells = [text(name, spread.get(part, {}).get(name, {})) for part, name in scored]
-            rows.append([word, "", *cells, "", "", ""])
+    if spread:
+        of_all = [(name, spread.get(part, {}).get(name, {})) for part, name in scored]
+        for word, key in (("mean", "mean"), ("deviation", "std")):
+            rows.append([word, "", *(metric_value(name, item.get(key)) for name, item in of_all), "", "", ""])
+        rows.append(["95% interval", "", *(mean_interval(name, item) for name, item in of_all), "", "", ""])
     names = [f"{PART_NAMES.get(part, part)} {one_line(name)}" for part, name in scored]
     columns = ["fold", "run", *names, "samples", "training, measured", "threads"]
     return TextTable(columns, rows, totals=len(rows) - len(folds))
@@ -425,14 +421,6 @@ def _line(fold: RecordedFold, scored: Sequence[tuple[str, str]]) -> list[str]:
     samples = f"{count(fold['train_samples'])} + {count(fold['validation_samples'])}"
     trained = "failed" if fold["status"] == "failed" else duration(fold["seconds"])
     return [name_of(fold), number, *scores, samples, trained, str(fold["threads"])]
-
-
-def _mean(name: str, spread: dict[str, Any]) -> str:
-    return metric_value(name, spread.get("mean"))
-
-
-def _deviation(name: str, spread: dict[str, Any]) -> str:
-    return metric_value(name, spread.get("std"))
 
 
 def _took(run: Run) -> str:

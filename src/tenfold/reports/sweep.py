@@ -271,7 +271,7 @@ class Sweep:
 
         table = self.table(SHOWN_TRIALS)
         about = details_table(f"sweep {self.run.id}", [("", line) for line in self.lines()])
-        return values_table(list(table.columns), [list(row) for row in table.rows]) + about
+        return values_table(table.columns, table.rows) + about
 
     def __repr__(self) -> str:
         return f"<Sweep {self.run.id}: {plural(len(self.trials), 'trial')}>"

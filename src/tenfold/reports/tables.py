@@ -349,7 +349,10 @@ def metric_column(name: str, part: str, spreads: Sequence[Spread], *, named: boo
     if unit:
         text, cells = f"{text} {unit}", spread_cells(spreads, scale, 2)
     else:
-        cells = [_metric_cell(name, spread) for spread in spreads]
+        cells = [
+            metric_value(name, item.mean) + (f" ± {item.deviation:.2g}" if item.deviation is not None else "")
+            for item in spreads
+        ]
     full = f"{part} {text}".strip()
     return Column(full, full if named else text, cells)
 
@@ -396,11 +399,6 @@ def spread_cells(
         return text
 
     return [shown(*pair) for pair in zip(spreads, intervals or [None] * len(spreads), strict=True)]
-
-
-def _metric_cell(name: str, one: Spread) -> str:
-    apart = f" ± {one.deviation:.2g}" if one.deviation is not None else ""
-    return f"{metric_value(name, one.mean)}{apart}"
 
 
 def _number(value: float | None, form: str, factor: float = 1) -> str:

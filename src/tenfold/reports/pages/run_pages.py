@@ -114,6 +114,13 @@ def about_curves(run: Run) -> str:
     return f"Thin lines: training batches{means}. Lines with markers: evaluated after each epoch.{lost}"
 
 
+def _numbers(name: str, result: Plan | Forecast | ScalingStudy) -> list[dict[str, str]]:
+    return [
+        download_link(f"{name}.csv", "CSV", result.to_csv()),
+        download_link(f"{name}.json", "JSON", result.to_json()),
+    ]
+
+
 def render_plan(plan: Plan) -> str:
     probes = probe_plot(plan.search.assessments, plan.search.metric, plan.target)
     content = {
@@ -127,10 +134,7 @@ def render_plan(plan: Plan) -> str:
         "notes": plan.explanations(),
         "probes": probes is not None,
         "figures": page_figures([], plan.rows, {"probes": probes}),
-        "downloads": [
-            download_link("tenfold-plan.csv", "CSV", plan.to_csv()),
-            download_link("tenfold-plan.json", "JSON", plan.to_json()),
-        ],
+        "downloads": _numbers("tenfold-plan", plan),
     }
     return render_template("plan.html", content)
 
@@ -155,7 +159,6 @@ def render_forecast(forecast: Forecast) -> str:
     calibrated = "calibrated" if all(row.calibrated for row in forecast.rows) else "uncalibrated"
     speedup = forecast_speedup_plot(forecast.rows, styles, links)
     shares = {f"shares-{at}": chart for at, chart in enumerate(share_plots(forecast.rows))}
-    files = (("csv", forecast.to_csv()), ("json", forecast.to_json()))
     first = forecast.forecasts[0].experiment
     content = {
         "title": f"Predicted speedup of {sections.page_title(first)}",
@@ -172,7 +175,7 @@ def render_forecast(forecast: Forecast) -> str:
         "figures": page_figures([], forecast.rows, {"speedup": speedup, **shares}),
         "reasons": forecast.reasons(),
         "fields": sections.common_fields(forecast.forecasts),
-        "downloads": [download_link(f"tenfold-forecast.{ending}", ending.upper(), text) for ending, text in files],
+        "downloads": _numbers("tenfold-forecast", forecast),
     }
     return render_template("forecast.html", content)
 
@@ -232,10 +235,7 @@ def render_scaling(scaling: ScalingStudy) -> str:
         "table": scaling.table(),
         "notes": scaling.notes(),
         "figures": page_figures([], scaling.strong, charts),
-        "downloads": [
-            download_link("tenfold-scaling.csv", "CSV", scaling.to_csv()),
-            download_link("tenfold-scaling.json", "JSON", scaling.to_json()),
-        ],
+        "downloads": _numbers("tenfold-scaling", scaling),
     }
     return render_template("scaling.html", content)
 
