@@ -565,6 +565,15 @@ def test_bars_of_close_accuracies_begin_where_they_differ_and_say_so():
     assert lengths[0][1] > 0.9 * lengths[1][1]
 
 
+def test_bars_have_the_papers_numbers_as_it_prints_them():
+    result = RecipeResult(Recipe(**TINY | {"rows": [], "show": {"columns": ["seconds"]}}), "small", [])
+    result.rows = [ResultRow("2", {}, {"seconds": 1004.192}, {"seconds": 90.0}, printed={"seconds": "1,004,192 ms"})]
+    (bars,) = recipe_plots(result)
+    ours, paper = bars.rows[0][1][0]
+    assert (ours.text, paper.text) == ("90.0 s", "1,004,192 ms")
+    assert paper.note.endswith("1,004,192 ms")
+
+
 def test_the_paper_has_a_color_and_a_marker_of_its_own():
     rows = [
         ResultRow(

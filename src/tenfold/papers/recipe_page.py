@@ -162,7 +162,7 @@ class _Scale:
             series=series,
             begin=min(self.zero, end),
             end=max(self.zero, end),
-            text=written(self.column, value),
+            text=row.text(self.column, who),
             note=_note(row, self.column, who),
             striped=who == "ours" and row.clock == PREDICTED and is_timed(self.column),
         )
@@ -183,7 +183,7 @@ def _note(row: ResultRow, column: str, who: Who) -> str:
     """Return what is shown of a number under the pointer."""
     where = f"{row.marked_label if who == 'ours' else row.label}\n{column.replace('_', ' ')}, {who}: "
     clock = f", {row.clock}" if who == "ours" and row.clock and is_timed(column) else ""
-    return where + written(column, getattr(row, who)[column]) + clock
+    return where + row.text(column, who) + clock
 
 
 Family = tuple[Who, str, str]

@@ -313,6 +313,12 @@ class ResultRow:
     def paper_columns(self) -> set[str]:
         return {*self.paper, *self.printed}
 
+    def text(self, column: str, who: str) -> str:
+        """Return a number as text: ours with its unit, the paper's as it prints it; a dash where there is none."""
+        if who == "paper":
+            return _printed(self, column) if column in self.paper_columns else NOTHING
+        return written(column, self.ours[column]) if column in self.ours else NOTHING
+
     @property
     def marked_label(self) -> str:
         """The label, with a mark if the row is doubtful, and whether it was selected."""
@@ -570,9 +576,7 @@ class RecipeResult:
                 (
                     describe_settings({show.over: item}),
                     *(
-                        _cell(places[str(item), str(two)], column, "ours")
-                        if (str(item), str(two)) in places
-                        else NOTHING
+                        places[str(item), str(two)].text(column, "ours") if (str(item), str(two)) in places else NOTHING
                         for two in across
                     ),
                 )
@@ -606,7 +610,7 @@ class RecipeResult:
             if (name in quoted if who == "paper" else name in ours or name not in quoted or is_timed(name))
         ]
         heads = ["", *(_head(name, who, bool(quoted)) for name, who in pairs), "time"]
-        cells = [[row.marked_label, *(_cell(row, name, who) for name, who in pairs), row.clock] for row in rows]
+        cells = [[row.marked_label, *(row.text(name, who) for name, who in pairs), row.clock] for row in rows]
         return TextTable(heads, cells, f"{self.recipe.name}: {self.recipe.title}")
 
     def to_markdown(self) -> str:
@@ -670,12 +674,6 @@ def _printed(row: ResultRow, column: str) -> str:
 def _head(column: str, who: str, quoted: bool) -> str:
     """Return a heading, which says whose numbers these are where the table also has numbers of the paper."""
     return column.replace("_", " ") + (f", {who}" if quoted else "")
-
-
-def _cell(row: ResultRow, column: str, who: str) -> str:
-    if who == "paper":
-        return _printed(row, column) if column in row.paper_columns else NOTHING
-    return written(column, row.ours[column]) if column in row.ours else NOTHING
 
 
 def _size(recipe: Recipe, scale: Scale) -> str:
