@@ -280,10 +280,10 @@ def test_fp16_scales_the_loss_and_skips_steps_that_overflow():
     for _ in range(20):
         loss = float(replica.step(x, y))  # the first scales may be too large
     assert loss < 1
-    learnt, scale = replica.flat.vector.clone(), replica.state()["scaler"]["scale"]
-    assert not torch.equal(learnt, before)
+    learned, scale = replica.flat.vector.clone(), replica.state()["scaler"]["scale"]
+    assert not torch.equal(learned, before)
     replica.step(x * 1e30, y)
-    assert torch.equal(replica.flat.vector, learnt)
+    assert torch.equal(replica.flat.vector, learned)
     assert replica.state()["scaler"]["scale"] < scale
     replica.load(replica.state())
 

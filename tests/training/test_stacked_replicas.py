@@ -264,7 +264,7 @@ def test_a_row_is_laid_out_like_the_flat_vector_and_shown_as_a_network():
     assert torch.allclose(together.stack.network_at(1).eval()(x), other(x), atol=1e-6)
 
 
-def test_learnt_columns_are_the_gradients_one_after_another():
+def test_learned_columns_are_the_gradients_one_after_another():
     network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(48, 5), nn.Linear(5, 4))
     network.to(memory_format=torch.channels_last)[2].requires_grad_(False)
     stack = Stack(network, K)
@@ -274,8 +274,8 @@ def test_learnt_columns_are_the_gradients_one_after_another():
         view.copy_(torch.arange(view.numel()).view_as(view) + 1000.0 * number)
     sent = torch.cat([view[1].reshape(-1) for view in views])
     assert len(sent) == 3 * 2 * 9 + 3 + 5 * 4 + 4
-    assert torch.equal(gradients[1, stack.learnt_columns()], sent)
-    assert stack.learnt_columns().diff().min() < 0  # channels last
+    assert torch.equal(gradients[1, stack.learned_columns()], sent)
+    assert stack.learned_columns().diff().min() < 0  # channels last
 
 
 def test_the_probe_changes_nothing_and_tells_its_choice():

@@ -100,7 +100,7 @@ class Scattered(Part):
             rows = as_indices(batch, self.y.device)
             places = self._place.index_select(0, rows)
             if places.numel() and int(places.min()) < 0:
-                raise DataError('a sample was asked for that is on another rank; set data.distribute = "each"')
+                raise DataError('a sample was requested that is on another rank; set data.distribute = "each"')
             yield select_rows(self.x, places), self.y.index_select(0, rows)
 
     def subset(self, indices: Indices) -> Tensors:

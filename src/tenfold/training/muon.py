@@ -195,14 +195,14 @@ class Muon(torch.optim.Optimizer):
         return loss
 
     def _muon(self, group: dict[str, Any]) -> None:
-        learnt = [
+        learned = [
             (parameter, shape)
             for parameter, shape in zip(group["params"], group["shapes"], strict=True)
             if parameter.grad is not None
         ]
-        if not learnt:
+        if not learned:
             return
-        parameters = [parameter for parameter, _ in learnt]
+        parameters = [parameter for parameter, _ in learned]
         gradients = [_like(parameter.grad, parameter) for parameter in parameters]
         buffers = self._states(parameters, "momentum_buffer")
         lr, momentum = group["lr"], group["momentum"]
@@ -216,12 +216,12 @@ class Muon(torch.optim.Optimizer):
                 momenta[place] = layer.gather_rows(momenta[place])
                 targets[place] = torch.zeros_like(momenta[place])
                 parameters[place].mul_(1 - lr * group["weight_decay"])
-        weights = [self._own(parameter, item, shape) for (parameter, shape), item in zip(learnt, targets, strict=True)]
-        updates = [self._own(parameter, item, shape) for (parameter, shape), item in zip(learnt, momenta, strict=True)]
+        weights = [self._own(parameter, item, shape) for (parameter, shape), item in zip(learned, targets, strict=True)]
+        updates = [self._own(parameter, item, shape) for (parameter, shape), item in zip(learned, momenta, strict=True)]
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
         products = factors([gram(update) for update in updates], group["steps"], self.small_gram)
-        for w, q, z, (_, shape) in zip(weights, products, updates, learnt, strict=True):
+        for w, q, z, (_, shape) in zip(weights, products, updates, learned, strict=True):
             apply(w, q, z, -lr * shape_scale(shape))
         for place, layer in divided:
             parameters[place].add_(layer.own_rows(targets[place]))

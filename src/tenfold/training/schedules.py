@@ -90,28 +90,29 @@ class LrSchedule:
     @property
     def wants_metric(self) -> bool:
         """Whether the rate depends on what is measured after each epoch, as with torch's ReduceLROnPlateau."""
-        find = getattr(self.schedule, "wants_metric", None)
-        return find is not None and bool(find(max(1, self.steps - self.warmup_steps)))
+        schedule = self.schedule
+        return isinstance(schedule, StepwiseSchedule) and schedule.wants_metric(max(1, self.steps - self.warmup_steps))
 
     def observe(self, loss: float, metric: float | None) -> None:
         """Tell a scheduler that wants a metric what was measured after an epoch."""
-        if hasattr(self.schedule, "observe"):
+        if isinstance(self.schedule, StepwiseSchedule):
             self.schedule.observe(loss, metric)
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs; empty where the rate is a function of the step."""
-        saved = self.schedule.state() if hasattr(self.schedule, "state") else None
+        saved = self.schedule.state() if isinstance(self.schedule, StepwiseSchedule) else None
         return {"schedule": saved} if saved is not None else {}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned, if it is there."""
-        if "schedule" in state and hasattr(self.schedule, "load"):
+        if "schedule" in state and isinstance(self.schedule, StepwiseSchedule):
             self.schedule.load(state["schedule"])
 
     def problem(self, steps_per_epoch: int) -> str:
         """Return a warning about a scheduler of torch, "" if there is none."""
-        find = getattr(self.schedule, "problem", None)
-        return "" if find is None else str(find(steps_per_epoch, max(1, self.steps - self.warmup_steps)))
+        if not isinstance(self.schedule, StepwiseSchedule):
+            return ""
+        return self.schedule.problem(steps_per_epoch, max(1, self.steps - self.warmup_steps))
 
 
 COUNTERS = ("epoch", "epochs", "step", "steps", "iteration", "current_step", "global_step")

@@ -178,7 +178,7 @@ class Stack:
         """The columns of parameters that are not trained."""
         return frozen(self.network.parameters())
 
-    def learnt_columns(self) -> Tensor:
+    def learned_columns(self) -> Tensor:
         """Return the columns of all trained numbers, in the order in which `reshape(-1)` reads them."""
         places = torch.arange(self.parameters, device=self.matrix.device).unsqueeze(0)
         views = [view.reshape(-1) for view in self.gradient_views(places)]

@@ -141,12 +141,12 @@ class Vmap(GradientMethod):
     def gradients(self, x: Any, y: Tensor, rows: slice, losses: Tensor) -> None:
         stack = self.stack
         views = {name: view[rows] for name, view in stack.views.items()}
-        learnt = {name: views.pop(name) for name in stack.names}
+        learned = {name: views.pop(name) for name in stack.names}
         # What is updated in place under vmap has to lie in one piece, else the update is lost in a copy.
         others = {name: view.contiguous() for name, view in views.items()}
         counters = {name: counter[rows] for name, counter in stack.counters.items()}
         step = vmap(grad_and_value(self._one, has_aux=True), randomness="different")
-        by_name, (values, outputs) = step(learnt, others | counters, x, y)
+        by_name, (values, outputs) = step(learned, others | counters, x, y)
         torch._foreach_copy_([view[rows] for view in self.views], [by_name[name] for name in stack.names])
         if views:
             torch._foreach_copy_(list(views.values()), list(others.values()))
@@ -155,11 +155,11 @@ class Vmap(GradientMethod):
             for place, row in enumerate(range(rows.start, rows.stop)):
                 self.keep(row, outputs[place], y[place])
 
-    def _one(self, learnt: dict[str, Tensor], others: dict[str, Tensor], x: Any, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _one(self, learned: dict[str, Tensor], others: dict[str, Tensor], x: Any, y: Tensor) -> tuple[Tensor, Tensor]:
         with autocast(self.precision, self.device_type):
             network = self.stack.network
             args, kwargs = arguments_of(network, x)
-            outputs = plain_outputs(functional_call(network, (learnt, others), args, kwargs))
+            outputs = plain_outputs(functional_call(network, (learned, others), args, kwargs))
             loss = self.loss(outputs, y)
         main = find_main_output(outputs) if self.keep is not None else None
         return loss, loss.detach() if main is None else main
@@ -435,7 +435,7 @@ class StackedOptimizer:
         self._columns = {name: value for name, value in vars(rule).items() if isinstance(value, Tensor)}
         self.weights = weights
         self.trainable_parameters = learning
-        """Columns of the parameters that are learnt; the others are frozen."""
+        """Columns of the parameters that are learned; the others are frozen."""
         self.clip = clip
         self.gradient = torch.zeros_like(weights)
         self.roles = rule.start(weights)
@@ -505,20 +505,20 @@ class MuonRule(Rule):
         self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor, *, learning: Sequence[slice]
     ) -> None:
         """Step the matrices of all replicas together, then let AdamW and the partner do their columns."""
-        learnt = [
+        learned = [
             (start, shape)
             for start, shape in self.matrices
             if any(columns.start <= start < columns.stop for columns in learning)
         ]
-        updates = [self._direction(start, shape, g, roles) for start, shape in learnt]
+        updates = [self._direction(start, shape, g, roles) for start, shape in learned]
         products = factors([gram(update) for update in updates], self.steps)
-        for (start, shape), q, z in zip(learnt, products, updates, strict=True):
+        for (start, shape), q, z in zip(learned, products, updates, strict=True):
             weights = _columns(w, start, shape)
             if _is_used(self.weight_decay):
                 weights.mul_(1 - lr * self.weight_decay)
             step = (q @ z if shape[1] <= shape[2] else z @ q).view(len(w), -1)
             weights.addcmul_(step, lr, value=-shape_scale(shape))
-        slices = [slice(start, start + padded_size(math.prod(shape))) for start, shape in learnt]
+        slices = [slice(start, start + padded_size(math.prod(shape))) for start, shape in learned]
         tables = [
             slice(start, stop)
             for start, stop in self.tables

@@ -246,7 +246,7 @@ class StackedRounds(Rounds):
     @cached_property
     def _columns(self) -> Tensor:
         """The columns of the gradients that workers would send: those of trained parameters, without padding."""
-        return self.replica.stacked.stack.learnt_columns()
+        return self.replica.stacked.stack.learned_columns()
 
     def reset_optimizers(self) -> None:
         self.replica.stacked.optimizer.forget(self.replica.rows)
@@ -493,7 +493,7 @@ def shared_stacks(task: Task, workers: int | None = None) -> list[Shape]:
 
 
 def large_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:
-    """Return the learnt parameters with large matrices, which workers can share: each takes some of every stack.
+    """Return the learned parameters with large matrices, which workers can share: each takes some of every stack.
 
     Small matrices are not among them: they are orthogonalized together, in next to no time.
     """
