@@ -1,5 +1,6 @@
 """Runs and folds as jobs of executors: the same results as here, whatever happens to single jobs."""
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -17,10 +18,12 @@ from forked import start_program
 from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
 from torch import nn
+from typer.testing import CliRunner
 from waiting import wait_until
 
 import tenfold
 import tenfold.sklearn
+from tenfold.cli import app
 from tenfold.errors import ExperimentError
 from tenfold.executors.jobs import Job, run_job
 from tenfold.executors.submitting import Submitter
@@ -100,6 +103,17 @@ def test_folds_are_those_of_this_machine(on: Any, tmp_path: Path) -> None:
     assert all(map(same_weights, there.runs, here.runs))
     assert same_weights(there.run, here.run)
     assert {run.metadata["crossval"]["parent"] for run in there.runs} == {there.run.id}
+
+
+def test_the_time_of_folds_is_that_of_the_cores_that_they_shared(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as one_process:
+        done = tenfold.cross_validate(**SMALL, folds=3, runs=tmp_path, on=one_process)
+    assert done.seconds == pytest.approx(sum(fold["seconds"] for fold in done.folds))
+    assert {tuple(fold["cores"]) for fold in done.folds} == {(0,)}
+    assert done.run.result["threads"] == 1
+    spans = sorted((fold["began"], fold["ended"]) for fold in done.folds)
+    assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(spans))
+    assert "ProcessPoolExecutor" in CliRunner().invoke(app, ["show", "1", "--runs", str(tmp_path)]).output
 
 
 def test_jobs_with_several_workers(on: Any, tmp_path: Path) -> None:

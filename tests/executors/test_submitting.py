@@ -15,7 +15,7 @@ from waiting import wait_until
 
 import tenfold
 from tenfold.errors import MachineError, StoreError, TenfoldError
-from tenfold.executors import slurm
+from tenfold.executors import slurm, submitting
 from tenfold.executors.jobs import Job
 from tenfold.executors.submitting import Submitter, executor_named
 from tenfold.runs.callbacks import StopBehind
@@ -172,6 +172,27 @@ def test_slurm_is_watched_on_when_it_refuses_to_cancel_a_job(tmp_path: Path, mon
     (folder / slurm.END).write_text('{"error": "", "bundle": false}')
     assert other.result(timeout=10) == (b"", "")
     executor.shutdown(wait=False)
+
+
+def test_jobs_that_slurm_will_not_start_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "command", lambda program, *_, **__: "1" if program == "sbatch" else squeue)
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(submitting, "WATCH_SECONDS", 0.1)
+    squeue = "1_0|PENDING|PartitionConfig\n1_1|PENDING|Resources\n"
+    submitter, said = Submitter("slurm", slurm.Slurm), []
+    submitter.notify = said.append
+    submitter.keep_in(tmp_path)
+
+    def end_all() -> None:
+        wait_until(lambda: said)
+        threading.Event().wait(0.5)
+        for note in tmp_path.glob(f"jobs/*/{slurm.ID}"):
+            (note.parent / slurm.END).write_text('{"error": "", "bundle": false}')
+
+    threading.Thread(target=end_all, daemon=True).start()
+    with submitter:
+        assert len(list(submitter.run(jobs(2)))) == 2
+    assert [("1 of 2" in line, "PartitionConfig" in line) for line in said] == [(True, True)]
 
 
 def test_slurm_is_only_told_of_its_own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

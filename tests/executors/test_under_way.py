@@ -54,8 +54,9 @@ def test_slurm_says_the_states_of_its_jobs_also_without_the_command(
         (folder / slurm.ID).write_text(json.dumps({"id": number}))
         (folder / ABOUT).write_text((folder / ABOUT).read_text().replace('"pid"', '"was"'))
     (tmp_path / "jobs" / "c" / slurm.END).write_text("{}")
-    monkeypatch.setattr(slurm, "states_of_jobs", lambda: {"12_0": "PENDING", "12_1": "CANCELLED"})
-    assert [(job.label, job.state.split()[0]) for job in jobs_under_way(tmp_path)] == [
-        ("lr a", "pending"),
+    statuses = {"12_0": slurm.Status("PENDING", "PartitionConfig"), "12_1": slurm.Status("CANCELLED")}
+    monkeypatch.setattr(slurm, "states_of_jobs", lambda: statuses)
+    assert [(job.label, job.state.partition(" (")[0]) for job in jobs_under_way(tmp_path)] == [
+        ("lr a", "pending, PartitionConfig"),
         ("lr c", "done"),
     ]

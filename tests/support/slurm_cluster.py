@@ -40,6 +40,7 @@ ReturnToService=2
 KillWait=2
 MinJobAge=300
 InactiveLimit=0
+SlurmdParameters=config_overrides
 SlurmctldParameters=idle_on_node_suspend
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=1000 State=UNKNOWN
 PartitionName=cpu Nodes={host} Default=YES MaxTime=INFINITE State=UP

@@ -1,5 +1,6 @@
 """The folds of a cross-validation as jobs of an executor; their runs are recorded at home as they come back."""
 
+import time
 from dataclasses import replace
 
 from tenfold.crossval.fold import FoldEnd, FoldMode, FoldWork, fold_experiment
@@ -28,26 +29,50 @@ def train_on(submitter: Submitter, work: FoldWork) -> None:
         for job in work.jobs
     ]
     submitter.keep_in(folder)
+    lanes = Lanes()
     with submitter:
         for place, end in submitter.run(jobs, work.stopped):
             fold = work.jobs[place]
             try:
-                ended = _record(submitter, work, place, end)
+                ended = _record(submitter, work, place, end, lanes)
             except TenfoldError as error:
                 ended = FoldEnd(error=str(error))
-            work.done(replace(fold, threads=jobs[place].cores, cores=(place,)), ended)
+            work.done(replace(fold, threads=jobs[place].cores, cores=()), ended)
 
 
-def _record(submitter: Submitter, work: FoldWork, place: int, end: JobEnd) -> FoldEnd:
+class Lanes:
+    """How many jobs ran at the same time, and which of them after one another, by the clocks of their machines.
+
+    Jobs do not say which cores of their machine they had. Those that overlapped had different ones.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: list[tuple[str, list[tuple[float, float]]]] = []
+
+    def place(self, host: str, began: float, ended: float) -> int:
+        """Return the first lane that was free on a machine while a job ran there, and note the job."""
+        for number, (machine, spans) in enumerate(self._lanes):
+            if machine == host and all(ended <= start or end <= began for start, end in spans):
+                spans.append((began, ended))
+                return number
+        self._lanes.append((host, [(began, ended)]))
+        return len(self._lanes) - 1
+
+
+def _record(submitter: Submitter, work: FoldWork, place: int, end: JobEnd, lanes: Lanes) -> FoldEnd:
     content, error = end
     if not content:
         return FoldEnd(error=error)
     context, fold = work.context, work.jobs[place]
     split, bundle = fold.split, unpack(content)
-    result = bundle.record.result
-    if "crossval" in result:  # each job has cores of its own, and its time counts from its own start
-        now = context.stopwatch.now()
-        result["crossval"] |= {"began": max(0.0, now - result["crossval"]["ended"]), "ended": now, "cores": [place]}
+    record, result = bundle.record, bundle.record.result
+    if "crossval" in result and record.ended is not None:
+        now, count = context.stopwatch.now(), len(result["crossval"]["cores"])
+        ended = min(now, now - (time.time() - record.ended))
+        began = ended - (record.ended - record.created)
+        lane = lanes.place(record.host, record.created, record.ended)
+        times = {"began": began, "ended": ended, "cores": [lane * count + core for core in range(count)]}
+        result["crossval"] |= times
     about = {"parent": context.parent, "fold": split.fold, "repeat": split.repeat, "node": split.node}
     known = {name: context.metadata[name] for name in ("command", "code", "user_files") if name in context.metadata}
     number = context.store.import_run(

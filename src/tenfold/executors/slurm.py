@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -19,7 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import join, quote
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tenfold.common.files import make_private, open_regular, read_regular, write_atomically
 from tenfold.common.imports import python_command
@@ -52,11 +53,32 @@ JOB, OBJECTS, ID, BUNDLE, END, OUTPUT = (
 )
 ACTIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "STAGE_OUT")
 NODE_STATES = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL")
+SOON = ("", "None", "Resources", "Priority", "BeginTime", "Cleaning", "JobArrayTaskLimit")
+"""Why jobs wait in any queue; other reasons are said."""
+REASONS = {
+    "PartitionConfig": "no node of the partition has the cores, GPUs and memory that they need",
+    "PartitionTimeLimit": "the partition does not allow their --time",
+}
 ADVICE = {
     "CANCELLED": "; the same command runs it again",
     "OUT_OF_MEMORY": "; ask for more memory: --mem",
     "TIMEOUT": "; the same command continues from its checkpoint, --time allows more at once",
 }
+
+
+class Status(NamedTuple):
+    """What Slurm says of a job."""
+
+    state: str
+    """In capital letters; "" of a job that it does not know."""
+    reason: str = ""
+    """Why it waits."""
+
+    def __str__(self) -> str:
+        return self.state.lower() + (f", {self.reason}" if self.state == "PENDING" and self.reason not in SOON else "")
+
+
+UNKNOWN = Status("")
 
 
 class JobGone(MachineError):  # noqa: N818 - it says what happened
@@ -91,6 +113,8 @@ class Slurm(Executor):
         self._under_way: dict[Path, tuple[str, Future[Any]]] = {}
         """By the folder of the job, Slurm's number of it and its future."""
         self._gone_since: dict[Path, float] = {}
+        self.trouble = ""
+        """Why jobs wait, if it is not for others to end."""
         self._lock, self._over = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
         states_of_jobs()  # says now if Slurm does not answer
@@ -155,7 +179,7 @@ class Slurm(Executor):
         for job, future in new:
             folder = Path(job.kept_in)
             number = str(read_file(folder / ID).get("id", ""))
-            if states.get(number, "") in ACTIVE or (folder / END).exists():
+            if states.get(number, UNKNOWN).state in ACTIVE or (folder / END).exists():
                 self._under_way[folder] = (number, future)  # whose number is not known if that file was lost
                 continue
             make_private(folder)
@@ -188,8 +212,9 @@ class Slurm(Executor):
             states = states_of_jobs()
         except MachineError:  # the controller is busy or restarted, which does not concern jobs
             return
+        self.trouble = _describe_waiting([states.get(number, UNKNOWN) for number, _ in self._under_way.values()])
         for folder, (number, future) in list(self._under_way.items()):
-            end = self._end_of(number, states.get(number, ""), folder)
+            end = self._end_of(number, states.get(number, UNKNOWN).state, folder)
             if future.cancelled():
                 if number:
                     with suppress(MachineError):  # it has just ended
@@ -225,10 +250,21 @@ class Slurm(Executor):
         return time.monotonic() - since < LATE_SECONDS
 
 
-def states_of_jobs() -> dict[str, str]:
-    """Return the states of all jobs that Slurm has of this user, by their numbers."""
-    lines = command("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T").splitlines()
-    return {number: state for number, _, state in (line.strip().partition("|") for line in lines)}
+def states_of_jobs() -> dict[str, Status]:
+    """Return what Slurm says of all jobs that it has of this user, by their numbers."""
+    lines = command("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T|%r").splitlines()
+    fields = (line.strip().split("|") for line in lines)
+    return {number: Status(*status) for number, *status in fields}
+
+
+def _describe_waiting(jobs: Sequence[Status]) -> str:
+    """Return why jobs wait that will not start when others end; "" if there are none."""
+    reasons = Counter(job.reason for job in jobs if job.state == "PENDING" and job.reason not in SOON)
+    if not reasons:
+        return ""
+    reason, number = reasons.most_common(1)[0]
+    why = f" ({REASONS[reason]})" if reason in REASONS else ""
+    return f"{number} of {len(jobs)} jobs wait in Slurm's queue and not for other jobs: {reason}{why}"
 
 
 def command(program: str, *arguments: str, script: str = "") -> str:

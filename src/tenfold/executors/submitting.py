@@ -156,7 +156,7 @@ class Submitter:
         attempts: list[int] = []
         again: list[int] = []
         suspects: list[int] = []
-        looked = time.monotonic()
+        looked, trouble = time.monotonic(), ""
         while True:
             if stopped():
                 coming, again, suspects = iter(()), [], []
@@ -201,6 +201,10 @@ class Submitter:
                 else:
                     yield place, end
                     self._remove_folder(begun[place])
+            if (said := getattr(self._executor, "trouble", "")) != trouble:
+                trouble = said
+                if said:
+                    self.notify(said)
             if self.watch is not None and time.monotonic() - looked > WATCH_SECONDS:
                 looked = time.monotonic()
                 waiting = {*self._futures.values(), *again, *suspects}

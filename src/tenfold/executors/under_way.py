@@ -71,7 +71,7 @@ def jobs_under_way(store: Path) -> list[JobUnderWay]:
 
 
 def _read(folders: list[Path]) -> Iterator[JobUnderWay]:
-    states: dict[str, str] = {}
+    states: dict[str, slurm.Status] = {}
     if any((folder / slurm.ID).exists() for folder in folders):
         with suppress(MachineError):  # no Slurm on this machine
             states = slurm.states_of_jobs()
@@ -80,9 +80,10 @@ def _read(folders: list[Path]) -> Iterator[JobUnderWay]:
         now = state_of(folder, str(about.get("label", "")))
         state: str = "done" if (folder / slurm.END).exists() else now.state
         if number:
-            if state != "done" and states.get(number, "") not in slurm.ACTIVE:
+            status = states.get(number, slurm.UNKNOWN)
+            if state != "done" and status.state not in slurm.ACTIVE:
                 continue
-            state = f"{states.get(number, state).lower()} ({number})"
+            state = f"{status if status.state else state} ({number})"
         elif not _is_waited_for(about):
             continue
         run = str(about.get("scope", "")).partition(",")[0].removeprefix(OF_RUN)

@@ -28,7 +28,7 @@ from tenfold.reports.formatting import (
     ratio,
 )
 from tenfold.runs import Run
-from tenfold.runs.store import CROSSVAL, SCRIPT
+from tenfold.runs.store import CROSSVAL, SCRIPT, SWEEP
 from tenfold.runs.stored_predictions import Predictions
 
 LARGEST_CONFUSION_MATRIX = 40
@@ -316,7 +316,7 @@ def prediction_notes(run: Run) -> list[str]:
 
 
 def describe_workers(run: Run) -> str:
-    """Return the number of workers and threads, the device, and the link of a virtual cluster."""
+    """Return the number of workers and threads, the device, the link of a virtual cluster, and the executor."""
     workers = run.result.get("workers", run.experiment.parallel.workers)
     threads = run.result.get("threads", run.experiment.machine.threads)
     each = f" with {plural(threads, 'thread')}" + (" each" if workers > 1 else "") if threads else ""
@@ -331,7 +331,18 @@ def describe_workers(run: Run) -> str:
             each = ""  # the cluster's groups say how many threads their workers have
         return f"{plural(workers, 'virtual worker')}{each}{divided}, {describe_hardware(run.experiment)}"
     device = field_value(run.experiment.machine.device)
-    return f"{plural(workers, 'worker')}{each}{divided} on {device}{describe_pinning(run)}"
+    return f"{plural(workers, 'worker')}{each}{divided} on {device}{describe_pinning(run)}{_describe_executor(run)}"
+
+
+def _describe_executor(run: Run) -> str:
+    """Return which executor's jobs trained a run, and on which machine if it was one; "" for none."""
+    executor = one_line(str(run.metadata.get("executor") or ""))
+    if not executor:
+        return ""
+    if run.kind in (CROSSVAL, SWEEP):
+        return f", in jobs of {executor}"
+    host = one_line(str((run.metadata.get("machine") or {}).get("host") or ""))
+    return f", in a job of {executor}" + (f" on machine {host}" if host else "")
 
 
 def describe_lr(run: Run) -> str:
