@@ -1,5 +1,7 @@
 """Executors that are started for a command, where none is running."""
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,21 @@ pytestmark = pytest.mark.timeout(240)
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 200, "epochs": 1, "threads": 1}
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ten-") as folder:  # Ray's sockets are in there, whose paths are short
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("name", ["dask", "ray"])
 def test_an_executor_that_is_started_says_how_long_that_took(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_folder: Path
 ) -> None:
     pytest.importorskip({"dask": "distributed", "ray": "ray"}[name], reason=f"{name} is not installed")
     monkeypatch.setattr(submitting, "NOTICED_SECONDS", 0.0)  # Dask may start sooner on an idle machine
+    monkeypatch.setenv("RAY_TMPDIR", str(short_folder))
+    (short_folder / "ray").mkdir()
+    (short_folder / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")  # of a Ray that is gone
     heard: list[Any] = []
     done = tenfold.compare(**SMALL, lr=[0.1, 0.01], runs=tmp_path, on=name, listen=heard.append)
     assert len(done.runs) == 2

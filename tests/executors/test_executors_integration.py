@@ -27,7 +27,7 @@ from tenfold.cli import app
 from tenfold.errors import ExperimentError
 from tenfold.executors.jobs import Job, run_job
 from tenfold.executors.submitting import Submitter
-from tenfold.runs import EpochEnded, FoldChanged, JobsChanged, Metric, Started, Store
+from tenfold.runs import EpochEnded, FoldChanged, JobsChanged, Metric, Note, Started, Store
 from tenfold.runs.bundle import unpack
 from tenfold.runs.callbacks import StopBehind
 
@@ -320,6 +320,18 @@ def test_each_rank_has_a_gpu_of_ray_where_there_are_any(ray: str, tmp_path: Path
     tenfold.train(**fields, runs=tmp_path / "runs", on=ray)
     CLUSTER[0].remove_node(node)
     assert {"0", "1"} <= set(mark.read_text().split())
+
+
+def test_a_job_that_no_node_has_the_cores_for_is_said(ray: str, tmp_path: Path) -> None:
+    nodes: list[Any] = []
+
+    def add_one(event: Any) -> None:
+        if isinstance(event, Note) and "3 cores" in event.text:
+            nodes.append(CLUSTER[0].add_node(num_cpus=3))
+
+    done = tenfold.compare(**SMALL | {"threads": 3, "oversubscribe": True}, runs=tmp_path, on=ray, listen=add_one)
+    assert (len(nodes), len(done.runs)) == (1, 1)
+    CLUSTER[0].remove_node(nodes[0])
 
 
 def test_jobs_of_a_node_that_dies_run_elsewhere(ray: str, tmp_path: Path) -> None:

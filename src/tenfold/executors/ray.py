@@ -35,12 +35,16 @@ class RayExecutor(Executor):
 
     def __init__(self, _job_cores: int = 1, *, mem: str = "") -> None:
         self._ray = optional_module("ray", 'on="ray"', "ray")
+        address = os.environ.get("RAY_ADDRESS", "")
         self._starts = not self._ray.is_initialized()
-        self._is_own = self._starts and not os.environ.get("RAY_ADDRESS")
+        self._is_own = self._starts and not address
         self._memory = {"memory": read_bytes(mem)} if mem else {}
         if self._starts:
-            _check_address(os.environ.get("RAY_ADDRESS", ""))
-            self._ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+            _check_address(address)
+            # without an address, Ray would wait for the last one that ran on this machine, which may be gone
+            self._ray.init(address or "local", log_to_driver=False, include_dashboard=False, logging_level="error")
+        self.trouble = ""
+        """Why a job waits, if it is not for others to end."""
         self._objects: dict[bytes, Any] = {}
         errors = self._ray.exceptions
         self.machine_losses = (errors.NodeDiedError, errors.LocalRayletDiedError)
@@ -54,6 +58,11 @@ class RayExecutor(Executor):
         task = self._ray.remote(num_cpus=count, num_gpus=self._gpus(job), max_retries=RETRIES, **self._memory)(
             _with_objects
         )
+        largest = max((node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0)
+        if count > largest:
+            self.trouble = (
+                f"{job.label or 'a job'} waits for a node of Ray with {count} cores; the largest has {largest:g}"
+            )
         small = replace(job, objects=b"")
         future: Future[Any] = task.remote(function, small, self._objects[job.objects], *rest).future()
         return future
