@@ -1,6 +1,7 @@
 """Sweeps: what is tried, what is recorded, what is stopped, and what is done again."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 import tenfold
 from tenfold.api.search import Range, SpaceSearch, split_space
 from tenfold.api.sweep import Objective
-from tenfold.errors import ExperimentError, StoreError
+from tenfold.errors import ExperimentError, MachineError, StoreError
 from tenfold.runs import Metric
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
@@ -54,6 +55,11 @@ class TestSpace:
             assert isinstance(values["batch_size"], int)
             assert values["seed"] in (1, 2)
             search.tell(asked, None)
+
+    def test_a_sampler_names_the_package_that_it_needs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "cmaes", None)
+        with pytest.raises(MachineError, match="cmaes"):
+            SpaceSearch({"lr": Range(0, 1)}, "cmaes", seed=0, lower=True)
 
     def test_a_grid_needs_lists(self) -> None:
         with pytest.raises(ExperimentError, match="grid"):

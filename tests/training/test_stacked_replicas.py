@@ -288,6 +288,16 @@ def test_the_probe_changes_nothing_and_tells_its_choice():
     assert together.description.startswith(f"3 replicas step together by {together.method.name} (one step: vmap ")
 
 
+@pytest.mark.parametrize(("steps", "tried"), [(10, ["vmap"]), (10_000, ["vmap", "loop"])])
+def test_branches_are_captured_where_the_run_is_long_enough_to_pay_for_that(steps, tried, monkeypatch):
+    together, probed = stacked(made(perceptron), settings_of(), method="auto"), []
+    monkeypatch.setattr(stack, "supports_graphs", lambda _device: True)
+    monkeypatch.setattr(StackedReplicas, "_capture", lambda *_: "")
+    monkeypatch.setattr(StackedReplicas, "_probe", lambda self, name, *_: probed.append(name) or 0.001)
+    together.prepare({(0, K, BATCH): steps})
+    assert probed == tried
+
+
 def test_what_vmap_cannot_do_goes_in_a_loop():
     together = stacked(made(Conditional), settings_of(), method="auto")
     assert together.prepare({(0, K, BATCH): 50}) == ""

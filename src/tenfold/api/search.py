@@ -130,6 +130,8 @@ class SpaceSearch:
             self._grid = product(*space.values())  # type: ignore[arg-type]
             return
         self._optuna = optional_module("optuna", f"the sampler {self.sampler_name} of a sweep", "sweep")
+        if sampler == "cmaes":
+            optional_module("cmaes", "the sampler cmaes of a sweep", "sweep")
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some are marked as experimental

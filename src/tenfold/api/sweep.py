@@ -550,7 +550,7 @@ class SweepRun:
         numbers = self.store.import_runs(runs)
         for proposal, number, (ended, *_) in zip(proposals, numbers, runs, strict=True):
             listener = Callbacks(self.listen, self.callbacks)
-            for event in ended.events:
+            for event in ended.events if self.callbacks or self.listen is not ignore_event else ():
                 with suppress(StopTraining):  # it has ended already
                     listener(event)
             self._finish(proposal, partial(self._open, number), emit)

@@ -46,6 +46,8 @@ class RayExecutor(Executor):
         self.trouble = ""
         """Why a job waits, if it is not for others to end."""
         self._objects: dict[bytes, Any] = {}
+        self._tasks: dict[tuple[int, int], Any] = {}
+        """The functions to call, by the cores and GPUs that they ask for."""
         errors = self._ray.exceptions
         self.machine_losses = (errors.NodeDiedError, errors.LocalRayletDiedError)
 
@@ -55,16 +57,17 @@ class RayExecutor(Executor):
             self._objects[job.objects] = self._ray.put(job.objects)
         # a Ray of this machine alone would wait forever for cores that it does not have
         count = min(job.cores, self._cpus()) if self._is_own else job.cores
-        task = self._ray.remote(num_cpus=count, num_gpus=self._gpus(job), max_retries=RETRIES, **self._memory)(
-            _with_objects
-        )
+        needs = count, self._gpus(job)
+        if needs not in self._tasks:  # Ray keeps the order and the workers of calls of one function
+            task = self._ray.remote(num_cpus=needs[0], num_gpus=needs[1], max_retries=RETRIES, **self._memory)
+            self._tasks[needs] = task(_with_objects)
         largest = max((node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]), default=0)
         if count > largest:
             self.trouble = (
                 f"{job.label or 'a job'} waits for a node of Ray with {count} cores; the largest has {largest:g}"
             )
         small = replace(job, objects=b"")
-        future: Future[Any] = task.remote(function, small, self._objects[job.objects], *rest).future()
+        future: Future[Any] = self._tasks[needs].remote(function, small, self._objects[job.objects], *rest).future()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002

@@ -106,6 +106,10 @@ def _together() -> dict[str, str]:
     return {} if invocation is None else {INVOCATION: invocation}
 
 
+Row = tuple[str, int, str]
+"""The type, epoch and body of an event."""
+
+
 def _add_run(
     connection: sqlite3.Connection, experiment: Experiment, metadata: dict[str, Any], **columns: object
 ) -> int:
@@ -117,9 +121,14 @@ def _add_run(
     return int(cursor.lastrowid or 0)
 
 
-def _add_events(connection: sqlite3.Connection, run: int, events: Iterable[Event]) -> None:
-    rows = [(run, row["type"], row["epoch"], json.dumps(row)) for row in map(as_row, events)]
-    connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", rows)
+def _add_events(connection: sqlite3.Connection, run: int, rows: Iterable[Row]) -> None:
+    values = ((run, *row) for row in rows)
+    connection.executemany("INSERT INTO events (run, type, epoch, body) VALUES (?, ?, ?, ?)", values)
+
+
+def _row_of(event: Event) -> Row:
+    row = as_row(event)
+    return row["type"], row["epoch"], json.dumps(row)
 
 
 class Store:
@@ -198,8 +207,9 @@ class Store:
                 ended.write_files(filled)
                 experiment.save(filled / "experiment.toml")
                 _keep_model(experiment, filled / MODEL_PICKLE)
+            rows: dict[int, Row] = {}
             with self._writing() as connection:
-                numbers = [self._insert(connection, *run) for run in runs]
+                numbers = [self._insert(connection, *run, rows) for run in runs]
                 for at, (number, (_, experiment, _)) in enumerate(zip(numbers, runs, strict=True)):
                     path = self.path(number, experiment.title)
                     shutil.rmtree(path, ignore_errors=True)  # of a run that was deleted with its number
@@ -215,14 +225,22 @@ class Store:
         ended: "Bundle | EndedRun",
         experiment: Experiment,
         metadata: Mapping[str, Any],
+        rows: dict[int, Row],
     ) -> int:
-        """Insert a run that has ended and its events, and return its number."""
+        """Insert a run that has ended and its events, and return its number.
+
+        `rows` holds the rows of events that were inserted, by their `id`: runs that trained together share many.
+        """
         record = ended.record
         columns = {name: getattr(record, name) for name in ("kind", "status", "created", "ended", "error", "host")}
         columns |= {"result": json.dumps(record.result), "pid": 0}
         run = _add_run(connection, experiment, record.metadata | dict(metadata), **columns)
-        events = (replace(event, run=run) if isinstance(event, Recorded) else event for event in ended.events)
-        _add_events(connection, run, events)
+        for event in ended.events:
+            if isinstance(event, Recorded):
+                rows[id(event)] = _row_of(replace(event, run=run))
+            elif id(event) not in rows:
+                rows[id(event)] = _row_of(event)
+        _add_events(connection, run, (rows[id(event)] for event in ended.events))
         return run
 
     def path(self, run: int, title: str) -> Path:
@@ -237,7 +255,7 @@ class Store:
         """Record events, all of them or none; wait `lock_seconds` for another process that writes to the store."""
         self._check_claim(run)
         with self._writing(lock_seconds) as connection:
-            _add_events(connection, run, events)
+            _add_events(connection, run, map(_row_of, events))
 
     def update(self, run: int, *, result: dict[str, Any], status: str | None = None, error: str = "") -> None:
         """Record what is known of a run's result, and how it ended; one that ended is released."""

@@ -1,6 +1,7 @@
 """Replicas as rows of one matrix on a device, which step together: their tensors, captured steps, and memory."""
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -40,9 +41,8 @@ from tenfold.training.stacked_optimizers import (
 
 
 def peak_memory(work: Callable[[], object], device: torch.device) -> float:
-    """Return the most bytes of device memory that the work allocates; 0 for a CPU, where they are not counted."""
+    """Return the most bytes of a GPU's memory that the work allocates; 0 without doing it for another device."""
     if device.type != "cuda":
-        work()
         return 0.0
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
@@ -152,7 +152,7 @@ class Stack:
         self.reference_means = [mean[0].clone() for mean, _ in self.statistics]
         self._show(network, 0)
         self._spare: nn.Module | None = None
-        self._networks: list[nn.Module] = []
+        self._networks: dict[int, nn.Module] = {}
 
     def _stacked(self, tensor: Tensor, start: int, matrix: Tensor | None = None) -> Tensor:
         whole = self.matrix if matrix is None else matrix
@@ -184,18 +184,16 @@ class Stack:
         views = [view.reshape(-1) for view in self.gradient_views(places)]
         return torch.cat(views) if views else places[0, :0]
 
-    @property
-    def networks(self) -> list[nn.Module]:
-        """One network for each row, whose parameters are views into the matrix."""
-        if not self._networks:
-            self._networks = [self.network, *(copy.deepcopy(self.network) for _ in range(1, self.k))]
-            for row, network in enumerate(self._networks):
-                self._show(network, row)
-        return self._networks
+    def network_of(self, row: int) -> nn.Module:
+        """Return the network of a row, whose parameters are views into the matrix, and keep it."""
+        if row not in self._networks:
+            self._networks[row] = copy.deepcopy(self.network) if row else self.network
+            self._show(self._networks[row], row)
+        return self._networks[row]
 
     def network_at(self, row: int) -> nn.Module:
         """Return a network with the tensors of this row; it may be reused by the next call."""
-        if self._networks:
+        if row in self._networks:
             return self._networks[row]
         if self._spare is None:
             self._spare = copy.deepcopy(self.network)
@@ -231,6 +229,8 @@ CapturedStep = Callable[[Tensor], Tensor]
 
 MOST_BRANCHES = 64
 """Beyond this many replicas, a CUDA graph with a branch for each takes longer to capture than it saves."""
+BRANCH_SECONDS = 0.01
+"""What capturing a branch takes, about: its step is done six times, of 1.8 ms on an H200."""
 WORTH_CAPTURING = 8
 """The fewest steps of one shape for which capturing them pays."""
 PROBE_STEPS = 5
@@ -408,7 +408,8 @@ class StackedReplicas:
             self._fit(usual[2])
             for name in self._methods:
                 if not self._is_left_out(name, seconds, sum(shapes.values())):
-                    seconds[name] = self._probe(name, usual, failures)
+                    fastest = min((time for time in seconds.values() if time is not None), default=math.inf)
+                    seconds[name] = self._probe(name, usual, failures, fastest)
                     captured[name] = self._captured
             works = {name: time for name, time in seconds.items() if time is not None}
             if not works:
@@ -441,8 +442,11 @@ class StackedReplicas:
     def _is_left_out(self, name: str, seconds: dict[str, float | None], steps: int) -> bool:
         """Return whether a method is not worth trying, after those of which the seconds of a step are known."""
         measured = [time for time in seconds.values() if time is not None]
-        if name != "vmap" and supports_graphs(self.device) and self.k > MOST_BRANCHES:
-            return seconds.get("vmap") is not None
+        vmap_seconds = seconds.get("vmap")
+        if name != "vmap" and vmap_seconds is not None and supports_graphs(self.device):
+            could_save = vmap_seconds * steps
+            if self.k > MOST_BRANCHES or (name == "loop" and could_save < self.k * BRANCH_SECONDS):
+                return True
         if name != "compiled":
             return False
         is_long = bool(measured) and min(measured) * steps * COMPILED_SAVING > COMPILE_SECONDS
@@ -453,8 +457,11 @@ class StackedReplicas:
         numbers = torch.arange((stop - start) * size, device=self.device) % len(self.part)
         return numbers.view(stop - start, size)
 
-    def _probe(self, name: str, shape: Shape, failures: dict[str, str]) -> float | None:
-        """Return the seconds of a step with this method, or None if it fails."""
+    def _probe(self, name: str, shape: Shape, failures: dict[str, str], fastest: float) -> float | None:
+        """Return the seconds of a step with this method, or None if it fails.
+
+        A method that turns out slower than the `fastest` so far is not measured any longer.
+        """
         self.method, self._captured = self._methods[name], {}
         if isinstance(self.method, Compiled):
             self.method.size = shape[2]
@@ -465,13 +472,14 @@ class StackedReplicas:
                 return 0.0
             if supports_graphs(self.device):
                 self._capture(shape)
-            self.learn(example, rows)
-            synchronize(self.device)
-            began = perf_counter()
-            for _ in range(PROBE_STEPS):
                 self.learn(example, rows)
             synchronize(self.device)
-            return (perf_counter() - began) / PROBE_STEPS
+            began, steps = perf_counter(), 0
+            while steps < PROBE_STEPS and (self.device.type != "cpu" or perf_counter() - began < PROBE_STEPS * fastest):
+                self.learn(example, rows)
+                steps += 1
+            synchronize(self.device)
+            return (perf_counter() - began) / steps
         except Exception as error:  # a user's network may raise anything
             failures[name] = describe_failure(error).partition("\n")[0] + user_frames(error)
             return None

@@ -84,7 +84,7 @@ class Loop(GradientMethod):
 
     def _one(self, x: Any, y: Tensor, row: int, out: Tensor) -> None:
         if row not in self._tensors:
-            named = dict(self.stack.networks[row].named_parameters())
+            named = dict(self.stack.network_of(row).named_parameters())
             self._tensors[row] = [named[name] for name in self.stack.names], [view[row] for view in self.views]
         parameters, views = self._tensors[row]
         with _own_generator(self.rng_states, row):
@@ -98,7 +98,7 @@ class Loop(GradientMethod):
         out.copy_(loss.detach())
 
     def _call(self, row: int, x: Any) -> Any:
-        return call_network(self.stack.networks[row], x)
+        return call_network(self.stack.network_of(row), x)
 
 
 class Compiled(Loop):
@@ -122,7 +122,7 @@ class Compiled(Loop):
     def _call(self, row: int, x: Any) -> Any:
         if len(tree_leaves(x)[0]) != self.size:
             return super()._call(row, x)
-        network = self.stack.networks[row]
+        network = self.stack.network_of(row)
         if row not in self._named:
             self._named[row] = dict(network.named_parameters()) | dict(network.named_buffers())
         outputs = self._forward(self._named[row], *arguments_of(network, x))
