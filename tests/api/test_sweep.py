@@ -12,7 +12,7 @@ import tenfold
 from tenfold.api.search import Range, SpaceSearch, split_space
 from tenfold.api.sweep import Objective
 from tenfold.errors import ExperimentError, MachineError, StoreError
-from tenfold.runs import Metric
+from tenfold.runs import Metric, Note
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
 pytestmark = pytest.mark.timeout(120)
@@ -240,6 +240,12 @@ def test_trials_that_step_together_learn_what_each_learns_alone(tmp_path: Path) 
     assert {trial.values["batch_size"] for trial in together.trials} == {8, 16}
     assert sum(run.metadata.get("stacked", 1) > 1 for run in by_number[1].values()) >= 8
     assert sum(isinstance(event, Metric) and event.part == "validation" for event in events) == 36
+    said = [event.text for event in events if isinstance(event, Note)]
+    assert len(said) == len({*said}), "what concerns all of them is said once"
+    shared = {run.created: run.seconds for run in by_number[1].values() if run.metadata.get("stacked")}
+    own = [run.seconds for run in by_number[1].values() if not run.metadata.get("stacked")]
+    assert together.run.seconds == pytest.approx(sum([*shared.values(), *own]), rel=0.1)
+    assert together.run.seconds < sum(run.seconds for run in by_number[1].values())
 
 
 def test_a_callback_stops_one_trial_only(tmp_path: Path) -> None:

@@ -408,7 +408,19 @@ class SweepRun:
         importance = measure_importance(ended, list(self.search.space))
         found: dict[str, Any] = {"best": best.run if best is not None else None, "importance": importance}
         found |= {"asked": self.asked, "wanted": self.wanted}
-        return about | {"seconds": sum(trial.seconds or 0.0 for trial in self.trials.values()), "sweep": found}
+        return about | {"seconds": self._seconds(), "sweep": found}
+
+    def _seconds(self) -> float:
+        """Return the training time of all trials; those that stepped together share theirs."""
+        shared: dict[float, float] = {}
+        alone = 0.0
+        for record in self.store.trials(self.number):
+            seconds = record["result"].get("seconds") or 0.0
+            if record["metadata"].get("stacked"):
+                shared[record["created"]] = max(shared.get(record["created"], 0.0), seconds)
+            else:
+                alone += seconds
+        return alone + sum(shared.values())
 
     def _continue_recorded(self, emit: Emit) -> None:
         """Take the trials of an earlier attempt into account, and train those to the end that were interrupted.
@@ -548,9 +560,14 @@ class SweepRun:
             )
             runs.append((EndedRun(record, heard, weights, predictions), task.experiment, {}))
         numbers = self.store.import_runs(runs)
+        said: set[str] = set()
         for proposal, number, (ended, *_) in zip(proposals, numbers, runs, strict=True):
             listener = Callbacks(self.listen, self.callbacks)
             for event in ended.events if self.callbacks or self.listen is not ignore_event else ():
+                if isinstance(event, Note):  # what is said of all together is said once
+                    if event.text in said:
+                        continue
+                    said.add(event.text)
                 with suppress(StopTraining):  # it has ended already
                     listener(event)
             self._finish(proposal, partial(self._open, number), emit)

@@ -52,12 +52,8 @@ def executor_named(on: "Asked | Submitter", **options: str) -> "Submitter | None
         _check_options(on, (), options)
         return None
     member = on if isinstance(on, Executor) else member_of(EXECUTORS, on if isinstance(on, str) else PythonObject(on))
-    if isinstance(member, ThreadPoolExecutor):
-        raise ExperimentError(
-            "on=ThreadPoolExecutor(...) would train in this process, one job at a time; give a ProcessPoolExecutor "
-            'with mp_context=multiprocessing.get_context("spawn"), or "local"'
-        )
     if isinstance(member, Executor):
+        _refuse_threads(member)
         return Submitter(getattr(member, "name", type(member).__name__), None, member)
     if callable(member) and not inspect.isabstract(member):
         name = on if isinstance(on, str) else PythonObject(on).name
@@ -65,6 +61,14 @@ def executor_named(on: "Asked | Submitter", **options: str) -> "Submitter | None
         return Submitter(name, partial(member, **options) if options else member)
     known = ", ".join((LOCAL, *EXECUTORS))
     raise ExperimentError(f"on = {format_value(on)}: should be one of {known}, or a concurrent.futures.Executor")
+
+
+def _refuse_threads(executor: Executor) -> None:
+    if isinstance(executor, ThreadPoolExecutor):
+        raise ExperimentError(
+            "on=ThreadPoolExecutor(...) would train in this process, one job at a time; give a ProcessPoolExecutor "
+            'with mp_context=multiprocessing.get_context("spawn"), or "local"'
+        )
 
 
 def recorded_executor(metadata: Mapping[str, Any]) -> str:
@@ -272,6 +276,7 @@ class Submitter:
             if not isinstance(made, Executor):
                 kind = type(made).__name__
                 raise ExperimentError(f"on = {self.name}: should make a concurrent.futures.Executor, not a {kind}")
+            _refuse_threads(made)
             self._executor = made
         return self._executor
 

@@ -348,6 +348,8 @@ def _describe_executor(run: Run) -> str:
 def describe_lr(run: Run) -> str:
     """Return the learning rate before warm-up and schedule, and why it is not the one that was given; "" if unknown."""
     lr = run.metadata.get("lr") or {}
+    if run.kind == SWEEP:  # that of the best trial is among its values
+        return ""
     if "base" not in lr or "scale" not in lr:
         return ""
     base, scale, parallel = lr["base"], lr["scale"], run.experiment.parallel
