@@ -563,7 +563,7 @@ class SweepRun:
         said: set[str] = set()
         for proposal, number, (ended, *_) in zip(proposals, numbers, runs, strict=True):
             listener = Callbacks(self.listen, self.callbacks)
-            for event in ended.events if self.callbacks or self.listen is not ignore_event else ():
+            for event in ended.events if self.callbacks or self.listen is not ignore else ():
                 if isinstance(event, Note):  # what is said of all together is said once
                     if event.text in said:
                         continue
