@@ -344,7 +344,7 @@ def sweep_section(run: Run) -> dict[str, Any] | None:
     """Return the trials of a sweep; None for any other run."""
     if run.kind != SWEEP:
         return None
-    about = "Each line is a trial: the darker, the better; dashed ones were stopped."
+    about = "Each line is a trial: the stronger its color, the better; dashed ones were stopped."
     sweep = Sweep(run)
     return {"table": sweep.table(), "lines": sweep.remarks(), "about": about}
 
