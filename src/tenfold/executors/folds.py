@@ -29,7 +29,7 @@ def train_on(submitter: Submitter, work: FoldWork) -> None:
         for job in work.jobs
     ]
     submitter.keep_in(folder)
-    lanes = Lanes()
+    lanes = CoreLanes()
     with submitter:
         for place, end in submitter.run(jobs, work.stopped):
             fold = work.jobs[place]
@@ -40,7 +40,7 @@ def train_on(submitter: Submitter, work: FoldWork) -> None:
             work.done(replace(fold, threads=jobs[place].cores, cores=()), ended)
 
 
-class Lanes:
+class CoreLanes:
     """How many jobs ran at the same time, and which of them after one another, by the clocks of their machines.
 
     Jobs do not say which cores of their machine they had. Those that overlapped had different ones.
@@ -59,7 +59,7 @@ class Lanes:
         return len(self._lanes) - 1
 
 
-def _record(submitter: Submitter, work: FoldWork, place: int, end: JobEnd, lanes: Lanes) -> FoldEnd:
+def _record(submitter: Submitter, work: FoldWork, place: int, end: JobEnd, lanes: CoreLanes) -> FoldEnd:
     content, error = end
     if not content:
         return FoldEnd(error=error)
