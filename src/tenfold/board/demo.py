@@ -222,9 +222,9 @@ def prepare_race(model: str, runs: Path, report: Callable[[str], None]) -> tuple
     sides = make_sides(task)
     tutorial, alone, many = (side.experiment for side in sides)
     about = 5 if task.is_tiny else 15
-    report(f"measuring steps on this machine for about {about} s, to predict when each contestant finishes")
+    report(f"measuring steps on this machine for about {about} s, to predict each finish")
     if load_is_high():
-        report("other programs use most of the cores: the race takes longer, and its times are unreliable")
+        report("other programs use most of the cores, so times are long and unreliable")
     start_server()
     predicted = []
     with using_profile(runs / PROFILE):
