@@ -232,7 +232,7 @@ ENDING = ".npy"
 
 def read_npy(path: Path) -> "NDArray[Any]":
     """Return the array in an .npy file; ValueError or OSError if it cannot be read."""
-    with open_regular(path) as file:
+    with _with_readable_errors(), open_regular(path) as file:
         if file.peek(2)[:2] == b"PK":
             raise ValueError("it holds an archive of arrays")
         return _read_array(file, path.stat().st_size)
@@ -240,15 +240,21 @@ def read_npy(path: Path) -> "NDArray[Any]":
 
 def read_npz(path: Path, wanted: Collection[str] | None = None) -> "dict[str, NDArray[Any]]":
     """Return the arrays of an .npz file by name, all or those that are wanted; ValueError or OSError as above."""
+    with _with_readable_errors(), open_regular(path) as file:
+        if file.peek(6).startswith(b"\x93NUMPY"):
+            raise ValueError("it holds one array")
+        with zipfile.ZipFile(file) as archive:
+            return _read_members(archive, path.stat().st_size, wanted)
+
+
+@contextmanager
+def _with_readable_errors() -> Iterator[None]:
+    """Raise ValueError for what a damaged header or archive raises, which depends on the place of the damage."""
     try:
-        with open_regular(path) as file:
-            if file.peek(6).startswith(b"\x93NUMPY"):
-                raise ValueError("it holds one array")
-            with zipfile.ZipFile(file) as archive:
-                return _read_members(archive, path.stat().st_size, wanted)
+        yield
     except (OSError, ValueError, MemoryError):
         raise
-    except Exception as error:  # what a damaged archive raises depends on the place of the damage
+    except Exception as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
