@@ -85,7 +85,10 @@ class BoardWindow:
             pass
         finally:
             process.terminate()
-            process.wait(timeout=10)
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:  # the machine is very busy
+                process.kill()
 
 
 @options.with_executor
