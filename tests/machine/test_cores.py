@@ -1,5 +1,6 @@
 import os
 import re
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -151,6 +152,18 @@ class TestWaiting:
         with wait_policy_for_children():
             assert os.environ["OMP_WAIT_POLICY"] == "active"
         assert os.environ["OMP_WAIT_POLICY"] == "active"
+
+
+@pytest.mark.parametrize(("load", "policy"), [(100.0, "PASSIVE"), (0.0, None)])
+def test_threads_sleep_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch, load: float, policy: str | None) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(cores, "running_elsewhere", lambda: load)
+    monkeypatch.setattr(os, "environ", {})
+    cores.set_wait_policy()
+    assert "OMP_WAIT_POLICY" not in os.environ  # torch has read it already
+    monkeypatch.delitem(sys.modules, "torch")
+    cores.set_wait_policy()
+    assert os.environ.get("OMP_WAIT_POLICY") == policy
 
 
 @pytest.mark.timeout(60)
