@@ -1,6 +1,8 @@
 """A run that was interrupted goes on as if nothing had happened, or a sentence says why it cannot."""
 
 import shutil
+from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import tenfold
-from tenfold.errors import ModelError, StoreError
-from tenfold.runs import EpochEnded, Event
+from tenfold.errors import ExperimentError, ModelError, StoreError
+from tenfold.executors.jobs import Job, train_rank
+from tenfold.runs import EpochEnded, Event, Started
 
 pytestmark = pytest.mark.usefixtures("_in_a_folder_of_its_own")
 SMALL: dict[str, Any] = {
@@ -76,6 +79,38 @@ def assert_same(resumed: tenfold.Run, whole: tenfold.Run) -> None:
     assert resumed.metrics == whole.metrics
     assert [row["epoch"] for row in resumed.history] == [row["epoch"] for row in whole.history]
     assert [row["train_loss"] for row in resumed.history] == [row["train_loss"] for row in whole.history]
+
+
+class RanksHere(Executor):
+    """An executor that trains the one rank of a run in this process."""
+
+    def train(self, job: Job, runs: Path, listen: Callable[[Event], None], _notify: Callable[[str], None]) -> int:
+        end = train_rank(job, str(runs), listen)
+        assert not end.error
+        return end.run
+
+
+class JobsOnly(Executor):
+    """An executor that runs jobs, as all do, and nothing else."""
+
+
+def test_a_run_goes_on_where_its_resumption_says(run: tenfold.Run, whole: tenfold.Run) -> None:
+    heard: list[Event] = []
+    resumed = tenfold.resume(on=RanksHere(), listen=heard.append)
+    assert_same(resumed, whole)
+    assert resumed.id == run.id
+    assert next(event for event in heard if isinstance(event, Started)).resumed
+
+
+def test_an_executor_of_jobs_alone_is_refused_and_the_run_left_as_it_was(run: tenfold.Run) -> None:
+    with pytest.raises(ExperimentError, match="ray"):
+        tenfold.resume(on=JobsOnly())
+    assert tenfold.open_run(run.id).status == "interrupted"
+
+
+def test_a_resumed_run_counts_its_seconds_from_those_of_before(run: tenfold.Run) -> None:
+    before = max(event.at for event in run.events())
+    assert run.store.elapsed(run.id) == before
 
 
 def points(count: int = 120, seed: int = 0) -> tuple[Tensor, Tensor]:

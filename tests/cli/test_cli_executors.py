@@ -3,12 +3,15 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import tenfold_
 from slurm_cluster import slurm_cluster, why_not
 
+import tenfold
 from tenfold.executors import slurm
+from tenfold.runs import EpochEnded
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -54,6 +57,19 @@ def test_runs_go_to_ray(experiment: str) -> None:
     assert count("crossval --folds 2 --on ray", experiment) == 2
     assert count("sweep --lr 1e-3:1e-1:log --batch-size 16,64 --trials 2 --on ray", experiment) == 2
     assert json.loads(tenfold_("train", experiment, "--workers", "2", "--on", "ray", "--json").stdout)["workers"] == 2
+
+
+def test_a_run_is_not_resumed_on_an_executor_of_jobs_alone(experiment: str, tmp_path: Path) -> None:
+    def interrupt(event: Any) -> None:
+        if isinstance(event, EpochEnded):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tenfold.train(tenfold.Experiment.load(experiment), epochs=2, runs=tmp_path / "runs", listen=interrupt)
+    refused = tenfold_("resume", "--on", "processes", "--runs", str(tmp_path / "runs"))
+    assert refused.exit_code == 2
+    assert "ray" in refused.stderr
+    assert tenfold_("resume", "--runs", str(tmp_path / "runs")).exit_code == 0
 
 
 @pytest.mark.usefixtures("_slurm")

@@ -307,6 +307,25 @@ def test_a_training_on_ray_has_the_weights_of_processes_even_if_a_rank_is_lost(r
     assert any(isinstance(event, Started) and event.resumed for event in heard)
 
 
+def test_a_training_on_ray_is_resumed_there(ray: str, tmp_path: Path) -> None:
+    fields = SMALL | {"workers": 2, "oversubscribe": True, "epochs": 20}
+
+    def interrupt(event: Any) -> None:
+        if isinstance(event, EpochEnded):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tenfold.train(**fields, runs=tmp_path / "there", on=ray, listen=interrupt)
+    heard: list[Any] = []
+    wait_until(lambda: tenfold.open_run(runs=tmp_path / "there").status == "interrupted")
+    there = tenfold.resume(runs=tmp_path / "there", listen=heard.append)
+    here = tenfold.train(**fields, runs=tmp_path / "here")
+    assert same_weights(there, here)
+    assert [run.status for run in tenfold.list_runs(runs=tmp_path / "there")] == ["finished"]
+    assert there.metadata["executor"] == "ray"
+    assert any(isinstance(event, Started) and event.resumed for event in heard)
+
+
 def test_each_rank_has_a_gpu_of_ray_where_there_are_any(ray: str, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
 

@@ -1,6 +1,6 @@
 """`tenfold.train`, `tenfold.cross_validate` and `tenfold.resume`: train models and record the runs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
+from tenfold.launch.detect import detect_world
 from tenfold.prediction.ledger import Ledger
 from tenfold.reports.display import Display, follow
 from tenfold.reports.loggers import make_loggers
@@ -84,8 +85,12 @@ def _train_elsewhere(
     log: str | Sequence[str] | None,
     listen: Emit | None,
     progress: bool | None,
+    *,
+    stopwatch: Stopwatch | None = None,
+    resumes: int | None = None,
+    force: bool = False,
 ) -> Run:
-    """Train with the ranks that an executor starts, which record the run."""
+    """Train with the ranks that an executor starts, which record the run, or resume one."""
     require_no_launcher("a training on an executor")
     with listening(lambda: RunProgress(experiment), runs, callbacks, log, listen, progress) as listener:
 
@@ -93,8 +98,8 @@ def _train_elsewhere(
             with suppress(StopTraining):
                 listener(event)
 
-        follow_jobs(submitter, hear, Stopwatch())
-        number = submitter.train(experiment, KIND, runs, hear)
+        follow_jobs(submitter, hear, stopwatch or Stopwatch())
+        number = submitter.train(experiment, KIND, runs, hear, resumes=resumes, force=force)
     store = Store(runs)
     return Run(store, store.find(number), experiment=experiment)
 
@@ -187,9 +192,9 @@ def resume(
     the run was given as Python objects (model, data, loss, metrics, groups, collate, optimizer, schedule) has to be
     given again, and so has everything that the run names by import paths which your own commands have not named before,
     unless `trust` is set: importing runs code. `force` takes over the run even if another process seems to work on it;
-    if that process is still alive, it stops before its next write. The folds of a cross-validation and the trials of a
-    sweep go where `on` says, by default to the same executor as before, if it has a name; jobs still under way there
-    are waited for.
+    if that process is still alive, it stops before its next write. `on` says where it goes on, as for `train`,
+    `cross_validate` and `sweep`: by default on the same executor as before, if it has a name. Jobs of folds and trials
+    that are still under way there are waited for.
     """
     given = {"model": model, "data": data, "loss": loss, "metrics": metrics, "groups": groups}
     given |= {"collate": collate, "optimizer": optimizer, "schedule": schedule}
@@ -218,11 +223,29 @@ def resume(
                 sweep(store.path(number, record["title"]))
                 return OpenRun(store, number, record["metadata"], stopwatch)
 
-            return _run_folds(experiment, executor_named(on or recorded_executor(record["metadata"])), listener, reopen)
+            return _run_folds(
+                experiment, executor_named(on or executor_to_resume(CROSSVAL, record["metadata"])), listener, reopen
+            )
+    stopwatch = Stopwatch(store.elapsed(number))
+    submitter = executor_named(on or executor_to_resume(record["kind"], record["metadata"]))
+    if submitter is not None:
+        about = {"callbacks": callbacks, "log": log, "listen": listen, "progress": progress}
+        about |= {"stopwatch": stopwatch, "resumes": number, "force": force}
+        return _train_elsewhere(experiment, submitter, store.folder, **about)
     with listening(lambda: RunProgress(experiment), store.folder, callbacks, log, listen, progress) as listener:
-        resolved = resolve(experiment, noting(listener, Stopwatch()))
+        resolved = resolve(experiment, noting(listener, stopwatch))
         recorded = resolved.engine.resume(resolved, store, record, listener, force=force)
     return finished_run(recorded)
+
+
+def executor_to_resume(kind: str, metadata: Mapping[str, Any]) -> str:
+    """Return the name of the executor on which a run is resumed unless another is named: the one that made it.
+
+    A launcher's ranks resume a training themselves, and so does this process with one row of a comparison.
+    """
+    world = detect_world()
+    trained_here = kind not in (KIND, CROSSVAL, SWEEP) or (kind == KIND and world is not None and world.size > 1)
+    return LOCAL if trained_here else recorded_executor(metadata)
 
 
 @overload

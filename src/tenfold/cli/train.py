@@ -218,7 +218,7 @@ def resume(
     Examples: [cyan]tenfold resume 12[/], [cyan]tenfold resume last[/]
     """
     import tenfold
-    from tenfold.executors.submitting import recorded_executor
+    from tenfold.api.train import executor_to_resume
     from tenfold.reports.progress import FoldProgress, RunProgress
     from tenfold.runs.store import CROSSVAL, SWEEP
 
@@ -229,7 +229,7 @@ def resume(
         return
     folded = interrupted.kind == CROSSVAL
     shown = FoldProgress(quiet=quiet) if folded else RunProgress(interrupted.experiment, quiet=quiet)
-    on = (where or options.Where(recorded_executor(interrupted.metadata))).open()
+    on = (where or options.Where(executor_to_resume(interrupted.kind, interrupted.metadata))).open()
     with following(shown, runs, quiet, on) as listen:
         resumed = tenfold.resume(interrupted, on=on, log=log, listen=listen, force=force)
     print_run(resumed, as_json)

@@ -6,8 +6,9 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -179,7 +180,21 @@ def describe(task: Task) -> dict[str, Any]:
         },
         "shards": audit(task),
         "cores": asdict(task.cores),
+        **({"executor": executor} if (executor := _executor.get()) else {}),
     }
+
+
+_executor: ContextVar[str] = ContextVar("executor", default="")
+
+
+@contextmanager
+def recording_executor(name: str) -> Iterator[None]:
+    """Let runs that begin in the block record the name of the executor that started this process as a rank."""
+    before = _executor.set(name)
+    try:
+        yield
+    finally:
+        _executor.reset(before)
 
 
 def origin(experiment: Experiment) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from tenfold.crossval.fold import (
     train_fold,
 )
 from tenfold.engines import Resolved, make_engine, resolve
-from tenfold.engines.prepare import describe
+from tenfold.engines.prepare import describe, recording_executor
 from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
@@ -51,6 +51,7 @@ from tenfold.runs import Emit, Event, Metric, Started, Stopwatch, Store
 from tenfold.runs.bundle import pack
 from tenfold.runs.callbacks import Callbacks, StopBehind
 from tenfold.runs.events import ignore
+from tenfold.runs.store import RemoteStore
 
 JobEnd = tuple[bytes, str]
 """What a job returns: the bundle of its run, empty if there is none, and why it failed, "" if it did not."""
@@ -101,6 +102,12 @@ class Job:
     """The folder at home for the job's store, below the folder of all jobs; "" for a temporary one."""
     token: str = ""
     """The content of the token file at home."""
+    executor: str = ""
+    """The name of the executor whose ranks train a replica each, which is recorded with the run."""
+    resumes: int | None = None
+    """The number of the run that its ranks resume; None for a new one."""
+    force: bool = False
+    """Whether they take it over even if another process seems to work on it."""
 
     @classmethod
     def of(
@@ -188,13 +195,25 @@ class RankEnd(NamedTuple):
 
 
 def train_rank(job: Job, runs: str, listen: Emit | None) -> RankEnd:
-    """Train one replica of a job's experiment, as one of the ranks that the environment describes."""
+    """Train one replica of a job's experiment, as one of the ranks that the environment describes.
+
+    Rank 0 has a listener.
+    """
     with _working_in(job, hides_rank=False):
         try:
-            resolved = resolve(job.read_experiment())
-            recorded = resolved.engine.train(
-                resolved, runs=runs, kind=job.kind, stopwatch=Stopwatch(), listen=listen or ignore
-            )
+            resolved, hear = resolve(job.read_experiment()), listen or ignore
+            with recording_executor(job.executor):
+                if job.resumes is None:
+                    recorded = resolved.engine.train(
+                        resolved, runs=runs, kind=job.kind, stopwatch=Stopwatch(), listen=hear
+                    )
+                elif listen is None:  # only rank 0 reads what is recorded
+                    recorded = resolved.engine.resume(resolved, RemoteStore(runs), {"id": job.resumes}, hear)
+                else:
+                    store = Store(runs, create=False)
+                    begun_by_these = resolved.world is not None and resolved.world.restarts > 0
+                    force = job.force or begun_by_these
+                    recorded = resolved.engine.resume(resolved, store, store.find(job.resumes), hear, force=force)
         except TenfoldError as error:
             return RankEnd(0, str(error), isinstance(error, WorkerLost))
         except Exception as error:

@@ -221,8 +221,17 @@ class Submitter:
                     )
                 )
 
-    def train(self, experiment: Experiment, kind: str, runs: Path, listen: Emit) -> int:
-        """Train one experiment with a rank for each worker, and return the number of its run."""
+    def train(
+        self,
+        experiment: Experiment,
+        kind: str,
+        runs: Path,
+        listen: Emit,
+        *,
+        resumes: int | None = None,
+        force: bool = False,
+    ) -> int:
+        """Train one experiment with a rank for each worker, or resume its run, and return the number of the run."""
         with self:
             executor = self._open(experiment.parallel.workers)
             if not hasattr(executor, "train"):
@@ -230,7 +239,8 @@ class Submitter:
                     f'on = {self.name}: it trains whole runs as jobs, not the workers of one; use "ray"'
                 )
             self.keep_in(runs)
-            job = self._placed(Job.of(experiment, kind))
+            job = replace(Job.of(experiment, kind), executor=self.name, resumes=resumes, force=force)
+            job = self._placed(job)
             number: int = executor.train(job, runs, listen, self.notify)
         return number
 

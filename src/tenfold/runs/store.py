@@ -323,8 +323,12 @@ class Store:
                 (socket.gethostname(), os.getpid(), run),
             )
             connection.execute(MARK_REPEATED, (run, epoch))
-            bodies = connection.execute("SELECT body FROM events WHERE run = ?", (run,)).fetchall()
-        return max((time_of(body) for (body,) in bodies), default=0.0)
+            return _elapsed(connection, run)
+
+    def elapsed(self, run: int) -> float:
+        """Return the seconds that a run has run so far."""
+        with self._reading() as connection:
+            return _elapsed(connection, run)
 
     def runs(self) -> list[RunRecord]:
         """Return what a list of all runs shows, oldest first, without reading what the runs hold.
@@ -498,6 +502,11 @@ class Store:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_claims": {}}  # they belong to this process
+
+
+def _elapsed(connection: sqlite3.Connection, run: int) -> float:
+    bodies = connection.execute("SELECT body FROM events WHERE run = ?", (run,)).fetchall()
+    return max((time_of(body) for (body,) in bodies), default=0.0)
 
 
 class RemoteStore(Store):
