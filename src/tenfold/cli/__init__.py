@@ -228,8 +228,7 @@ def _interrupt(number: int, _: Any) -> None:
 
 def _guard_rank() -> None:
     """Under a launcher, start a guard, before torch is imported, that tells other ranks if this one is stopped."""
-    is_launched = any("RANK" in name or name == "SLURM_PROCID" for name in os.environ)
-    if not is_launched or sys.argv[1:2] not in (["train"], ["resume"]):
+    if sys.argv[1:2] not in (["train"], ["resume"]):
         return
     from tenfold.launch.detect import detect_world
 
