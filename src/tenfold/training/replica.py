@@ -270,7 +270,10 @@ class Replica(TrainedState):
         self.optimizer.step()
 
     def step(self, x: Any, y: Any) -> Tensor:
-        """Train on one batch: forward, backward, the optimizer's step. Return its loss before the step."""
+        """Train on one batch: forward, backward, the optimizer's step. Return its loss before the step.
+
+        Where gradients are averaged, `workers/trainers.py` takes these steps one by one.
+        """
         self.begin_step()
         if self._needs_closure:
             return self.optimizer.step(lambda: self._clipped(x, y))  # type: ignore[arg-type, return-value]

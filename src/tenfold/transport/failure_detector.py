@@ -1,4 +1,7 @@
-"""Notices ranks that died, stopped or hang, and ends the waiting of the others."""
+"""Notices ranks of a launcher that died, stopped or hang, and ends the waiting of the others.
+
+For worker processes: `workers/pool.py`.
+"""
 
 import atexit
 import os
