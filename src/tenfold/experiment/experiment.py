@@ -483,7 +483,8 @@ def commented(experiment: Experiment) -> str:
 
 
 def _explained(text: str) -> list[str]:
-    return textwrap.wrap(" ".join(text.split()), WIDTH, initial_indent="# ", subsequent_indent="# ")
+    text = " ".join(text.split())
+    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
 def _key(key: str) -> str:

@@ -73,9 +73,14 @@ class Section(BaseModel):
 class Model(Section):
     """The network that every replica trains."""
 
-    name: Annotated[NameOrObject, refuse_others("model", MODELS)] = "lenet5"
-    """A built-in model (lenet5, cnn, mlp), that of an installed package, "package.module:callable", a network, or a
-    callable that returns one."""
+    name: Annotated[
+        NameOrObject,
+        refuse_others("model", MODELS),
+        Field(
+            description=f"A built-in model ({', '.join(MODELS.built_in)}), that of an installed package, "
+            '"package.module:callable", a network, or a callable that returns one.'
+        ),
+    ] = "lenet5"
     hidden: Annotated[tuple[Count, ...] | None, AsTuple] = None
     """Widths of the mlp's hidden layers, such as [128, 64]. Default: [128]."""
     activation: Literal["relu", "sigmoid", "tanh", "gelu"] | None = None
@@ -95,9 +100,15 @@ class Model(Section):
 class Data(Section):
     """The data set, and how it is split into train, validation and test."""
 
-    name: Annotated[NameOrObject, refuse_others("data set", SOURCES)] = "mnist"
-    """A built-in data set (digits, mnist, fashion-mnist), that of an installed package, a file (.csv, .parquet, .npy,
-    .npz), a folder of images by class, "package.module:callable", or the data themselves."""
+    name: Annotated[
+        NameOrObject,
+        refuse_others("data set", SOURCES),
+        Field(
+            description=f"A built-in data set ({', '.join(SOURCES.built_in)}), that of an installed package, a file "
+            '(.csv, .parquet, .npy, .npz), a folder of images by class, "package.module:callable", or the data '
+            "themselves."
+        ),
+    ] = "mnist"
     test_fraction: Fraction | None = None
     """Share of all samples kept for testing. Default: the data set's own test part, or 0.2 if it has none."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -156,10 +167,17 @@ class Training(Section):
     batch_size: Count | None = None
     """Samples per step of one replica. Default: 64 for up to 8 workers, then fewer as workers grow, down to 16; with
     sandblaster-lbfgs, all of its samples."""
-    optimizer: Annotated[NameOrObject, refuse_others("optimizer", OPTIMIZERS), named_or_imported(OPTIMIZERS)] = "muon"
-    """The optimizer: sgd, adam, adamw, rmsprop, adagrad, lbfgs, muon, ng-sgd (natural gradients of linear layers) or
-    sandblaster-lbfgs (L-BFGS whose steps all workers take together);
-    "package.module:Optimizer", a class such as torch.optim.NAdam, or a function of the parameters that returns one."""
+    optimizer: Annotated[
+        NameOrObject,
+        refuse_others("optimizer", OPTIMIZERS),
+        named_or_imported(OPTIMIZERS),
+        Field(
+            description=f"The optimizer: {', '.join(OPTIMIZERS.built_in)}; "
+            '"package.module:Optimizer", a class such as torch.optim.NAdam, or a function of the parameters that '
+            "returns one. ng-sgd has natural gradients of linear layers; the steps of sandblaster-lbfgs, which is "
+            "L-BFGS, are taken by all workers together."
+        ),
+    ] = "muon"
     lr: Annotated[
         float | None,
         Field(
@@ -222,11 +240,14 @@ class Training(Section):
     f(outputs, targets).
 
     Default: cross-entropy for classes, mse for numbers."""
-    metrics: NamesOrObjects = ()
-    """accuracy, perplexity, mae, rmse; precision_at_10, recall_at_10, map_at_10, ndcg_at_10 (any number) where a sample
-    has several labels; a scikit-learn scorer (f1_macro); or f(outputs, targets). Models are judged by the first.
-
-    Default: accuracy for classes."""
+    metrics: Annotated[
+        NamesOrObjects,
+        Field(
+            description=f"{', '.join(METRICS.built_in)}; precision_at_10, recall_at_10, map_at_10, ndcg_at_10 (any "
+            "number) where a sample has several labels; a scikit-learn scorer (f1_macro); or f(outputs, targets). "
+            "Models are judged by the first.\n\nDefault: accuracy for classes."
+        ),
+    ] = ()
     lower_is_better: bool | None = None
     """Whether lower values of the first metric are better, where it is your own and its name does not say so: a target,
     and the best fold or setting, need to know. Default: known for built-in metrics and for names such as my_error."""
