@@ -9,7 +9,7 @@ import pytest
 from made_runs import make_run
 
 import tenfold
-from tenfold.api import scaling as module
+from tenfold.api import simulate as module
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.errors import ExperimentError
 from tenfold.reports.comparison import Comparison
