@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Unpack, overload
 
 from tenfold import crossval
 from tenfold.cluster.time_prediction import TimePrediction
-from tenfold.common.files import sweep
+from tenfold.common.files import remove_partial_files
 from tenfold.common.imports import warn_user
 from tenfold.common.trust import remember_named
 from tenfold.crossval import CrossValidation
@@ -220,7 +220,7 @@ def resume(
             def reopen(task: Task, _experiment: Experiment) -> OpenRun:
                 check_same_data(record, task)
                 stopwatch = Stopwatch(store.claim_and_restart(number, epoch=1, force=force))  # the events so far stay
-                sweep(store.path(number, record["title"]))
+                remove_partial_files(store.path(number, record["title"]))
                 return OpenRun(store, number, record["metadata"], stopwatch)
 
             return _run_folds(

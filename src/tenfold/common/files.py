@@ -216,7 +216,7 @@ def short_path(path: Path) -> Path:
         return path
 
 
-def sweep(folder: Path) -> None:
+def remove_partial_files(folder: Path) -> None:
     """Remove temporary files that a process that died while writing has left in a folder and below."""
     for path in folder.rglob(f".*{PARTIAL}"):
         with suppress(OSError):

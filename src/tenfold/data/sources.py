@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from tenfold import catalog
 from tenfold.catalog import Registry
-from tenfold.common.files import open_regular, sweep, write_atomically
+from tenfold.common.files import open_regular, remove_partial_files, write_atomically
 from tenfold.errors import DataError
 from tenfold.experiment.section_fields import Section
 from tenfold.experiment.values import explain
@@ -182,7 +182,7 @@ def fetch(source: Source, folder: Path) -> dict[str, bytes]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
-            sweep(folder)
+            remove_partial_files(folder)
             return _fetch_missing(source, folder)
     except OSError as error:
         raise DataError(

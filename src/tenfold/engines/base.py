@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tenfold.common.files import short_path, sweep
+from tenfold.common.files import remove_partial_files, short_path
 from tenfold.common.imports import describe_error
 from tenfold.data import Splits
 from tenfold.engines.choose import Notify
@@ -236,7 +236,7 @@ def open_for_resume(
     store.claim(run, force=force)
     try:
         manifest, problem = checkpoint.find_undamaged(folder)
-        sweep(folder.parent)
+        remove_partial_files(folder.parent)
         stopwatch = Stopwatch(store.restart(run, epoch=manifest["epoch"] if manifest else 0))
     except BaseException:
         store.release(run)
