@@ -202,37 +202,60 @@ def resume(
     record = store.find(run.id if isinstance(run, Run) else run)
     number = record["id"]
     _check_resumable(store, record)
-    again = {field: value for field, value in given.items() if value is not None}
+    resume_fields = {field: value for field, value in given.items() if value is not None}
     trust = trust or (isinstance(run, Run) and run.is_trusted)
-    before = Run(store, record, trust=trust).experiment
-    experiment = before.replace(**again).with_trusted_imports()
+    recorded_experiment = Run(store, record, trust=trust).experiment
+    experiment = recorded_experiment.replace(**resume_fields).with_trusted_imports()
     _check_given(experiment, number)
-    remember_named(Experiment(**again).import_paths)
+    remember_named(Experiment(**resume_fields).import_paths)
     _warn_of_changes(experiment, record)
+    about: dict[str, Any] = {"callbacks": callbacks, "log": log, "listen": listen, "progress": progress}
     if record["kind"] == SWEEP:
         from tenfold.api.sweep import continue_sweep
 
-        about: dict[str, Any] = {"callbacks": callbacks, "log": log, "listen": listen, "progress": progress}
         return continue_sweep(store, record, experiment, on=on, force=force, **about).run
-    if record["kind"] == CROSSVAL:
-        with listening(FoldProgress, store.folder, callbacks, log, listen, progress) as listener:
-
-            def reopen(task: Task, _experiment: Experiment) -> OpenRun:
-                check_same_data(record, task)
-                stopwatch = Stopwatch(store.claim_and_restart(number, epoch=1, force=force))  # the events so far stay
-                remove_partial_files(store.path(number, record["title"]))
-                return OpenRun(store, number, record["metadata"], stopwatch)
-
-            return _run_folds(
-                experiment, executor_named(on or executor_to_resume(CROSSVAL, record["metadata"])), listener, reopen
-            )
-    stopwatch = Stopwatch(store.elapsed(number))
     submitter = executor_named(on or executor_to_resume(record["kind"], record["metadata"]))
+    resume_recorded = _resume_cross_validation if record["kind"] == CROSSVAL else _resume_training
+    return resume_recorded(store, record, experiment, submitter, force=force, **about)
+
+
+def _resume_cross_validation(
+    store: Store,
+    record: dict[str, Any],
+    experiment: Experiment,
+    submitter: Submitter | None,
+    *,
+    force: bool,
+    **about: Any,
+) -> Run:
+    """Train the folds of a recorded cross-validation that are not finished."""
+    number = record["id"]
+
+    def continue_recorded(task: Task, _experiment: Experiment) -> ClaimedRun:
+        check_same_data(record, task)
+        stopwatch = Stopwatch(store.claim_and_restart(number, epoch=1, force=force))  # the events so far stay
+        remove_partial_files(store.path(number, record["title"]))
+        return ClaimedRun(store, number, record["metadata"], stopwatch)
+
+    with listening(FoldProgress, store.folder, **about) as listener:
+        return _run_folds(experiment, submitter, listener, continue_recorded)
+
+
+def _resume_training(
+    store: Store,
+    record: dict[str, Any],
+    experiment: Experiment,
+    submitter: Submitter | None,
+    *,
+    force: bool,
+    **about: Any,
+) -> Run:
+    """Continue a recorded training from its checkpoint, here or with the ranks that an executor starts."""
+    stopwatch = Stopwatch(store.elapsed(record["id"]))
     if submitter is not None:
-        about = {"callbacks": callbacks, "log": log, "listen": listen, "progress": progress}
-        about |= {"stopwatch": stopwatch, "resumes": number, "force": force}
+        about |= {"stopwatch": stopwatch, "resumes": record["id"], "force": force}
         return _train_elsewhere(experiment, submitter, store.folder, **about)
-    with listening(lambda: RunProgress(experiment), store.folder, callbacks, log, listen, progress) as listener:
+    with listening(lambda: RunProgress(experiment), store.folder, **about) as listener:
         resolved = resolve(experiment, noting(listener, stopwatch))
         recorded = resolved.engine.resume(resolved, store, record, listener, force=force)
     return finished_run(recorded)
@@ -304,18 +327,19 @@ def cross_validate(
         experiment = experiment.replace(folds=USUAL_FOLDS)
     submitter = executor_named(on)
 
-    def create(task: Task, resolved: Experiment) -> OpenRun:
+    def begin(task: Task, with_defaults: Experiment) -> ClaimedRun:
         check_new_run(task)
         metadata = describe(task) | ({"executor": submitter.name} if submitter is not None else {})
         store = Store(runs)
-        return OpenRun(store, store.create(resolved, kind=CROSSVAL, metadata=metadata), metadata, stopwatch)
+        number = store.create(with_defaults, kind=CROSSVAL, metadata=metadata)
+        return ClaimedRun(store, number, metadata, stopwatch)
 
     with listening(FoldProgress, runs, callbacks, log, listen, progress) as listener:
-        done = CrossValidation(_run_folds(experiment, submitter, listener, create))
+        done = CrossValidation(_run_folds(experiment, submitter, listener, begin))
     return done.as_sklearn() if as_sklearn else done
 
 
-class OpenRun(NamedTuple):
+class ClaimedRun(NamedTuple):
     """The run of a cross-validation that this process works on."""
 
     store: Store
@@ -328,9 +352,9 @@ def _run_folds(
     experiment: Experiment,
     submitter: Submitter | None,
     listen: Emit,
-    open_run: Callable[[Task, Experiment], OpenRun],
+    begin_or_continue: Callable[[Task, Experiment], ClaimedRun],
 ) -> Run:
-    """Train the folds that are not finished yet; `open_run` creates the run, or continues that of an earlier attempt.
+    """Train the folds that are not finished yet; `begin_or_continue` claims their run, a new one or a recorded one.
 
     It is given the task, and the experiment with its defaults.
     """
@@ -344,7 +368,7 @@ def _run_folds(
     with crossval.shared_data(resolved) as task:
         splits = crossval.make_fold_splits(task)
         prediction = _predict_folds(experiment, task.splits)
-        store, number, metadata, stopwatch = open_run(task, experiment)
+        store, number, metadata, stopwatch = begin_or_continue(task, experiment)
         running = crossval.CrossValidationRun(task, splits, store, number, metadata, stopwatch, listen, prediction)
         if submitter is not None:
             follow_jobs(submitter, listen, stopwatch)
