@@ -15,7 +15,7 @@ from tenfold.catalog import ENGINES
 from tenfold.crossval import check_folds
 from tenfold.crossval.fold import FoldMode
 from tenfold.engines import choose, resolve
-from tenfold.engines.choose import Notify, validate, validate_mixing
+from tenfold.engines.choose import Notify, validate, validate_combination
 from tenfold.engines.processes import Serial
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
@@ -55,7 +55,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @looped(("fields", "sentence"), REFUSED)
 def test_bad_combinations_are_refused_in_one_sentence(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExperimentError) as refused:
-        validate_mixing(Resolved.of(Experiment(**{"workers": 4, "oversubscribe": True} | fields)))
+        validate_combination(Resolved.of(Experiment(**{"workers": 4, "oversubscribe": True} | fields)))
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -63,7 +63,7 @@ def test_bad_combinations_are_refused_in_one_sentence(fields: dict[str, Any], se
 @looped("strategy", sorted(STRATEGIES))
 def test_every_strategy_by_itself_is_fine(strategy: str) -> None:
     experiment = Experiment(workers=4, strategy=strategy)
-    validate_mixing(Resolved.of(experiment))
+    validate_combination(Resolved.of(experiment))
     assert Resolved.of(experiment).strategy.name == strategy
 
 
@@ -72,23 +72,23 @@ def test_exact_strategies_go_with_everything(exact: str) -> None:
     for outer in OUTER:
         for compression in COMPRESSIONS:
             experiment = Experiment(workers=4, strategy=exact, outer=outer, compression=compression)
-            validate_mixing(Resolved.of(experiment))
+            validate_combination(Resolved.of(experiment))
             assert experiment.parallel.outer == outer
 
 
 @pytest.mark.parametrize("sync_every", [1, 2, 100])
 def test_gradients_are_mixed_at_every_step_whatever_sync_every_is(sync_every: int) -> None:
     experiment = Experiment(workers=4, average="gradients", sync_every=sync_every)
-    validate_mixing(Resolved.of(experiment))
+    validate_combination(Resolved.of(experiment))
     assert experiment.parallel.average == "gradients"
 
 
 def test_what_is_exact_depends_on_the_number_of_workers() -> None:
     """Two in a butterfly, or three (a prime), average exactly in every round; six do not."""
     for workers in (2, 3):
-        validate_mixing(Resolved.of(Experiment(workers=workers, strategy="butterfly", outer="bmuf")))
+        validate_combination(Resolved.of(Experiment(workers=workers, strategy="butterfly", outer="bmuf")))
     with pytest.raises(ExperimentError, match='"butterfly" does not guarantee'):
-        validate_mixing(Resolved.of(Experiment(workers=6, strategy="butterfly", outer="bmuf")))
+        validate_combination(Resolved.of(Experiment(workers=6, strategy="butterfly", outer="bmuf")))
 
 
 @looped(
@@ -169,7 +169,7 @@ def test_fp16_is_for_gpus() -> None:
     with pytest.raises(ExperimentError, match="fp16"):
         validate(Experiment(precision="fp16", device="cpu"), None)
     with pytest.raises(ExperimentError, match="gradients"):
-        validate_mixing(Resolved.of(Experiment(precision="fp16", device="cuda", workers=2, average="gradients")))
+        validate_combination(Resolved.of(Experiment(precision="fp16", device="cuda", workers=2, average="gradients")))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold.engines import choose
-from tenfold.engines.choose import validate, validate_mixing
+from tenfold.engines.choose import validate, validate_combination
 from tenfold.engines.launched import Launched, assign_states
 from tenfold.engines.prepare import prepare
 from tenfold.engines.processes import divide_among
@@ -75,9 +75,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("fields", "sentence"), REFUSED, ids=lambda value: str(value)[:40])
 def test_what_could_not_go_on_is_refused_before_anything_starts(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExperimentError) as refused:
-        validate_mixing(Resolved.of(experiment(**fields)))
+        validate_combination(Resolved.of(experiment(**fields)))
     assert sentence in str(refused.value)
-    validate_mixing(Resolved.of(experiment(**fields, on_failure="end")))
+    validate_combination(Resolved.of(experiment(**fields, on_failure="end")))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tenfold.catalog import ENGINES, package_of
+from tenfold.catalog import ENGINES, STRATEGIES, package_of
 from tenfold.common.imports import warn_user
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
@@ -30,8 +30,8 @@ def resolve(experiment: Experiment, notify: Notify = ignore) -> Resolved:
 
     `notify` is called with what an engine has to say before the training begins.
     """
-    resolved, engine = _resolve(experiment, detect_world(), notify)
-    return replace(resolved, engine=engine.create(resolved, notify))
+    resolved, engine_class = _resolve(experiment, detect_world(), notify)
+    return replace(resolved, engine=engine_class.create(resolved, notify))
 
 
 def make_engine(resolved: Resolved) -> "Engine":
@@ -40,7 +40,7 @@ def make_engine(resolved: Resolved) -> "Engine":
 
 
 def choose(experiment: Experiment, world: World | None = None, notify: Notify = ignore) -> "type[Engine]":
-    """Return the engine that the experiment names, or with "auto" the first that is meant for it.
+    """Return the class of the engine that the experiment names, or with "auto" of the first that is meant for it.
 
     Engines of installed packages come first, of which `notify` is told: the built-in ones leave nothing over.
     """
@@ -51,13 +51,14 @@ def choose(experiment: Experiment, world: World | None = None, notify: Notify = 
         notify(f'engine "{installed}" of the package {package_of(ENGINES.plugins[installed])}')
         return _checked(ENGINES[installed])
     built_in = (ENGINES[name] for name in ENGINES.built_in)  # imported only up to the one that is meant
-    engine: type[Engine] | None = next((engine for engine in built_in if engine.is_usual(experiment, world)), None)
-    if engine is None:
+    usual = (engine_class for engine_class in built_in if engine_class.is_usual(experiment, world))
+    engine_class: type[Engine] | None = next(usual, None)
+    if engine_class is None:
         raise ExperimentError(
             f"no engine is meant for {experiment.parallel.workers} workers on {experiment.machine.device}; set "
             f"machine.engine to one of {', '.join(ENGINES)}"
         )
-    return engine
+    return engine_class
 
 
 def installed_engine(experiment: Experiment, world: World | None = None) -> str | None:
@@ -68,17 +69,17 @@ def installed_engine(experiment: Experiment, world: World | None = None) -> str 
     """
     for name in ENGINES.plugins:
         try:
-            engine = _checked(ENGINES[name])
+            engine_class = _checked(ENGINES[name])
         except ExperimentError as error:
             warn_user(f"{error}; other engines are used")
             continue
-        if "is_usual" in vars(engine) and engine.is_usual(experiment, world):
+        if "is_usual" in vars(engine_class) and engine_class.is_usual(experiment, world):
             return name
     return None
 
 
 def _checked(member: Any) -> "type[Engine]":
-    """Return an engine; raise ExperimentError for what is none."""
+    """Return an engine's class; raise ExperimentError for what is none."""
     from tenfold.engines.base import Engine
 
     if not (isinstance(member, type) and issubclass(member, Engine)):
@@ -104,12 +105,11 @@ def trains_on_cpu(experiment: Experiment) -> bool:
 # A single value is checked when the experiment is made (`tenfold.experiment`); what needs the data or this machine's
 # cores and memory is checked by `prepare`, before a run is recorded.
 
-EXACT = "allreduce or parameter-server"
 NEEDS_LAUNCHER = "requires a launcher; start the program with torchrun, mpirun or srun, or use auto"
 
 
 def validate(experiment: Experiment, world: World | None = None) -> "type[Engine]":
-    """Return the engine that trains an experiment; raise ExperimentError where that is impossible.
+    """Return the class of the engine that trains an experiment; raise ExperimentError where that is impossible.
 
     `world` is what a launcher started, if one did.
     """
@@ -122,20 +122,20 @@ def _resolve(experiment: Experiment, world: World | None, notify: Notify) -> "tu
             f"parallel.folds = {folds}: training makes one model; use `tenfold crossval` or "
             "tenfold.cross_validate to train one for each fold"
         )
-    engine = choose(experiment, world, notify)
-    if (reason := engine.supports(experiment, world)) is not None:
+    engine_class = choose(experiment, world, notify)
+    if (reason := engine_class.supports(experiment, world)) is not None:
         raise ExperimentError(reason)
-    if world is not None and (engine.needs_launcher or is_launched(experiment, world)):
+    if world is not None and (engine_class.needs_launcher or is_launched(experiment, world)):
         resolved = Resolved.of(experiment.replace(workers=world.size), world)
     else:
         resolved = Resolved.of(experiment)
-    validate_mixing(resolved)
+    validate_combination(resolved)
     if resolved.experiment.parallel.divides_model:
-        _raise_first(_problems_of_division(resolved, engine))
+        _raise_first(_problems_of_divided_model(resolved, engine_class))
     training = resolved.experiment.training
     if training.optimizer_options or training.nesterov or training.needs_closure:
         try_options(training)
-    return resolved, engine
+    return resolved, engine_class
 
 
 def require_no_launcher(what: str) -> None:
@@ -148,9 +148,9 @@ def require_no_launcher(what: str) -> None:
         )
 
 
-def validate_mixing(resolved: Resolved) -> None:
-    """Raise ExperimentError for a strategy, outer optimizer, compression and optimizer that do not work together."""
-    _raise_first(_problems_of_mixing(resolved))
+def validate_combination(resolved: Resolved) -> None:
+    """Raise ExperimentError for fields that do not work together, such as a strategy and an outer optimizer."""
+    _raise_first(_problems_of_combination(resolved))
 
 
 def _raise_first(problems: Iterator[str]) -> None:
@@ -158,7 +158,7 @@ def _raise_first(problems: Iterator[str]) -> None:
         raise ExperimentError(problem)
 
 
-def _problems_of_mixing(resolved: Resolved) -> Iterator[str]:
+def _problems_of_combination(resolved: Resolved) -> Iterator[str]:
     experiment, strategy = resolved.experiment, resolved.strategy
     training, parallel, machine = experiment.training, experiment.parallel, experiment.machine
     may_shrink, n = machine.on_failure == "continue" and not machine.is_virtual, parallel.replicas
@@ -170,7 +170,7 @@ def _problems_of_mixing(resolved: Resolved) -> Iterator[str]:
             f'"{parallel.strategy}" has none; use one such as butterfly, or set machine.on_failure = "end"'
         )
     if training.optimizer_traits.steps_with_all_workers:
-        yield from _problems_of_divided_steps(resolved)
+        yield from _problems_of_joint_steps(resolved)
     if by_gradients:
         for field, plain in (("outer", "none"), ("optimizer_state", "local")):
             if getattr(parallel, field) != plain:
@@ -196,14 +196,14 @@ def _problems_of_mixing(resolved: Resolved) -> Iterator[str]:
         yield from _problems_without_rounds(experiment)
 
 
-def _problems_of_division(resolved: Resolved, engine: "type[Engine]") -> Iterator[str]:
+def _problems_of_divided_model(resolved: Resolved, engine_class: "type[Engine]") -> Iterator[str]:
     """Yield what a model that is divided among workers cannot do."""
     experiment = resolved.experiment
     training, parallel = experiment.training, experiment.parallel
     divide = f'parallel.divide = "{parallel.divide}"'
-    if not engine.divides_models:
+    if not engine_class.divides_models:
         yield (
-            f"{divide} needs worker processes on the CPUs of one machine, not the engine {engine.name}; use "
+            f"{divide} needs worker processes on the CPUs of one machine, not the engine {engine_class.name}; use "
             'machine.device = "cpu" without a launcher'
         )
     if resolved.strategy.asynchronous:
@@ -228,12 +228,13 @@ def _problems_of_inexact_rounds(mixing: Mixing, counts: Sequence[int]) -> Iterat
         "average": parallel.average == "gradients",
     }
     inexact = next((n for n in counts if strategy.period(n) != 1 or not strategy.round(0, n).is_exact), None)
+    exact = [name for name in STRATEGIES.built_in if STRATEGIES[name].always_exact]
     for field, chosen in choices.items():
         if chosen and inexact is not None:
             left = f" with the {inexact} workers that may be left" if inexact != parallel.workers else ""
             yield (
                 f'parallel.{field} = "{getattr(parallel, field)}" requires identical replicas after each round, '
-                f'which "{parallel.strategy}" does not guarantee{left}; use {EXACT}'
+                f'which "{parallel.strategy}" does not guarantee{left}; use {" or ".join(exact)}'
             )
 
 
@@ -255,7 +256,7 @@ def _problems_without_rounds(experiment: Experiment) -> Iterator[str]:
         yield f'training.optimizer = "{training.optimizer}" cannot be used with "{parallel.strategy}"; use sgd'
 
 
-def _problems_of_divided_steps(resolved: Resolved) -> Iterator[str]:
+def _problems_of_joint_steps(resolved: Resolved) -> Iterator[str]:
     """Yield what an optimizer cannot do whose steps all workers take together."""
     experiment = resolved.experiment
     training, parallel = experiment.training, experiment.parallel
@@ -290,7 +291,7 @@ def _problems_of_fp16(experiment: Experiment, *, asynchronous: bool) -> Iterator
         )
 
 
-def require_no_ranks(engine: str, world: World | None) -> str | None:
+def why_not_among_ranks(engine: str, world: World | None) -> str | None:
     """Return why an engine that starts its own workers cannot be used by a launcher's ranks; None without these."""
     if world is None or world.size == 1:
         return None
@@ -300,7 +301,7 @@ def require_no_ranks(engine: str, world: World | None) -> str | None:
     )
 
 
-def require_launcher_for_transport(experiment: Experiment) -> str | None:
+def why_transport_needs_launcher(experiment: Experiment) -> str | None:
     """Return why a transport between hosts cannot be used without a launcher; None for the others."""
     transport = experiment.machine.transport
     if transport in ("auto", "shared-memory"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tenfold.engines.base import Engine, Outcome
-from tenfold.engines.choose import is_launched, require_launcher_for_transport, require_no_ranks, trains_on_cpu
+from tenfold.engines.choose import is_launched, trains_on_cpu, why_not_among_ranks, why_transport_needs_launcher
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import Experiment, Training
 from tenfold.launch.detect import World
@@ -37,7 +37,7 @@ class OneDevice(Engine):
 
     @classmethod
     def supports(cls, experiment: Experiment, world: World | None) -> str | None:
-        unsupported = require_no_ranks(cls.name, world) or require_launcher_for_transport(experiment)
+        unsupported = why_not_among_ranks(cls.name, world) or why_transport_needs_launcher(experiment)
         return unsupported or cannot_step_together(experiment)
 
     @classmethod

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from tenfold.engines.base import Engine, Outcome
 from tenfold.engines.choose import (
     is_launched,
-    require_launcher_for_transport,
-    require_no_ranks,
     trains_on_cpu,
+    why_not_among_ranks,
+    why_transport_needs_launcher,
 )
 from tenfold.errors import ExperimentError, MachineError, WorkerLost, name_workers
 from tenfold.experiment import Experiment
@@ -52,7 +52,7 @@ class Processes(Engine):
                 f'"{machine.device}"; use auto, with which all step together on one GPU, or start one rank per GPU '
                 "with torchrun"
             )
-        return require_no_ranks(cls.name, world) or require_launcher_for_transport(experiment)
+        return why_not_among_ranks(cls.name, world) or why_transport_needs_launcher(experiment)
 
     @classmethod
     def is_usual(cls, experiment: Experiment, world: World | None) -> bool:
@@ -216,7 +216,7 @@ class Serial(Engine):
     def supports(cls, experiment: Experiment, world: World | None) -> str | None:
         if (workers := experiment.parallel.workers) > 1:
             return f'machine.engine = "serial" runs one worker, but parallel.workers = {workers}; use auto or processes'
-        return require_no_ranks(cls.name, world) or require_launcher_for_transport(experiment)
+        return why_not_among_ranks(cls.name, world) or why_transport_needs_launcher(experiment)
 
     @classmethod
     def is_usual(cls, experiment: Experiment, world: World | None) -> bool:

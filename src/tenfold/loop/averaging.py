@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tenfold.common.imports import warn_user
-from tenfold.engines.choose import validate_mixing
+from tenfold.engines.choose import validate_combination
 from tenfold.engines.rank import describe_software, describe_sources, describe_tensors, require_same
 from tenfold.errors import ExperimentError, ModelError, TrainingError
 from tenfold.experiment import Experiment, Parallel
@@ -406,7 +406,7 @@ def _check(experiment: Experiment, model: nn.Module, optimizer: Optimizer) -> No
         raise ExperimentError(
             'sync_every = "epoch": your own loop does not say where epochs end; give a number of steps'
         )
-    validate_mixing(Resolved.of(experiment))
+    validate_combination(Resolved.of(experiment))
     parameters = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in parameters for group in optimizer.param_groups for parameter in group["params"]):
         raise ModelError("the optimizer has none of the model's parameters; make it from model.parameters()")

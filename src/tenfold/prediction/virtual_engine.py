@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tenfold.cluster.cluster import cluster_of
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.engines.base import Outcome
-from tenfold.engines.choose import Notify, require_no_ranks, trains_on_cpu
+from tenfold.engines.choose import Notify, trains_on_cpu, why_not_among_ranks
 from tenfold.engines.one_device import cannot_step_together, train_replicas
 from tenfold.engines.processes import Processes
 from tenfold.errors import ExperimentError, MachineError
@@ -47,7 +47,7 @@ class Virtual(Processes):
 
     @classmethod
     def supports(cls, experiment: Experiment, world: World | None) -> str | None:
-        if (reason := require_no_ranks(cls.name, world)) is not None:
+        if (reason := why_not_among_ranks(cls.name, world)) is not None:
             return reason
         try:
             cluster_of(experiment)

@@ -12,7 +12,7 @@ from tenfold.cluster.cluster import HERE, Cluster, ClusterOrHere
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.common.optimizer_traits import OPTIMIZERS
 from tenfold.data import Splits
-from tenfold.engines.choose import validate_mixing
+from tenfold.engines.choose import validate_combination
 from tenfold.engines.prepare import assign_cores
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
@@ -172,7 +172,7 @@ def _settings(base: Experiment, factors: Iterable[float]) -> Iterator[Candidate]
         for mixing in _mixings(base):
             one = resolve_defaults(base.replace(batch_size=size, **mixing))
             try:
-                validate_mixing(Resolved.of(one))
+                validate_combination(Resolved.of(one))
             except ExperimentError:  # this strategy cannot be combined with the experiment's other settings
                 continue
             yield Candidate(one)
