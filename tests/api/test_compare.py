@@ -136,6 +136,29 @@ class TestAgain:
         assert not any(turn.recorded for turn in fresh)
         assert len(tenfold.list_runs(runs=tmp_path)) == 5
 
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"divide": "layers"},
+            {"divide": "layers", "stages": 2},
+            {"divide": "layers", "stages": ["0:2", "2:"]},
+            {"optimizer": "sandblaster-lbfgs"},
+            {"optimizer": "sandblaster-lbfgs", "engine": "virtual", "link": "10gbe"},
+        ],
+        ids=["layers", "number of stages", "slices", "sandblaster", "simulated"],
+    )
+    def test_values_that_the_data_or_measurements_set_do_not_make_another_setting(
+        self, tmp_path: Path, fields: dict[str, Any]
+    ) -> None:
+        fields = fields | {"workers": 2}
+        assert [self.watched(tmp_path, **fields)[-1].recorded for _ in range(2)] == [False, True]
+        with sqlite3.connect(tmp_path / "tenfold.db") as connection:
+            [(result,)] = connection.execute("SELECT result FROM runs").fetchall()
+            disturbed = json.loads(result) | {"load": {"before": 9.0, "after": 9.0, "cores": 2}}
+            connection.execute("UPDATE runs SET result = ?", (json.dumps(disturbed),))
+        (run,) = compare(**SMALL | fields, runs=tmp_path, rerun_doubtful=fields.get("engine") != "virtual").runs
+        assert run.id == (1 if fields.get("engine") == "virtual" else 2)
+
     def test_a_run_of_another_verb_does_not_count(self, tmp_path: Path) -> None:
         tenfold.train(**SMALL, runs=tmp_path)
         assert not any(turn.recorded for turn in self.watched(tmp_path))

@@ -12,7 +12,7 @@ import tenfold
 from tenfold.api.search import Range, SpaceSearch, split_space
 from tenfold.api.sweep import Objective
 from tenfold.errors import ExperimentError, MachineError, StoreError
-from tenfold.runs import Metric, Note
+from tenfold.runs import EpochEnded, Metric, Note
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
 pytestmark = pytest.mark.timeout(120)
@@ -136,6 +136,34 @@ def test_an_interrupted_trial_is_trained_to_the_end(again: str, tmp_path: Path) 
     assert len(done.trials[1].curve) == 3
     with pytest.raises(StoreError, match="nothing to resume"):
         tenfold.resume(runs=tmp_path)
+
+
+def test_an_interrupted_trial_keeps_its_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = SMALL | {"epochs": 2, "lr": [0.1, 0.1001], "trials": 1, "hidden": [16], "dropout": 0.5}
+    fields |= {"workers": 2, "divide": "layers", "sampler": "grid"}
+
+    def interrupt(event: Any) -> None:
+        if isinstance(event, EpochEnded):
+            raise KeyboardInterrupt
+
+    def measure(*second: str) -> None:
+        monkeypatch.setattr("tenfold.workers.divided.balanced", lambda *_: second)
+
+    measure("0", "4")
+    whole = tenfold.sweep(**fields, runs=tmp_path / "whole").best_run
+    with pytest.raises(KeyboardInterrupt):
+        tenfold.sweep(**fields, runs=tmp_path, listen=interrupt)
+    measure("0", "1")
+    resumed = tenfold.sweep(**fields, runs=tmp_path).best_run
+    assert resumed.experiment.parallel.stages == whole.experiment.parallel.stages
+    assert all(torch.equal(resumed.weights[name], weights) for name, weights in whole.weights.items())
+
+
+def test_the_best_experiment_leaves_open_what_the_trial_left_open(tmp_path: Path) -> None:
+    fields = SMALL | {"optimizer": "sandblaster-lbfgs", "workers": 2, "batch_size": [None, 40], "trials": 1}
+    sweep = tenfold.sweep(**fields, sampler="grid", runs=tmp_path)
+    assert sweep.best_run.experiment.training.batch_size is not None
+    assert sweep.best_experiment.training.batch_size is None
 
 
 class Net(torch.nn.Sequential):

@@ -1,7 +1,7 @@
 import json
 import sqlite3
 
-from made_runs import make_run, read_run
+from made_runs import FACTS, make_run, read_run
 
 from tenfold.reports import differences
 
@@ -26,6 +26,15 @@ def test_labels_say_what_differs_and_are_never_the_same(tmp_path):
 def test_repeats_differ_in_nothing_but_the_seed(tmp_path):
     runs = [make_run(tmp_path, empty=True, lr=lr, seed=seed) for seed in (0, 1) for lr in (0.1, 0.2)]
     assert [[run.id for run in group] for group in differences.group_repeats(runs)] == [[1, 3], [2, 4]]
+
+
+def test_repeats_may_have_been_cut_into_other_stages(tmp_path):
+    measured = {"metadata": FACTS | {"asked": {"stages": None}}, "workers": 2, "divide": "layers"}
+    runs = [
+        make_run(tmp_path, seed=seed, stages=stages, **measured) for seed, stages in enumerate((["0", "2"], ["0", "3"]))
+    ]
+    runs.append(make_run(tmp_path, workers=2, divide="layers", stages=["0", "2"]))
+    assert [[run.id for run in group] for group in differences.group_repeats(runs)] == [[1, 2], [3]]
 
 
 def test_python_objects_of_one_name_are_not_taken_for_repeats(tmp_path):

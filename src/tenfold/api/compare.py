@@ -40,6 +40,7 @@ from tenfold.runs.bundle import Bundle, unpack
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.events import ignore
 from tenfold.runs.open_run import open_run
+from tenfold.runs.run import as_asked
 from tenfold.runs.storage.claim import Claim
 from tenfold.runs.store import CROSSVAL, one_invocation
 from tenfold.workers.task import resolve_defaults
@@ -189,11 +190,11 @@ class GridRun:
                 self._run_alone(turn)
 
     def rerun_doubtful(self) -> None:
-        doubtful = {stored(run.experiment) for run in Comparison(self.runs, self.failed).doubtful}
+        doubtful = {_asked(run) for run in Comparison(self.runs, self.failed).doubtful}
         again = replace(self, planned=[item for item in self.planned if stored(item) in doubtful], fresh=True)
         again.run()
-        renewed = {stored(run.experiment): run for run in again.runs}
-        self.done = {place: renewed.get(stored(run.experiment), run) for place, run in self.done.items()}
+        renewed = {_asked(run): run for run in again.runs}
+        self.done = {place: renewed.get(_asked(run), run) for place, run in self.done.items()}
         self.failed |= again.failed
 
     def _is_job(self, turn: Turn) -> bool:
@@ -339,6 +340,11 @@ def stored(experiment: Experiment) -> str:
     return experiment.model_dump_json()
 
 
+def _asked(run: Run) -> str:
+    """Return what a run was asked to do, as `stored` does."""
+    return stored(as_asked(run.experiment, run.metadata))
+
+
 def _require_own_names(planned: Iterable[Experiment]) -> None:
     """Raise an error for settings whose records would be equal, such as two networks of one class."""
     by_name: dict[str, Experiment] = {}
@@ -395,8 +401,10 @@ def _finished(store: Store, submitter: Submitter | None = None) -> dict[str, Reu
         if whole and not record["problems"] and is_comparable(record["metadata"]):
             with suppress(ExperimentError):  # a run of another version, which may have had other fields
                 experiment = Experiment.recorded(record["experiment"], Origin(f"run {record['id']}"))
+                metadata = record["metadata"]
                 if not experiment.unrecorded_fields:
-                    reusable[stored(experiment)] = ReusableRun(record["id"], record["metadata"].get("user_files", {}))
+                    asked = stored(as_asked(experiment, metadata))
+                    reusable[asked] = ReusableRun(record["id"], metadata.get("user_files", {}))
     return reusable
 
 

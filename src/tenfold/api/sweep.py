@@ -44,6 +44,7 @@ from tenfold.runs import Emit, Ended, EpochEnded, Event, Note, Recorded, Run, St
 from tenfold.runs.bundle import Bundle, BundledRecord, EndedRun
 from tenfold.runs.callbacks import Callbacks, StopBehind, as_list
 from tenfold.runs.events import ignore
+from tenfold.runs.run import as_trained
 from tenfold.runs.storage.tables import RunRecord
 from tenfold.runs.store import SWEEP, TRIAL, absolute
 from tenfold.training import choose_metrics
@@ -580,7 +581,7 @@ class SweepRun:
         return run
 
     def _resume(self, record: dict[str, Any], experiment: Experiment) -> Run:
-        resolved = resolve(experiment)
+        resolved = resolve(as_trained(experiment, Run(self.store, record)))
         resolved.engine.resume(resolved, self.store, record, self._listener(experiment))
         return self._ended(record["id"])
 

@@ -162,6 +162,7 @@ def describe(task: Task) -> dict[str, Any]:
         "machine": machine,
         "packages": machine.pop("packages"),
         **origin(task.experiment),
+        **({"asked": task.asked} if task.asked else {}),
         "parameters": task.metadata.parameters,
         "weight_bytes": task.metadata.nbytes,
         "lr": {"base": task.metadata.base_lr, "scale": task.resolved.lr_scale},

@@ -10,6 +10,7 @@ from tenfold.experiment import FIELDS, FOLD_FIELDS, Experiment
 from tenfold.reports.formatting import field_value, plural, short_title
 from tenfold.reports.summary import HOW_RUN, PREDICTED
 from tenfold.runs import Run
+from tenfold.runs.run import as_asked
 
 LABEL_FIELDS = 3
 """If runs differ in more fields than this, a legend shows their titles instead."""
@@ -173,7 +174,7 @@ def group_repeats(runs: Sequence[Run]) -> list[list[Run]]:
     """Return groups of runs that differ only in the seed, in the order of their first runs."""
     groups: list[tuple[tuple[Experiment, str, str | None], list[Run]]] = []
     for run in runs:
-        one = run.experiment.replace(name="", seed=0), run.clock, find_launcher(run)
+        one = as_asked(run.experiment, run.metadata).replace(name="", seed=0), run.clock, find_launcher(run)
         group = next((group for other, group in groups if other == one), None)
         if group is None:
             groups.append((one, [run]))

@@ -29,6 +29,7 @@ from tenfold.reports.formatting import NOTHING, duration, field_value, metric_sc
 from tenfold.reports.tables import TextTable
 from tenfold.runs import Run
 from tenfold.runs.callbacks import BEHIND
+from tenfold.runs.run import as_asked
 from tenfold.runs.storage.tables import RunRecord
 from tenfold.runs.store import SWEEP
 
@@ -158,7 +159,8 @@ class Sweep:
     @property
     def best_experiment(self) -> Experiment:
         """The experiment of the best trial, to train with its values; what was a Python object is that of the run."""
-        flat = self.best_run.experiment.flat()
+        best = self.best_run
+        flat = as_asked(best.experiment, best.metadata).flat()
         return self.run.experiment.replace(**{name: flat[name] for name in self.space})
 
     @property

@@ -4,7 +4,7 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from html import escape
@@ -27,6 +27,24 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tenfold.runs.stored_predictions import Predictions
+
+FIELDS_OF_DATA = ("batch_size", "stages")
+"""Fields whose values may follow from the data or from measurements; a run is recorded with these values."""
+
+
+def as_asked(experiment: Experiment, metadata: Mapping[str, Any]) -> Experiment:
+    """Return a recorded experiment as it was before fields were set by the data or by measurements."""
+    asked = {name: value for name, value in metadata.get("asked", {}).items() if name in FIELDS_OF_DATA}
+    with suppress(ExperimentError):  # the record is damaged
+        return experiment.replace(**asked) if asked else experiment
+    return experiment
+
+
+def as_trained(experiment: Experiment, run: "Run") -> Experiment:
+    """Return the experiment of a run, as it was asked for, with the values that the data or measurements have set."""
+    recorded = run.experiment.flat()
+    measured = {name: recorded[name] for name in FIELDS_OF_DATA if name in run.metadata.get("asked", {})}
+    return experiment.replace(**measured) if measured else experiment
 
 
 def fold_name(fold: int, repeat: int, node: int) -> str:

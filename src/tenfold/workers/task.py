@@ -142,6 +142,8 @@ class Task:
     """Whether a run of very few steps is meant to be one, as that of `partial_fit`."""
     division: ModelDivision | None = None
     """How each replica is divided among workers; None where a worker holds a whole one."""
+    asked: dict[str, Any] = field(default_factory=dict)
+    """What was asked for in the fields whose values follow from the data or from measurements; see `as_asked`."""
 
     @classmethod
     def of(
@@ -156,7 +158,9 @@ class Task:
 
         A batch size that is still unset becomes that of one step on all data.
         """
+        asked: dict[str, Any] = {}
         if resolved.experiment.training.batch_size is None:
+            asked["batch_size"] = None
             whole = -(-len(splits.train) // resolved.experiment.parallel.workers)
             resolved = replace(resolved, experiment=resolved.experiment.replace(batch_size=whole))
         network = _build(resolved.experiment, splits)
@@ -176,8 +180,9 @@ class Task:
         if resolved.experiment.parallel.divides_model:
             division = divide_model(resolved.experiment, splits, network, threads)
             if division.kind == "layers":  # recorded, so that a resumed run has the same stages
+                asked["stages"] = resolved.experiment.parallel.stages
                 resolved = replace(resolved, experiment=resolved.experiment.replace(stages=division.begins))
-        return cls(resolved, splits, metadata, threads, cores, checkpoints, division=division)
+        return cls(resolved, splits, metadata, threads, cores, checkpoints, division=division, asked=asked)
 
     @property
     def experiment(self) -> Experiment:

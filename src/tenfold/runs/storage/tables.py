@@ -191,6 +191,7 @@ METADATA: dict[str, Any] = {
     "trial": TrialPlace,
     "launch": dict[str, Any],
     "user_files": dict[str, str],
+    "asked": dict[str, Any],
 }
 
 
