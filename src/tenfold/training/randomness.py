@@ -45,7 +45,7 @@ def training_rng() -> Iterator[None]:
     """Let a training of this thread draw its own random numbers while the block lasts, and restore the others' then.
 
     A process has one set of random generators. Trainings in several threads take turns with them: what may draw, such
-    as a step with dropout, is inside a block of `random_turn`.
+    as a step with dropout, is inside a block of `holding_random_numbers`.
     """
     outer, turn = getattr(_of_thread, "turn", None), _Turn()
     _of_thread.turn = turn
@@ -58,7 +58,7 @@ def training_rng() -> Iterator[None]:
         turn.end()
 
 
-def random_turn(needed: bool = True) -> AbstractContextManager[Any]:
+def holding_random_numbers(needed: bool = True) -> AbstractContextManager[Any]:
     """Return the block in which the training of this thread draws random numbers; other trainings wait meanwhile.
 
     It does nothing outside of `training_rng`, and where it is not needed because nothing is drawn.

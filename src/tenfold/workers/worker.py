@@ -1,7 +1,7 @@
 """A worker: it trains its replica on its shard, averages in rounds, and reports after every epoch.
 
 Its loop is that of all engines: alone, in one of many processes, under a launcher, or on one device, where a worker
-trains all replicas at once. Only the replica, the transport and `report` differ.
+trains all replicas at once. Only the replica, the transport and `ask` differ.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from tenfold.machine.liveness import WorkerProgress, memory_use, peak_memory
 from tenfold.runs import Emit, Metric, Note, Span, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
 from tenfold.runs.events import SpanKind
 from tenfold.training.evaluation import EvaluatedShare, evaluate_share, make_training_accuracy, pass_share
-from tenfold.training.randomness import random_turn
+from tenfold.training.randomness import holding_random_numbers
 from tenfold.training.replica import Replica, make_replica
 from tenfold.training.stacked_replicas import ReplicaRows
 from tenfold.training.stages import Stage
@@ -125,7 +125,8 @@ class Timekeeper:
         self.emit(Span(at=at, kind=kind, seconds=seconds, count=count, epoch=self.epoch, worker=self.worker))
 
 
-Report = Callable[[Message], Decision]
+Ask = Callable[[Message], Decision]
+"""Sends a message to the coordinator, and returns its decision."""
 
 
 MOST_SPREADS = 8
@@ -141,7 +142,7 @@ class Worker:
         channels: Channels,
         stopwatch: Stopwatch,
         emit: Emit,
-        report: Report,
+        ask: Ask,
         progress: WorkerProgress | None = None,
         *,
         replica: ReplicaRows | None = None,
@@ -157,16 +158,17 @@ class Worker:
         self.channels = channels
         self.stopwatch = stopwatch
         self.emit = emit
-        self.report = report
+        self.ask = ask
         self.progress = progress or WorkerProgress()
         group, self.replica_number = channels.group, channels.transport.rank
+        """The replica of the experiment that it trains; the first of them, if it trains all. It stays the same when
+        another is lost; `transport.rank` is counted among those that take part now."""
         self.number = self.replica_number if group is None else self.replica_number * group.size + group.rank
-        """Which of the experiment's workers it is. `transport.rank` is the rank of its replica among those that take
-        part now."""
+        """Which of the experiment's workers it is: several workers hold one replica if the model is divided."""
         self.time = time or Timekeeper(stopwatch, emit, self.number)
         self.replica = replica or self._make_replica()
         self.replicas = range(self.replica_number, self.replica_number + self.replica.k)
-        """The replicas of the experiment that it trains: its own, or all of them."""
+        """The numbers of the replicas that it trains: its own, or all of them."""
         self.replica.accuracy = make_training_accuracy(training, task.metrics)
         self.device = self.replica.vector.device
         self.epoch = 0
@@ -237,7 +239,7 @@ class Worker:
     def _prepare(self) -> None:
         """Prepare the steps to come, and wait for the other workers."""
         with self.progress.allow_more_time():
-            with random_turn(self._may_draw):
+            with holding_random_numbers(self._may_draw):
                 problem = self.replica.prepare(self._sizes_to_come())
             if self.replica.description:
                 self.emit(Note(at=self.stopwatch.now(), text=self.replica.description))
@@ -249,29 +251,38 @@ class Worker:
 
     def _train_epoch(self) -> Iterator[None]:
         """Train until the epoch ends, or until an evaluation in the middle of it says stop."""
-        task = self.task
         stream, done = self._begin_epoch()
-        # A worker that joined after step `done` first does what the others do after its join point: log, evaluate.
-        for step in range(max(1, done), task.steps_per_epoch + 1):
+        self._waited_and_communicated = self.channels.waited_and_communicated()
+        if done and self._log_and_evaluate(done):  # a worker that joined does what the others do after its join point
+            return
+        for step in range(done + 1, self.task.steps_per_epoch + 1):
             yield
             self._waited_and_communicated = self.channels.waited_and_communicated()
-            if step > done:
-                with random_turn(self._may_draw):
-                    self._train_batch(stream, step)
-            self.last_step = self.epoch * task.steps_per_epoch + step
-            evaluates = step in task.evaluation_steps
-            logs = evaluates or task.logs_after(step)
-            self._end_step(waits=logs or self.last_step == 1)
-            if self.last_step == 1:
-                self._check_metrics()
-            if logs:
-                self._log(self.last_step)
-                self.time.emit_sums()
-            if evaluates:
-                stopped = self._evaluate(partial(Evaluated, step=self.last_step))
-                self.time.lap("evaluate")
-                if stopped:
-                    break
+            with holding_random_numbers(self._may_draw):
+                self._train_batch(stream, step)
+            if self._log_and_evaluate(step):
+                return
+
+    def _log_and_evaluate(self, step: int) -> bool:
+        """Log and evaluate if that is due after a step of the epoch, and return whether to stop."""
+        self.last_step = self._step_of_run(step)
+        evaluates = step in self.task.evaluation_steps
+        logs = evaluates or self.task.logs_after(step)
+        self._end_step(waits=logs or self.last_step == 1)
+        if self.last_step == 1:
+            self._check_metrics()
+        if logs:
+            self._log(self.last_step)
+            self.time.emit_sums()
+        if not evaluates:
+            return False
+        stopped = self._evaluate(partial(Evaluated, step=self.last_step))
+        self.time.lap("evaluate")
+        return stopped
+
+    def _step_of_run(self, step: int) -> int:
+        """Return the number of a step of this epoch, counted over the run."""
+        return self.epoch * self.task.steps_per_epoch + step
 
     def _begin_epoch(self) -> tuple[Iterator[tuple[Any, Any]], int]:
         """Return the batches of an epoch, and how many steps of it were taken before this worker joined."""
@@ -280,7 +291,7 @@ class Worker:
         if not self._has_just_joined:
             self.channels.reach_join_point(self.epoch * task.steps_per_epoch, self._state, epoch_begins=True)
         self._has_just_joined = False
-        with random_turn():
+        with holding_random_numbers():
             self.replica.begin_epoch([(training.seed, self.epoch, replica) for replica in self.replicas])
         done, self._steps_before_joining = self._steps_before_joining, 0
         stream = self.trainer.batches(task, self.replicas, self.epoch, done)
@@ -293,7 +304,7 @@ class Worker:
         x, y = next(stream, (None, None))
         if self.replica.timed_by_step:
             self.time.lap("data")
-        step_of_run = self.epoch * self.task.steps_per_epoch + step
+        step_of_run = self._step_of_run(step)
         self.channels.step = step_of_run
         self._train_step(x, y, self.task.batch_sizes[step - 1])
         self.trainer.average_weights_if_due(step_of_run)
@@ -305,7 +316,7 @@ class Worker:
         """Let the trainer take a step, and keep the loss; an error of the user's code names the batch."""
         try:
             loss = self.trainer.train_step(x, y, sizes)
-            if loss is not None and self.reports:
+            if loss is not None and self.speaks_for_replica:
                 self._losses.append(loss)
                 self._sizes.append(sizes[self.replicas.start : self.replicas.stop])
         except TenfoldError:
@@ -352,9 +363,9 @@ class Worker:
         losses = torch.stack(self._losses).cpu().double().view(len(self._losses), -1)
         sizes = torch.tensor(self._sizes, dtype=torch.float64)
         self._losses, self._sizes = [], []
-        odd = (~losses.isfinite() & (sizes > 0)).nonzero().tolist()
-        if odd:
-            place, row = odd[0]
+        not_finite = (~losses.isfinite() & (sizes > 0)).nonzero().tolist()
+        if not_finite:
+            place, row = not_finite[0]
             first = step == len(losses) and not losses[0, row].isfinite()
             loss, worker = float(losses[place, row]), self.replicas[row]
             raise make_divergence_error(self.task, loss, step, worker, from_the_start=bool(first))
@@ -384,15 +395,15 @@ class Worker:
             )
         )
 
-    def _evaluate(self, message: Callable[..., Message]) -> bool:
-        """Evaluate the mean of all replicas, report what this worker's share says of it, and return whether to stop.
+    def _evaluate(self, make_message: Callable[..., Message]) -> bool:
+        """Evaluate the mean of all replicas, send what this worker's share says of it, and return whether to stop.
 
-        `message` makes the report, given the epoch, the seconds and the share.
+        `make_message` is given the epoch, the seconds and the share.
         """
 
         def evaluate() -> Decision:
-            with self._evaluated_mean() as share:
-                decision = self.report(message(epoch=self.epoch, seconds=self.time.seconds, share=share))
+            with self._with_mean_weights() as share:
+                decision = self.ask(make_message(epoch=self.epoch, seconds=self.time.seconds, share=share))
                 if decision.best and self._keeps_best:
                     self.best = {name: tensor.clone() for name, tensor in self.replica.network.state_dict().items()}
             return decision
@@ -403,7 +414,7 @@ class Worker:
         return decision.stop
 
     @property
-    def reports(self) -> bool:
+    def speaks_for_replica(self) -> bool:
         """Whether this worker says what became of its replica; of several that hold it, one does."""
         return self.channels.group is None or not isinstance(self.replica, Replica) or has_outputs(self.replica)
 
@@ -415,14 +426,14 @@ class Worker:
         return keeps and experiment.training.patience is not None
 
     @contextmanager
-    def _evaluated_mean(self) -> Iterator[EvaluatedShare | None]:
+    def _with_mean_weights(self) -> Iterator[EvaluatedShare | None]:
         """Give the replica the mean of all for this block, and yield what this worker's share says of that model."""
         self.channels.begin_evaluation()
         self.channels.transport.barrier()  # until then a partner may still change this replica
         with self._restoring() as own:
             self.replica.use_ema()
             self.trainer.use_mean_of_replicas()
-            yield self._evaluate_share(self.task.evaluation_part_name, self.task.kept_while_training)
+            yield self._measure_share(self.task.evaluation_part_name, self.task.kept_while_training)
         self.replica.vector.copy_(own)
 
     @contextmanager
@@ -441,7 +452,7 @@ class Worker:
                 reference.copy_(before)
             raise
 
-    def _evaluate_share(self, name: str, keep: int) -> EvaluatedShare | None:
+    def _measure_share(self, name: str, keep: int) -> EvaluatedShare | None:
         """Return what this worker's share of a part says of its network; None where the task has no such part."""
         part: Part | None = getattr(self.task.splits, name)
         if part is None:
@@ -453,7 +464,7 @@ class Worker:
             pass_share(network, part, samples, precision=precision, mark=self.progress.mark)
             group.flush()
             return None
-        with random_turn(self._may_draw):
+        with holding_random_numbers(self._may_draw):
             share = evaluate_share(
                 network,
                 part,
@@ -465,7 +476,7 @@ class Worker:
                 keep=keep,
                 name=name,
             )
-        return share if self.reports else None
+        return share if self.speaks_for_replica else None
 
     def _save(self) -> None:
         """Save a checkpoint, if there is a folder for it, and report it."""
@@ -477,7 +488,7 @@ class Worker:
             except StoreError as error:
                 problem = str(error)
         saved = Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)
-        self.channels.repeat(lambda: self.report(saved))
+        self.channels.repeat(lambda: self.ask(saved))
         self.time.lap("save")
 
     def _state(self, done: int = 0) -> dict[str, Any]:
@@ -516,12 +527,13 @@ class Worker:
         def finish() -> None:
             self.channels.begin_evaluation()
             with self._restoring():
-                self.report(self._final_message())
+                self._use_final_weights()
+                self.ask(self._make_final_message())
 
         self.channels.repeat(finish)
 
-    def _final_message(self) -> Finished:
-        """Replace the weights by the mean of all replicas, or the best so far, and return the final report."""
+    def _use_final_weights(self) -> None:
+        """Replace the weights by the mean of all replicas, or the best so far."""
         self.time.skip()
         waited, _ = self.channels.waited_and_communicated()
         self.replica.use_ema()
@@ -533,7 +545,10 @@ class Worker:
             network.load_state_dict(self.best)
         if self.task.experiment.training.patience is not None:
             self.channels.transport.broadcast()
-        share = self._evaluate_share("test", stored_predictions.LIMIT)
+
+    def _make_final_message(self) -> Finished:
+        """Return what this worker says of the trained model."""
+        share = self._measure_share("test", stored_predictions.LIMIT)
         self.time.lap("evaluate")
         group = self.channels.group
         return Finished(
