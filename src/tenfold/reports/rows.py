@@ -49,7 +49,27 @@ NUMBERS = (
     *("factor_against_cpu", "factor_against_cpu_deviation"),
 )
 """What JSON and CSV have of each row, by attribute."""
-RATIOS = ("speedup", "efficiency", "PI", "gain")
+
+
+@dataclass(frozen=True)
+class RatioFormat:
+    """How the column of a ratio looks."""
+
+    field: str
+    """The attribute of a row that has it."""
+    heading: str
+    short: str
+    form: str
+    factor: float = 1
+
+
+RATIOS = {
+    "speedup": RatioFormat("speedup", "speedup", "speedup", ".2f"),
+    "efficiency": RatioFormat("efficiency", "efficiency %", "eff %", ".0f", 100),
+    "PI": RatioFormat("improvement", "PI %", "PI %", ".1f"),
+    "gain": RatioFormat("gain", "gain %", "gain %", ".0f"),
+}
+"""The ratios of times, by the names of their columns."""
 
 
 def is_time(column: str) -> bool:

@@ -21,6 +21,7 @@ from tenfold.reports.formatting import (
 from tenfold.reports.rows import (
     EXPLAINED,
     KIND_SECONDS,
+    RATIOS,
     SECONDS,
     Interval,
     Row,
@@ -162,26 +163,6 @@ DOUBT = "!"
 
 
 @dataclass(frozen=True)
-class RatioFormat:
-    """How the column of a ratio looks."""
-
-    field: str
-    """The attribute of a row that has it."""
-    heading: str
-    short: str
-    form: str
-    factor: float = 1
-
-
-RATIO_FORMATS = {
-    "speedup": RatioFormat("speedup", "speedup", "speedup", ".2f"),
-    "efficiency": RatioFormat("efficiency", "efficiency %", "eff %", ".0f", 100),
-    "PI": RatioFormat("improvement", "PI %", "PI %", ".1f"),
-    "gain": RatioFormat("gain", "gain %", "gain %", ".0f"),
-}
-
-
-@dataclass(frozen=True)
 class Column:
     """A heading, a short heading, and cells."""
 
@@ -275,8 +256,8 @@ def _fields(rows: Sequence[Row]) -> list[Column]:
 
 
 def ratio_column(rows: Sequence[Row], name: str) -> Column:
-    """Return the values of a ratio, by its name in RATIO_FORMATS."""
-    ratio = RATIO_FORMATS[name]
+    """Return the values of a ratio, by its name in RATIOS."""
+    ratio = RATIOS[name]
     return _column(
         ratio.heading, ratio.short, rows, lambda row: _number(getattr(row, ratio.field), ratio.form, ratio.factor)
     )
@@ -436,8 +417,8 @@ def explain_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 def row_value(row: Row, name: str) -> Spread:
     """Return a number of a setting over its repeats; on the test part nothing, if another setting was selected."""
-    if name in RATIO_FORMATS:
-        return spread_of([getattr(row, RATIO_FORMATS[name].field)])
+    if name in RATIOS:
+        return spread_of([getattr(row, RATIOS[name].field)])
     if name in row.metrics:
         return row.metrics[name]
     if row.selected is not None and name.startswith("test_"):
@@ -448,7 +429,7 @@ def row_value(row: Row, name: str) -> Spread:
 def _chosen_column(rows: Sequence[Row], name: str) -> Column:
     if name == "seconds":
         return time_column(rows)
-    if name in RATIO_FORMATS:
+    if name in RATIOS:
         return ratio_column(rows, name)
     spreads = [row_value(row, name) for row in rows]
     if is_time(name):
