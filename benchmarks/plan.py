@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import tenfold
 from tenfold.experiment import Experiment
-from tenfold.prediction.planning.costs import candidates_here
+from tenfold.prediction.planning.candidates import candidates_here
 from tenfold.prediction.planning.evidence import describe_candidate
 from tenfold.prediction.planning.learning import next_epochs
 from tenfold.reports.plan import Plan

@@ -17,7 +17,7 @@ from tenfold.machine.metadata import has_bf16, instruction_sets
 from tenfold.prediction.calibration import measure_all
 from tenfold.prediction.ledger import Ledger
 from tenfold.prediction.planning import planner
-from tenfold.prediction.planning.costs import Candidate, candidates_here, candidates_on, compare_bf16
+from tenfold.prediction.planning.candidates import Candidate, candidates_here, candidates_on, compare_bf16
 from tenfold.prediction.planning.evidence import find_setting
 from tenfold.prediction.planning.learning import validation_share
 from tenfold.prediction.probes import ReportProgress

@@ -15,7 +15,7 @@ from tenfold.experiment import Experiment
 from tenfold.prediction.planning import evidence, planner
 from tenfold.prediction.planning import learning as epoch_choice
 from tenfold.prediction.planning import planner as trial_search
-from tenfold.prediction.planning.costs import Candidate, candidates_on
+from tenfold.prediction.planning.candidates import Candidate, candidates_on
 from tenfold.prediction.planning.learning import Probe
 
 CLUSTER = Cluster(groups=[{"count": 4, "step_seconds": 0.01, "link": "infiniband"}])

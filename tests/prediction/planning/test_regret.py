@@ -20,7 +20,7 @@ from tenfold.data import Splits, Tensors
 from tenfold.experiment import Experiment
 from tenfold.prediction.planning import planner
 from tenfold.prediction.planning import planner as trial_search
-from tenfold.prediction.planning.costs import Candidate, CostModel, candidates_on
+from tenfold.prediction.planning.candidates import Candidate, CostModel, candidates_on
 from tenfold.prediction.planning.learning import Probe
 
 CLUSTER = Cluster(groups=[{"count": 2, "step_seconds": 0.01, "link": "infiniband"}])

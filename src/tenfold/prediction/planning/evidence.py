@@ -12,7 +12,7 @@ from torch import Tensor
 from tenfold.data import Splits, batches
 from tenfold.experiment import Experiment
 from tenfold.prediction.planning import learning
-from tenfold.prediction.planning.costs import Candidate, CostModel, RunCost
+from tenfold.prediction.planning.candidates import Candidate, CostModel, RunCost
 from tenfold.prediction.planning.learning import (
     SEED_ERROR,
     Goal,

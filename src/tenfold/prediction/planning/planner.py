@@ -20,7 +20,7 @@ from tenfold.cluster.cluster import HERE, ClusterOrHere
 from tenfold.data import Splits
 from tenfold.errors import ExperimentError, TrainingError
 from tenfold.prediction.calibration import silent
-from tenfold.prediction.planning.costs import Candidate, CostModel, drop_dominated
+from tenfold.prediction.planning.candidates import Candidate, CostModel, drop_dominated
 from tenfold.prediction.planning.evidence import (
     DIVERGED,
     EXPECTED_SLOWER,

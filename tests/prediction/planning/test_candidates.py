@@ -8,7 +8,7 @@ from tenfold.cluster.cluster import HERE
 from tenfold.data import Splits, Tensors
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
-from tenfold.prediction.planning.costs import (
+from tenfold.prediction.planning.candidates import (
     Candidate,
     CostModel,
     _Rates,
