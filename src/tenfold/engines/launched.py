@@ -65,7 +65,7 @@ def find_begun(store: Store, world: World, experiment: Experiment) -> dict[str, 
     leave, it does not count that as a restart.
     """
     name = launch_name(world)
-    since = 0.0 if world.launcher == "slurm" else psutil.Process(os.getppid()).create_time()
+    since = 0.0 if world.traits.requeues else psutil.Process(os.getppid()).create_time()
     wanted = experiment.model_dump(mode="json")
     ended = ("finished",) if world.restarts else ("finished", "failed")
     for run in reversed(store.records()):
@@ -142,7 +142,7 @@ class Launched(Engine):
         if world is None:
             return f'machine.engine = "launched" {NEEDS_LAUNCHER}'
         parallel, continues = experiment.parallel, experiment.machine.on_failure == "continue"
-        if continues and world.launcher != "torchrun" and world.size > 1:
+        if continues and not world.traits.restarts_remaining and world.size > 1:
             return (
                 'machine.on_failure = "continue" requires torchrun, which restarts the remaining ranks; '
                 f'{world.launcher} does not: set it to "end"'

@@ -11,6 +11,20 @@ Variables = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class LauncherTraits:
+    """What distinguishes one launcher from others, after its variables have been read."""
+
+    meets_by_mpi: bool = True
+    """Whether its ranks can meet by MPI."""
+    meets_at_address: bool = False
+    """Whether its ranks can meet at $MASTER_ADDR, where that is set."""
+    restarts_remaining: bool = False
+    """Whether it starts the remaining ranks again when one is lost."""
+    requeues: bool = False
+    """Whether a restart has another process of the launcher, so that the run is older than that."""
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """A process's place among those that a launcher started together."""
 
@@ -34,6 +48,11 @@ class World:
                 f"{self.local_rank} of {self.local_size}; start the program again, or without the launcher's "
                 "variables, such as RANK and WORLD_SIZE"
             )
+
+    @property
+    def traits(self) -> LauncherTraits:
+        """What distinguishes its launcher from others."""
+        return LAUNCHER_TRAITS.get(self.launcher, LauncherTraits())
 
 
 def detect_world(variables: Variables | None = None) -> World | None:
@@ -109,6 +128,11 @@ LAUNCHERS: dict[str, Callable[[Variables], World | None]] = {
     "PMI_RANK": mpich,
 }
 """By the variable that has the rank, in the order in which they are checked: srun may set Hydra's beside its own."""
+LAUNCHER_TRAITS = {
+    "torchrun": LauncherTraits(meets_by_mpi=False, meets_at_address=True, restarts_remaining=True),
+    "slurm": LauncherTraits(meets_at_address=True, requeues=True),
+}
+"""By the name of the launcher; one that is not listed is an MPI's."""
 
 
 def _number(variables: Variables, name: str, otherwise: int | None = None) -> int:

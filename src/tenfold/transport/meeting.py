@@ -377,9 +377,8 @@ def join(world: World, transport: Any = "auto", stall_after: float | None = None
 
 def network_of(world: World, variables: Any) -> str:
     """Return the network for a launcher: torch where the address of rank 0 is given, else mpi."""
-    if world.launcher == "torchrun" or (world.launcher == "slurm" and variables.get("MASTER_ADDR")):
-        return "torch"
-    return "mpi"
+    by_mpi, at_address = world.traits.meets_by_mpi, world.traits.meets_at_address
+    return "torch" if at_address and (variables.get("MASTER_ADDR") or not by_mpi) else "mpi"
 
 
 def _leave(network: Network) -> None:
