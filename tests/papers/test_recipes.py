@@ -169,7 +169,7 @@ def test_the_device_that_is_asked_for_is_not_that_of_rows_with_their_own(tmp_pat
 
 
 def test_what_cannot_be_run_is_a_row_with_its_reason(tmp_path):
-    absent = [need for need in ("gpu", "flite") if not is_available(need)]
+    absent = [need for need in ("gpu", "flite", "recordings") if not is_available(need)]
     if not absent:
         pytest.skip("this machine has everything that recipes need")
     result = run(Recipe(**TINY | {"needs": absent, "rows": []}), runs=tmp_path)

@@ -61,6 +61,7 @@ NEEDS = {
     "gpu": "a CUDA device",
     "tweets": "the tweets data set",
     "flite": "the program flite (Debian's package flite)",
+    "recordings": "recordings of digits (Debian's package asterisk-core-sounds-en-wav)",
     "mpi": "mpirun and mpi4py",
 }
 """What a recipe may need, in words."""
@@ -190,7 +191,7 @@ class Recipe(Section):
 
     name: str
     title: str
-    needs: list[Literal["gpu", "tweets", "flite", "mpi"]] = []
+    needs: list[Literal["gpu", "tweets", "flite", "recordings", "mpi"]] = []
     seconds: Annotated[float, Field(ge=0)] = 60.0
     """How long it took at scale small on two idle cores; with a GPU, its rows come on top."""
     paper: Paper

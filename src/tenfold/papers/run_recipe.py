@@ -103,6 +103,10 @@ def is_available(need: str) -> bool:
         return torch.cuda.is_available()
     if need == "flite":
         return shutil.which("flite") is not None
+    if need == "recordings":
+        from tenfold.papers.recordings import DEBIAN_FOLDER
+
+        return DEBIAN_FOLDER.is_dir()
     if need == "mpi":
         return find_mpirun() is not None and importlib.util.find_spec("mpi4py") is not None
     from tenfold.data import where

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
 
 class SpeechOptions(SourceOptions):
-    """The number of sentences, and the frames of a sample."""
+    """The number of sentences, the frames of a sample, and recordings to test on."""
 
     utterances: Count = 120
     """Sentences, about four seconds each."""
     context: NonNegative = 5
     """Frames on either side of the one that is labeled."""
+    recordings: bool | str = False
+    """Test on recordings of digits: those of a Debian package (true), or the WAV files of a folder. Bands then end at
+    4 kHz."""
 
 
 RATE = 16_000
@@ -38,29 +41,32 @@ RATE = 16_000
 HOP, WINDOW, BANDS = 160, 400, 40
 """Samples between two frames (10 ms), samples of a frame (25 ms), and bands."""
 _FFT = 512
+HIGHEST, HIGHEST_OF_RECORDINGS = RATE // 2, 4000
+"""The frequency in Hz at which the last band ends; recordings at 8 kHz hold nothing above 4 kHz."""
 
 
-def log_mel(sound: "NDArray[np.float64]") -> "NDArray[np.float64]":
-    """Return [frames, bands] of sound at 16 kHz with values from -1 to 1; frame k is centered on k x 10 ms + 5 ms."""
+def log_mel(sound: "NDArray[np.float64]", rate: int = RATE, highest: int = HIGHEST) -> "NDArray[np.float64]":
+    """Return [frames, bands] of sound with values from -1 to 1; frame k is centered on k x 10 ms + 5 ms."""
     import numpy as np
 
-    before = (WINDOW - HOP) // 2
-    frames = len(sound) // HOP
-    padded = np.pad(sound, (before, WINDOW))
-    starts = np.arange(frames) * HOP
-    windows = padded[starts[:, None] + np.arange(WINDOW)] * np.hanning(WINDOW)
-    power = np.abs(np.fft.rfft(windows, _FFT)) ** 2
-    features: NDArray[np.float64] = np.log(power @ mel_filters().T + 1e-6)
+    hop, window, fft = (count * rate // RATE for count in (HOP, WINDOW, _FFT))
+    before = (window - hop) // 2
+    frames = len(sound) // hop
+    padded = np.pad(sound, (before, window))
+    starts = np.arange(frames) * hop
+    windows = padded[starts[:, None] + np.arange(window)] * np.hanning(window)
+    power = np.abs(np.fft.rfft(windows, fft)) ** 2 * (RATE / rate) ** 2
+    features: NDArray[np.float64] = np.log(power @ mel_filters(rate, highest).T + 1e-6)
     return features
 
 
-def mel_filters() -> "NDArray[np.float64]":
-    """Return [bands, frequencies]: triangles that overlap by half, from 0 Hz to half the rate."""
+def mel_filters(rate: int = RATE, highest: int = HIGHEST) -> "NDArray[np.float64]":
+    """Return [bands, frequencies]: triangles that overlap by half, from 0 Hz to the highest frequency."""
     import numpy as np
 
-    most = 2595 * np.log10(1 + RATE / 2 / 700)
+    most = 2595 * np.log10(1 + highest / 700)
     edges = 700 * (10 ** (np.linspace(0, most, BANDS + 2) / 2595) - 1)
-    frequencies = np.fft.rfftfreq(_FFT, 1 / RATE)
+    frequencies = np.fft.rfftfreq(_FFT * rate // RATE, 1 / rate)
     low, middle, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     rising, falling = (frequencies - low) / (middle - low), (high - frequencies) / (high - middle)
     return np.maximum(0, np.minimum(rising, falling))
@@ -139,12 +145,30 @@ def load_speech(options: Mapping[str, Any]) -> "Splits":
     from tenfold.data.part import Splits, Tensors
 
     chosen = SpeechOptions(**options)
-    bands, states, utterance = _spoken(chosen.utterances)
-    bands = (bands - bands.mean(0)) / bands.std(0)
-    x = splice(bands, utterance, chosen.context)
-    part = Tensors(torch.from_numpy(x), torch.from_numpy(states))
-    outputs = len(PHONES) * THIRDS
-    return Splits(name=NAME, train=part, shape=x.shape[1:], classes=outputs, outputs=outputs, groups=utterance)
+    recorded = _recorded(chosen.recordings) if chosen.recordings else None
+    spoken = _spoken(chosen.utterances, HIGHEST if recorded is None else HIGHEST_OF_RECORDINGS)
+    mean, deviation = spoken[0].mean(0), spoken[0].std(0)
+
+    def part(bands: "NDArray[np.float32]", states: "NDArray[np.int64]", utterance: "NDArray[np.int64]") -> Tensors:
+        x = splice((bands - mean) / deviation, utterance, chosen.context)
+        return Tensors(torch.from_numpy(x), torch.from_numpy(states))
+
+    train, outputs = part(*spoken), len(PHONES) * THIRDS
+    return Splits(
+        name=NAME,
+        train=train,
+        test=None if recorded is None else part(*recorded),
+        shape=train.x.shape[1:],
+        classes=outputs,
+        outputs=outputs,
+        groups=spoken[2],
+    )
+
+
+def _recorded(folder: bool | str) -> "tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]":
+    from tenfold.papers.recordings import DEBIAN_FOLDER, read_recordings
+
+    return read_recordings(DEBIAN_FOLDER if folder is True else Path(str(folder)).expanduser())
 
 
 def splice(bands: "NDArray[np.float32]", utterance: "NDArray[np.int64]", context: int) -> "NDArray[np.float32]":
@@ -172,13 +196,16 @@ def states_of(phones: list[tuple[str, float]], frames: int) -> "NDArray[np.int64
     return states
 
 
-def _spoken(utterances: int) -> "tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]":
+def _spoken(
+    utterances: int, highest: int = HIGHEST
+) -> "tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]":
     """Return log-mel bands, states and utterance of every frame, from the cache or newly spoken."""
     import numpy as np
 
     from tenfold.data.files import read_arrays
 
-    path = cache() / NAME / f"{utterances}-utterances-{VERSION}.npz"
+    bandwidth = "" if highest == HIGHEST else f"to-{highest}-hertz-"
+    path = cache() / NAME / f"{utterances}-utterances-{bandwidth}{VERSION}.npz"
     if path.exists():
         try:
             stored = read_arrays(path)
@@ -188,7 +215,7 @@ def _spoken(utterances: int) -> "tuple[NDArray[np.float32], NDArray[np.int64], N
     if shutil.which(PROGRAM) is None:
         raise DataError(MISSING)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
-        spoken = list(pool.map(lambda number: _utterance(number, Path(folder)), range(utterances)))
+        spoken = list(pool.map(lambda number: _utterance(number, Path(folder), highest), range(utterances)))
     bands = np.concatenate([item[0] for item in spoken]).astype(np.float32)
     states = np.concatenate([item[1] for item in spoken])
     utterance = np.repeat(np.arange(utterances), [len(item[1]) for item in spoken])
@@ -196,7 +223,7 @@ def _spoken(utterances: int) -> "tuple[NDArray[np.float32], NDArray[np.int64], N
     return bands, states, utterance
 
 
-def _utterance(number: int, folder: Path) -> "tuple[NDArray[np.float64], NDArray[np.int64]]":
+def _utterance(number: int, folder: Path, highest: int) -> "tuple[NDArray[np.float64], NDArray[np.int64]]":
     import numpy as np
 
     path = folder / f"{number}.wav"
@@ -208,7 +235,7 @@ def _utterance(number: int, folder: Path) -> "tuple[NDArray[np.float64], NDArray
             sound = np.frombuffer(file.readframes(file.getnframes()), dtype=np.int16) / 2**15
     except (OSError, subprocess.SubprocessError, ValueError, wave.Error) as error:
         raise DataError(f"flite failed on '{sentence(number)}': {error}") from None
-    bands = log_mel(sound)
+    bands = log_mel(sound, highest=highest)
     return bands, states_of(phones, len(bands))
 
 

@@ -1,8 +1,9 @@
-"""Metrics of speech: the word error rate of spoken digits, by Viterbi's algorithm, and the accuracy of phones.
+"""Metrics of speech: error rates of spoken digits, by Viterbi's algorithm, and the accuracy of phones.
 
 The grammar is that of the digit strings in the data "speech": a pause, "the number is", one digit or more, a pause.
-Every phone has three states, one for each third, in a chain in which a frame may stay, advance, or skip one state. A
-frame's score in state s is log p(s | frame) - log p(s): the network's posterior divided by the prior, which is the mean
+Where an utterance has no phones but those of digits, as recordings of digits have, "the number is" is left out. Every
+phone has three states, one for each third, in a chain in which a frame may stay, advance, or skip one state. A frame's
+score in state s is log p(s | frame) - log p(s): the network's posterior divided by the prior, which is the mean
 posterior of all frames that are evaluated. All paths through the grammar are equally likely.
 """
 
@@ -33,6 +34,8 @@ DIGITS = {
 }
 """How flite pronounces them."""
 BEFORE, AFTER = "pau dh ax n ah m b er ih z", "pau"
+DIGITS_ALONE = "pau"
+"""What comes before the digits of a recording."""
 MATCH = 0.9
 """An utterance is a digit string if the grammar explains at least this share of its true states."""
 UNLIKELY = -20.0
@@ -57,9 +60,21 @@ class Grammar(NamedTuple):
 
 def word_error_rate(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return wrong, missing and added digits as a share of the digits that were said; not a number if none were."""
+    return _error_rate("word_error_rate", outputs, targets)
+
+
+def digit_error_rate(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the share of single digits, as recordings are, that are taken for another; not a number without any.
+
+    That each is one digit is known, so that none is missing or added: nine of ten are wrong by chance.
+    """
+    return _error_rate("digit_error_rate", outputs, targets, of_one_digit=True)
+
+
+def _error_rate(name: str, outputs: Tensor, targets: Tensor, *, of_one_digit: bool = False) -> Tensor:
     if outputs.ndim != 2 or outputs.shape[1] != len(PHONES) * THIRDS:
         raise ModelError(
-            f"word_error_rate needs an output for each of the {len(PHONES) * THIRDS} states of speech, not outputs of "
+            f"{name} needs an output for each of the {len(PHONES) * THIRDS} states of speech, not outputs of "
             f'shape {tuple(outputs.shape)}; it is a metric of data = "speech"'
         )
     posterior = outputs.double().log_softmax(1)
@@ -69,8 +84,9 @@ def word_error_rate(outputs: Tensor, targets: Tensor) -> Tensor:
     wrong = said = 0
     for start, end in utterances(truth):
         expected = digits_said(truth[start:end])
-        if expected:
-            wrong += edits(decode(scores[start:end])[0], expected)
+        if len(expected) == 1 or (expected and not of_one_digit):
+            grammar = digit_strings(begin_of(truth[start:end]), of_one_digit)
+            wrong += edits(decode(scores[start:end], grammar)[0], expected)
             said += len(expected)
     return torch.tensor(wrong / said if said else float("nan"))
 
@@ -87,13 +103,18 @@ def digits_said(states: NDArray[np.int64]) -> list[str]:
     """Return the digits in the true states of an utterance; none if it is another sentence."""
     scores = np.full((len(states), len(PHONES) * THIRDS), UNLIKELY)
     scores[np.arange(len(states)), states] = 0.0
-    words, best = decode(scores)
+    words, best = decode(scores, digit_strings(begin_of(states)))
     return words if best >= UNLIKELY * (1 - MATCH) * len(states) else []
 
 
-def decode(scores: Scores) -> tuple[list[str], float]:
+def begin_of(states: NDArray[np.int64]) -> str:
+    """Return the phones before the digits of an utterance with these true states: "the number is", or a pause."""
+    of_digits = {PHONES.index(name) for phones in (DIGITS_ALONE, *DIGITS.values()) for name in phones.split()}
+    return DIGITS_ALONE if of_digits.issuperset((states // THIRDS).tolist()) else BEFORE
+
+
+def decode(scores: Scores, grammar: Grammar) -> tuple[list[str], float]:
     """Return the digits on the best path through the grammar, and its score; one row of scores for each frame."""
-    grammar = digit_strings()
     count = len(grammar.states)
     emitted = scores[:, grammar.states]
     best = np.full(count + 1, -np.inf)  # the last is the state before none
@@ -132,10 +153,10 @@ def edits(decoded: list[str], expected: list[str]) -> int:
 
 
 @cache
-def digit_strings() -> Grammar:
+def digit_strings(begin_with: str, of_one_digit: bool = False) -> Grammar:
     states: list[int] = []
     spans: list[range] = []
-    for phones in (BEFORE, *DIGITS.values(), AFTER):
+    for phones in (begin_with, *DIGITS.values(), AFTER):
         chain = [PHONES.index(name) * THIRDS + third for name in phones.split() for third in range(THIRDS)]
         spans.append(range(len(states), len(states) + len(chain)))
         states += chain
@@ -145,8 +166,9 @@ def digit_strings() -> Grammar:
             before[state] += range(max(span[0], state - 2), state)
     begin, *digits, end = spans
     ends = [span[-1] for span in (begin, *digits)], [span[-2] for span in (begin, *digits)]
+    entered_from = (ends[0][:1], ends[1][:1]) if of_one_digit else ends
     for span in digits:
-        _enter(before, span, *ends)
+        _enter(before, span, *entered_from)
     _enter(before, end, ends[0][1:], ends[1][1:])
     width = max(map(len, before))
     words, skipped_to = np.full(len(states), -1), np.zeros(len(states), dtype=bool)
