@@ -12,7 +12,7 @@ from tenfold.cli import app as cli_app
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.papers import load, names, run
-from tenfold.papers.recipe import PaperClaim, Recipe, read_number
+from tenfold.papers.recipe import PaperClaim, Recipe, Size, read_number
 from tenfold.papers.recipe_page import recipe_plots, write
 from tenfold.papers.recipe_result import Pair, RecipeResult, ResultRow, Setting, check_claim, compare_column
 from tenfold.papers.run_recipe import is_available, settings_of
@@ -518,6 +518,36 @@ def test_a_claim_compares_the_rows_that_it_names():
     assert (first.agrees, second.agrees, third.agrees) == (True, False, None)
     assert "2x faster" in first.text
     assert "not run" in third.text
+
+
+def test_a_claim_about_some_rows_is_decided_by_their_clock_and_not_by_that_of_others():
+    claims = [
+        {"said": "each strategy", "column": "seconds", "against": {"workers": 1}, "each": ["strategy"]},
+        {"said": "a divided model", "column": "seconds", "against": {"workers": 1}, "each": ["divide"]},
+    ]
+    vary = [{"strategy": ["ring"], "workers": [1, 2]}, {"divide": ["layers"], "workers": [1, 2]}]
+    recipe = Recipe(**TINY | {"rows": [], "claims": claims, "blocks": [{"vary": varied} for varied in vary]})
+    result = RecipeResult(recipe, "small", [])
+    result.rows = [
+        ResultRow("", {"strategy": "ring", "workers": n}, {}, {"seconds": s}, "predicted")
+        for n, s in ((1, 9), (2, 8), (4, 7))
+    ]
+    result.rows += [
+        ResultRow("", {"divide": "layers", "workers": n}, {}, {"seconds": s}, "measured") for n, s in ((1, 1), (2, 2))
+    ]
+    first, second = result.findings()
+    assert (first.agrees, second.agrees) == (True, False)
+    assert "1.29x faster" in first.text
+    assert "2x slower" in second.text
+
+
+@pytest.mark.parametrize("name", [name for name in names() if "speedup" in load(name).show.columns])
+def test_every_measured_row_has_one_of_a_single_worker_to_be_compared_with(name):
+    trained = [block for block in load(name).blocks if block.verb == "train"]
+    settings = [block.fields | item for block in trained for item in settings_of(block, Size())]
+    several = [item for item in settings if item.get("workers", 1) > 1]
+    alone = [item for item in settings if item.get("workers", 1) == 1]
+    assert all(any(item.get("optimizer") == one.get("optimizer") for one in alone) for item in several)
 
 
 def test_a_page_of_several_recipes_has_contents_and_says_what_is_missing(tmp_path):

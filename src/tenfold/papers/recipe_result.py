@@ -508,8 +508,8 @@ class RecipeResult:
             in_paper = {row.label: row.paper[column] for row in self.rows if column in row.paper}
             statements += _with_doubts(compare_column(column, pairs, in_paper), column, rows)
         for claim in self.recipe.claims:
-            rows = _of_one_clock(claim.column, [row for row in self.rows if claim.column in row.ours])
-            checked = check_claim(claim, _claimed(claim, rows))
+            rows = _of_one_clock(claim.column, _claimed(claim, self.rows))
+            checked = check_claim(claim, [_standing(claim, row) for row in rows])
             undecided = f"The paper says “{claim.said}”; the rows that would decide it were not run here."
             statements += _with_doubts([checked or Statement(undecided)], claim.column, rows if checked else ())
         return statements or ([Statement(self._nothing_to_compare())] if self.recipe.blocks else [])
@@ -644,19 +644,29 @@ def _of_one_clock(column: str, rows: Sequence[ResultRow]) -> list[ResultRow]:
     return [row for row in rows if row.clock == most or not is_timed(column)]
 
 
-def _claimed(claim: PaperClaim, rows: Sequence[ResultRow]) -> list[tuple[str, bool, float]]:
-    """Return the group of each row that a claim is about, whether it should be the better one, and its value."""
+def _claimed(claim: PaperClaim, rows: Iterable[ResultRow]) -> list[ResultRow]:
+    """Return the rows that a claim is about: those with its column and, if it is made for `each`, such a setting."""
+    return [
+        row
+        for row in rows
+        if claim.column in row.ours
+        and (_is_favored(claim, row) or _has(row, claim.against))
+        and (not claim.each or any(name in row.settings for name in claim.each))
+    ]
 
-    def has(row: ResultRow, settings: dict[str, Any]) -> bool:
-        return all(row.settings.get(name) == value for name, value in settings.items())
 
-    claims = []
-    for row in rows:
-        favored = has(row, claim.best) if claim.best else not has(row, claim.against)
-        if favored or has(row, claim.against):
-            group = {name: row.settings[name] for name in claim.each if name in row.settings}
-            claims.append((describe_settings(group), favored, row.ours[claim.column]))
-    return claims
+def _standing(claim: PaperClaim, row: ResultRow) -> tuple[str, bool, float]:
+    """Return the group of a row that a claim is about, whether it should be the better one, and its value."""
+    group = {name: row.settings[name] for name in claim.each if name in row.settings}
+    return describe_settings(group), _is_favored(claim, row), row.ours[claim.column]
+
+
+def _is_favored(claim: PaperClaim, row: ResultRow) -> bool:
+    return _has(row, claim.best) if claim.best else not _has(row, claim.against)
+
+
+def _has(row: ResultRow, settings: Mapping[str, Any]) -> bool:
+    return all(row.settings.get(name) == value for name, value in settings.items())
 
 
 def _with_doubts(statements: Sequence[Statement], column: str, rows: Iterable[ResultRow]) -> list[Statement]:
