@@ -550,6 +550,15 @@ def test_every_measured_row_has_one_of_a_single_worker_to_be_compared_with(name)
     assert all(any(item.get("optimizer") == one.get("optimizer") for one in alone) for item in several)
 
 
+def test_bars_that_our_copy_of_a_paper_lacks_say_so_in_the_table():
+    figure = {row.label: row.paper for row in load("singh-figure-4").rows}
+    assert [paper.get("seconds") for paper in figure.values()] == [
+        *["not in our copy"] * 2,
+        None,
+        *["not in our copy"] * 2,
+    ]
+
+
 def test_a_page_of_several_recipes_has_contents_and_says_what_is_missing(tmp_path):
     failed = RecipeResult(load("dsmp-table-5"), "small", [], problem="the disk is full")
     page = write([failed, run("dsmp-figure-1", runs=tmp_path)], tmp_path / "page.html").read_text()
