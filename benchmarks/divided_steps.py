@@ -24,7 +24,7 @@ from tenfold.training import Replica, flat_size
 from tenfold.training.flat import exchange_size
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.rounds import SharedOrthogonalization, stacks_worth_sharing
-from tenfold.workers.trainers import make_trainer
+from tenfold.workers.trainers import make_averaging_trainer
 
 NETWORKS_AND_STEPS: dict[str, tuple[str, dict[str, Any], int]] = {
     "lenet5": ("lenet5", {}, 200),
@@ -70,7 +70,7 @@ def work(rank: int, workers: int, shared: SharedChannels, name: str, batch_size:
         steps_per_epoch=10**6,
         vector=channels.transport.buffer,
     )
-    trainer: Any = make_trainer(
+    trainer: Any = make_averaging_trainer(
         Mixing.of(Parallel(workers=workers, average="gradients")), replica, channels, [1.0] * workers
     )
     divided = SharedOrthogonalization(replica, replica.optimizer, channels.transport)  # type: ignore[arg-type]

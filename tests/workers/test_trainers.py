@@ -102,12 +102,12 @@ def test_what_is_pushed_is_where_the_replica_is() -> None:
     """The device without memory stands for a GPU."""
     from tenfold.mixing.builders import Mixing
     from tenfold.workers.channels import single_worker_channels
-    from tenfold.workers.trainers import make_trainer
+    from tenfold.workers.trainers import make_averaging_trainer
 
     mixing = Mixing.of(Parallel(strategy="downpour"))
     links = single_worker_channels(16, torch.device("meta"), mixing.strategy)
     replica: Any = SimpleNamespace(flat=SimpleNamespace(vector=links.transport.buffer, parameters=16))
-    trainer = make_trainer(mixing, replica, links, [1.0])
+    trainer = make_averaging_trainer(mixing, replica, links, [1.0])
     trainer.average_weights_if_due(1)
     assert trainer.bytes_moved > 0
     assert trainer.state()["accrued"].device.type == "meta"

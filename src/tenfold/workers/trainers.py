@@ -18,7 +18,7 @@ part, and `Transport.mix` averages their vectors.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -148,8 +148,24 @@ class GradientAveragingTrainer(WeightAveragingTrainer):
         """Do nothing: the gradients were averaged, so that all replicas have the same weights."""
 
 
-def make_trainer(mixing: Mixing, replica: Replica | ReplicaRows, channels: Channels, samples: list[float]) -> Trainer:
-    """Return what trains a worker's replicas together with the others; `samples` are the sizes of all shards."""
+def make_trainer(
+    task: Task, replica: Replica | ReplicaRows, channels: Channels, mark: Callable[[], None], *, may_draw: bool
+) -> Trainer:
+    """Return what trains a worker's replicas together with the others.
+
+    `mark` is called when a part of a long step is done; `may_draw` says whether steps may draw random numbers.
+    """
+    if isinstance(replica, Replica) and task.experiment.training.optimizer_traits.steps_with_all_workers:
+        from tenfold.workers.sandblaster import SandblasterTrainer  # its base class is in this file
+
+        return SandblasterTrainer(task, replica, channels, mark, seeds=may_draw)
+    return make_averaging_trainer(task.mixing, replica, channels, [float(len(shard)) for shard in task.shards])
+
+
+def make_averaging_trainer(
+    mixing: Mixing, replica: Replica | ReplicaRows, channels: Channels, samples: list[float]
+) -> Trainer:
+    """Return what averages gradients or weights with the others; `samples` are the sizes of all shards."""
     if isinstance(replica, ReplicaRows):
         by_gradients = replica.stacked.gradients_only
         rounds: Rounds = StackedRounds(mixing, replica, channels, samples)

@@ -36,9 +36,8 @@ from tenfold.workers.model_errors import (
     explain_failure,
     make_divergence_error,
 )
-from tenfold.workers.sandblaster import SandblasterTrainer
 from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task, make_network
-from tenfold.workers.trainers import Trainer, can_capture, make_trainer
+from tenfold.workers.trainers import can_capture, make_trainer
 
 SINGLE_SPANS = 600
 TRAINING: tuple[SpanKind, ...] = ("data", "copy", "compute", "wait", "communicate")
@@ -177,12 +176,7 @@ class Worker:
         self.best: dict[str, Any] | None = None
         self._may_draw = _may_draw(task, self.replica.network)
         """Whether steps and evaluations may draw random numbers."""
-        samples = [float(len(shard)) for shard in task.shards]
-        self.trainer: Trainer = (
-            SandblasterTrainer(task, self.replica, channels, self.progress.mark, seeds=self._may_draw)
-            if isinstance(self.replica, Replica) and training.optimizer_traits.steps_with_all_workers
-            else make_trainer(task.mixing, self.replica, channels, samples)
-        )
+        self.trainer = make_trainer(task, self.replica, channels, self.progress.mark, may_draw=self._may_draw)
         self._steps_before_joining = 0
         """Steps of the epoch that were taken before this worker replaced a lost one."""
         self._has_just_joined = False
