@@ -1,7 +1,7 @@
 """What is compared with what, and which numbers are doubtful."""
 
 import pytest
-from made_runs import make_run, make_virtual_run
+from made_runs import FACTS, make_run, make_virtual_run
 
 from tenfold.reports.comparison import Comparison
 from tenfold.reports.pages.run_pages import render_report
@@ -94,6 +94,13 @@ class TestMetrics:
     def test_less_of_an_error_is_better(self, timed):
         rows = make_rows([timed(8.0, metrics={"mae": 2.0}), timed(4.0, lr=0.5, metrics={"mae": 1.0})])
         assert [row.metrics["mae"].mean for row in pareto_front(rows)] == [1.0]
+
+
+def test_batches_of_all_data_are_the_same_setting_with_any_number_of_workers(timed):
+    asked = {"optimizer": "sandblaster-lbfgs", "metadata": FACTS | {"asked": {"batch_size": None}}}
+    alone, two = (timed(8.0 / n, workers=n, batch_size=6000 // n, **asked) for n in (1, 2))
+    assert make_rows([alone, two])[1].speedup == 2.0
+    assert find_baseline(two).run.id == alone.id
 
 
 class TestNoise:

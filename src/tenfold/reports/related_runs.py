@@ -11,6 +11,7 @@ from tenfold.reports.differences import CLUSTER_FIELDS, MIXING_FIELDS, comparabl
 from tenfold.reports.formatting import NOTHING, count, duration, field_value, metric_value, one_line, plural
 from tenfold.reports.rows import MACHINE_FIELDS, Doubt, make_rows
 from tenfold.runs import Run
+from tenfold.runs.run import as_asked
 from tenfold.runs.storage.tables import RunRecord
 from tenfold.runs.store import CROSSVAL, FOLD, MEMBERS, SWEEP
 
@@ -101,7 +102,7 @@ def _has_one_worker(record: RunRecord) -> bool:
 
 def _agree(run: Run, other: Run, except_for: Sequence[str]) -> bool:
     """Return whether two runs have the same values in all fields but some."""
-    ours, theirs = comparable_fields(run.experiment), comparable_fields(other.experiment)
+    ours, theirs = (comparable_fields(as_asked(one.experiment, one.metadata)) for one in (run, other))
     return all(ours[name] == theirs[name] for name in FIELDS if name not in except_for)
 
 

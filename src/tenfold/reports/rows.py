@@ -26,6 +26,7 @@ from tenfold.reports.differences import (
 from tenfold.reports.formatting import grouped, metric_value, one_line
 from tenfold.reports.summary import KIND_NAMES, OTHER_KINDS, TRAINING_KINDS
 from tenfold.runs import Run
+from tenfold.runs.run import as_asked
 
 MIXING_KINDS = ("wait", "communicate")
 SECONDS = {
@@ -282,7 +283,7 @@ def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
     return Row(
         label=label,
         settings=settings,
-        experiment=first.experiment,
+        experiment=as_asked(first.experiment, first.metadata),
         runs=tuple(group),
         workers=workers,
         threads=threads,
