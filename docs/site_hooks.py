@@ -93,13 +93,17 @@ def _command(command: Any, path: str) -> list[str]:
     lines += ["```text", usage.strip(), "```", ""]
     if arguments or options:
         lines += ["| argument or option | meaning |", "|---|---|"]
-    for one in arguments:
-        lines.append(f"| `{_argument(one)}` | {_cell(one.help)} |")
-    for one in options:
-        names = ", ".join(f"`{name}`" for name in [*one.opts, *one.secondary_opts])
-        value = f" {_cell(one.metavar)}" if one.metavar else ""
-        default = f" Default: `{one.default}`." if one.show_default and one.default not in (None, False, "", ()) else ""
-        lines.append(f"| {names}{value} | {_cell(one.help)}{_cell(default)} |")
+    for argument in arguments:
+        lines.append(f"| `{_argument(argument)}` | {_cell(argument.help)} |")
+    for option in options:
+        names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+        value = f" {_cell(option.metavar)}" if option.metavar else ""
+        default = (
+            f" Default: `{option.default}`."
+            if option.show_default and option.default not in (None, False, "", ())
+            else ""
+        )
+        lines.append(f"| {names}{value} | {_cell(option.help)}{_cell(default)} |")
     return [*lines, ""]
 
 
@@ -147,11 +151,11 @@ def gallery_page() -> str:
         return "\n".join(
             [*lines, "`make gallery` makes the pages and pictures; they were not made for this build.", ""]
         )
-    for one in json.loads(index.read_text()):
-        lines += [f"## {one['title']}", "", one["about"], "", "```sh", one["command"], "```", ""]
-        picture, page = (GALLERY / f"{one['name']}.{ending}" for ending in ("png", "html"))
+    for example in json.loads(index.read_text()):
+        lines += [f"## {example['title']}", "", example["about"], "", "```sh", example["command"], "```", ""]
+        picture, page = (GALLERY / f"{example['name']}.{ending}" for ending in ("png", "html"))
         if picture.exists():
-            lines += [f"![{one['title']}]({picture.name})", ""]
+            lines += [f"![{example['title']}]({picture.name})", ""]
         if page.exists():  # the board needs a server
             lines += [f"[Open the page]({page.name})", ""]
     return "\n".join(lines)
