@@ -51,7 +51,7 @@ def package_of(point: EntryPoint) -> str:
 
 
 def load(point: EntryPoint, kind: str, error: type[TenfoldError] = ExperimentError) -> Any:
-    """Return what an entry point names; raise an error that names it and its package if it cannot be imported."""
+    """Return the object of an entry point; raise an error that names it and its package if it cannot be imported."""
     try:
         return point.load()
     except Exception as problem:

@@ -10,7 +10,7 @@
         Diverged            the loss became NaN or infinite; resuming would repeat it
         UserCodeError       the user's own model, loss, metric or data raised an error; its lines are in the message
         WorkerLost          a worker died or hangs; the run can be resumed
-      MachineError          this machine lacks what was asked for (cores, a device, an MPI)
+      MachineError          this machine lacks something that was requested (cores, a device, an MPI)
 
 `StopTraining` is not an error: callbacks raise it to stop a run, which then finishes as usual.
 
@@ -81,7 +81,7 @@ class StopTraining(Exception):  # noqa: N818 - nothing is wrong
 
 
 class MachineError(TenfoldError):
-    """This machine lacks what was asked for."""
+    """This machine lacks something that was requested."""
 
 
 def name_workers(ranks: Sequence[int]) -> str:

@@ -298,7 +298,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
 
 def check_weights(sample_weight: Any, samples: int) -> Array | None:
-    """Return a weight for each sample; None if none are given. Raises ValueError for what is not that."""
+    """Return a weight for each sample; None if none are given. Raises ValueError for anything else."""
     if sample_weight is None:
         return None
     weights = np.asarray(sample_weight, dtype=np.float64)

@@ -174,7 +174,7 @@ class GridRun:
         return [self.done[place] for place in sorted(self.done)]
 
     def run(self) -> None:
-        """Run what is not recorded yet; jobs of settings that no other comparison is running are submitted first."""
+        """Run the settings that are not recorded yet, first those that no other comparison is running."""
         turns = [
             Turn(place, len(self.planned), self.label_of(item), item) for place, item in enumerate(self.planned, 1)
         ]
@@ -295,7 +295,7 @@ def _reusable(experiment: Experiment, recorded: Mapping[str, ReusableRun], store
 
 
 def _held(run: Run) -> Run:
-    """Read what the store has of a run, so that its row stays if the run is removed before the comparison ends."""
+    """Read a run from the store, so that its row stays if the run is removed before the comparison ends."""
     _ = run.metadata
     return run
 
@@ -341,7 +341,7 @@ def stored(experiment: Experiment) -> str:
 
 
 def _asked(run: Run) -> str:
-    """Return what a run was asked to do, as `stored` does."""
+    """Return the experiment that a run was given, as `stored` does."""
     return stored(as_asked(run.experiment, run.metadata))
 
 
@@ -360,7 +360,7 @@ def _require_own_names(planned: Iterable[Experiment]) -> None:
 def showing_runs(
     progress: bool | None, watch: Watch | None, listen: Emit | None
 ) -> Iterator[tuple[Watch, Emit | None]]:
-    """Yield what is called with turns, and with events if anybody listens: the caller's functions, and a display.
+    """Yield the listeners of turns, and of events if there are any: the caller's functions, and a display.
 
     By default runs are shown where a person looks and nobody listens already.
     """
@@ -421,7 +421,7 @@ MOST_WORKERS = 8
 
 
 def split_grid(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment, dict[str, list[Any]]]:
-    """Separate what changes the experiment from the dimensions of the grid."""
+    """Separate fixed changes of the experiment from the dimensions of the grid."""
     grid = {key: _as_list(key, value) for key, value in grid.items()}
     fixed = {key: value for key, value in grid.items() if not _listed(key, value)}
     return experiment.replace(**fixed), {key: list(value) for key, value in grid.items() if _listed(key, value)}
@@ -481,7 +481,7 @@ def _listed(key: str, value: Any) -> bool:
 
 
 def drop_repeated(planned: Iterable[Experiment]) -> tuple[list[Experiment], list[str]]:
-    """Return the experiments without those that repeat another's exchange, and sentences about what was left out."""
+    """Return the experiments without those that repeat another's exchange, and sentences about the omitted ones."""
     kept: list[Experiment] = []
     earlier: list[tuple[Experiment, Any, str]] = []
     repeated: dict[tuple[int, str], list[str]] = {}
@@ -502,7 +502,7 @@ def drop_repeated(planned: Iterable[Experiment]) -> tuple[list[Experiment], list
 
 
 def _exchange(experiment: Experiment) -> Any:
-    """Return what a strategy exchanges; None where that is not known or not needed."""
+    """Return the messages of a strategy; None where they are unknown or not needed."""
     parallel = experiment.parallel
     if not 1 < parallel.workers <= MOST_WORKERS:
         return None

@@ -1,4 +1,4 @@
-"""What a trained model is used for: `run.predict`, `run.evaluate`, and files that other programs load."""
+"""Using a trained model: `run.predict`, `run.evaluate`, and files that other programs load."""
 
 import logging
 import math
@@ -145,7 +145,7 @@ def with_model(run: Run) -> Run:
 
 
 def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
-    """Return what the run's model predicts for samples x, as a tensor if x is one, else as an array.
+    """Return the predictions of the run's model for samples x, as a tensor if x is one, else as an array.
 
     Classes are predicted by their numbers, a single logit as 0 or 1, and numbers as they are; with `probabilities`,
     those of each class or of a 1.
@@ -333,7 +333,7 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metrics of a model, and what they were measured on."""
+    """The metrics of a model, and the data that they were measured on."""
 
     metrics: dict[str, float]
     part: str

@@ -1,4 +1,4 @@
-"""What a sweep tries: the ranges and lists of values of its fields, and the sampler that chooses among them."""
+"""The search space of a sweep: ranges and lists of values of its fields, and the sampler that chooses among them."""
 
 import json
 import math
@@ -71,7 +71,7 @@ Space = Mapping[str, Range | Sequence[Any]]
 
 
 def split_space(experiment: Experiment, given: Mapping[str, Any]) -> tuple[Experiment, Space]:
-    """Separate what changes the experiment from the ranges and lists of values to try."""
+    """Separate fixed changes of the experiment from the ranges and lists of values to try."""
     for name in given:
         if name not in FIELDS:
             raise ExperimentError(f"'{name}' is not an experiment field; {suggest(name, FIELDS)}")
@@ -104,12 +104,12 @@ def describe_space(space: Space) -> dict[str, str]:
 
 
 def read_space(described: Mapping[str, str]) -> dict[str, Any]:
-    """Return the ranges and lists of a space again from their text; what was a Python object is its name."""
+    """Return the ranges and lists of a space again from their text; Python objects are their names."""
     return {name: json.loads(text) if text.startswith("[") else text for name, text in described.items()}
 
 
 def sampler_name(sampler: Any) -> str:
-    """Return what is recorded of a sampler that is given by name or as an object."""
+    """Return the record of a sampler that is given by name or as an object."""
     return sampler if isinstance(sampler, str) else type(sampler).__name__
 
 
@@ -149,7 +149,7 @@ class SpaceSearch:
 
     @property
     def looks_back(self) -> bool:
-        """Whether what is proposed depends on how other trials ended."""
+        """Whether proposals depend on how other trials ended."""
         return self._grid is None and self.sampler_name not in ("random", "qmc")
 
     def ask(self) -> tuple[Any, dict[str, Any]] | None:

@@ -90,7 +90,7 @@ def simulate_script(
     The script needs no change: each of `workers` ranks is a process of it, started as torchrun would, and whatever
     backend it names, its process groups move real tensors and virtual time. Of the fields, `workers`, `link` or
     `cluster`, `threads` and `seed` (of stragglers) apply. With `only_time` the ranks end after a few dozen optimizer
-    steps, and the rest is extrapolated. `say(rank, line)` gets what the ranks print.
+    steps, and the rest is extrapolated. `say(rank, line)` gets the output of the ranks.
     """
     require_no_launcher("a simulation")
     program = Script.of(Path(script), arguments, only_time=only_time, **fields)
@@ -140,7 +140,7 @@ class SimulationBaseline:
 
 
 def simulation_baseline(experiment: Experiment, run: Run, loaded: "LoadedData") -> SimulationBaseline | None:
-    """Return what a simulated run of an experiment is compared with; None where there is nothing to compare it with.
+    """Return the baseline of a simulated run of an experiment; None where there is none.
 
     One worker is its own baseline. A run that stopped before its last step, or reached its target, took less training
     than the forecast of one worker is about.
@@ -154,7 +154,7 @@ def simulation_baseline(experiment: Experiment, run: Run, loaded: "LoadedData") 
 
 
 def recorded_baseline(run: Run) -> SimulationBaseline | None:
-    """Return what was recorded with a simulated run; None where nothing was."""
+    """Return the record about a simulated run's baseline; None where there is none."""
     result = run.result
     is_recorded = "baseline_seconds" in result and "speedup" in result
     return SimulationBaseline(result["baseline_seconds"], result["speedup"]) if is_recorded else None

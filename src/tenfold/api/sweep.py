@@ -280,7 +280,7 @@ def _asked_before(result: dict[str, Any]) -> dict[int, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Objective:
-    """What a sweep looks for."""
+    """The goal of a sweep."""
 
     name: str
     """A metric, or one of TIMES."""
@@ -308,7 +308,7 @@ class Objective:
         return cls(name, lower=require_direction(training, name, "objective"), part=task.evaluation_part_name)
 
     def score(self, events: Iterable[Event], result: dict[str, Any]) -> dict[str, Any]:
-        """Return what is recorded of a trial: its value, and the metric after each epoch."""
+        """Return the record of a trial: its value, and the metric after each epoch."""
         if self.name in TIMES:
             return {"value": result.get(self.name), "curve": []}
         measured = (event.metrics.get(f"{self.part}_{self.name}") for event in events if isinstance(event, EpochEnded))
@@ -623,7 +623,7 @@ class SweepRun:
         return self._open(number)
 
     def _score(self, number: int) -> Trial:
-        """Record what the sweep looks for of a trial that has ended."""
+        """Record the value of a trial that has ended."""
         result = self.store.find(number)["result"]
         scored = self.objective.score(self.store.events(number, "lifecycle"), result)
         self.store.update(number, result=result | {"trial": scored})

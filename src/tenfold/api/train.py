@@ -114,7 +114,7 @@ def train_and_record(
     listen: Emit | None = None,
     progress: bool | None = None,
 ) -> RecordedRun:
-    """Train as `train` does, record a run of a kind, and return what was recorded, with the data."""
+    """Train as `train` does, record a run of a kind, and return it, with the data."""
     stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
     with listening(lambda: RunProgress(experiment), runs, callbacks, log, listen, progress) as listener:
         resolved = resolve(experiment, noting(listener, stopwatch))

@@ -151,7 +151,7 @@ def predict_tutorial(experiment: Experiment) -> tuple[float, tuple[float, float]
 
 
 class Side(NamedTuple):
-    """A contestant before the race: its name, what it is in words, and what it trains."""
+    """A contestant before the race: its name, its description, and its experiment."""
 
     name: str
     about: str
@@ -216,7 +216,7 @@ def measure_steps(alone: Experiment, many: Experiment, seconds: float) -> None:
 def prepare_race(model: str, runs: Path, report: Callable[[str], None]) -> tuple[Race, list[Side]]:
     """Return a race with a predicted finish for each contestant; nothing is trained yet.
 
-    What is measured for the predictions stays in the folder of its runs.
+    Measurements for the predictions stay in the folder of its runs.
     """
     task = choose_task(model, report)
     sides = make_sides(task)

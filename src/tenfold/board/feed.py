@@ -1,4 +1,4 @@
-"""What a page of the board is sent while it is open: new rows, points and lines of the console."""
+"""The messages to an open page of the board: new rows, points and lines of the console."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ class ConsolePosition:
 def console_since(folder: Path, before: ConsolePosition | None) -> tuple[dict[str, Any] | None, ConsolePosition | None]:
     """Return the lines after a position with the unfinished one, None if nothing is new, and the new position.
 
-    "again" says that they replace what the page has.
+    "again" means that they replace the page's own.
     """
     try:
         with open_regular(folder / FILE) as file:
@@ -111,7 +111,7 @@ class Position:
 
 
 class Feed:
-    """Finds out what is new for a page."""
+    """Finds the news for a page."""
 
     def __init__(self, runs: RunList, watch: Watch, pages: Pages, follower: Follower) -> None:
         self.runs = runs
@@ -139,7 +139,7 @@ class Feed:
             await asyncio.sleep(TICK_SECONDS)
 
     def news(self, position: Position) -> dict[str, Any]:
-        """Return what is new after a position, and move the position there."""
+        """Return the news after a position, and move the position there."""
         answer: dict[str, Any] = {}
         self.runs.update()
         if position.version is not None:

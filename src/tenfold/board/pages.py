@@ -68,11 +68,11 @@ class Watched:
 
     @property
     def position(self) -> str:
-        """What a page sends to get what comes after: the last event, and how many do not count any more."""
+        """The position that a page sends to get later events: the last one, and how many no longer count."""
         return f"{self.cursor}.{self.repeated}"
 
     def since(self, position: str) -> dict[str, Any] | None:
-        """Return what is new after a position; "again" says that everything has to be read again."""
+        """Return the news after a position; "again" means that everything has to be read again."""
         cursor, _, repeated = position.partition(".")
         if repeated != str(self.repeated) or int(cursor) > self.cursor:
             return {"again": True, "position": self.position}
@@ -210,7 +210,7 @@ class RunList:
             self._listed[run.id] = Listed(run, row, self.version)
 
     def _fixed(self, run: Run) -> dict[str, Any]:
-        """Return what a row shows that does not change while the run is running."""
+        """Return the cells of a row that do not change while the run is running."""
         recorded = _recorded(run.recorded_fields)
         fields = {
             name: field_value(value)
@@ -246,7 +246,7 @@ class RunList:
 
 
 def _epochs(stages: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """Return what was measured after each epoch, by part and name."""
+    """Return the measurements after each epoch, by part and name."""
     return [row["metrics"] for row in stages if row.get("what") == EpochEnded.KIND and row.get("metrics")]
 
 
@@ -261,7 +261,7 @@ def _scores(stages: Sequence[dict[str, Any]], metric: str | None) -> list[float]
 
 
 def _so_far(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what a row shows of a run that is running: score and loss after its last epoch."""
+    """Return the cells of a running run: score and loss after its last epoch."""
     last = next(iter(reversed(_epochs(stages))), {})
     part = next((part for part in ("validation", "test", "train") if any(name.startswith(part) for name in last)), "")
     metrics = loss_last({name.removeprefix(f"{part}_"): last[name] for name in last if name.startswith(f"{part}_")})
@@ -348,7 +348,7 @@ DOWNLOADS = {
     "trace.json": ("Trace", "What each worker did when, for Perfetto"),
     "html": ("Report", "This page as one file"),
 }
-"""By file ending, the label of a button that saves something of a run, and what it saves."""
+"""By file ending, the label of a button that saves part of a run, and a description of the file."""
 
 
 class Pages:
@@ -425,7 +425,7 @@ class Pages:
         return race_content(race, runs) | {"board": self._board("race.js"), "several": True}
 
     def after_end(self, number: int) -> dict[str, Any]:
-        """Return what a page shows of a run once it has ended: its model, and the plots of its folds."""
+        """Return the sections of a page that appear once the run has ended: its model, and the plots of its folds."""
         run = self.watch.open(number)
         folds = fold_figures(run) if run.kind == CROSSVAL else []
         return {

@@ -27,7 +27,7 @@ FILE = "race.json"
 PROFILE = "demo-profile.toml"
 """The profile of this machine that all predictions of a race come from; it is quickly made, and so kept apart."""
 LINKS = {"100gbe": "100 Gbit/s", "25gbe": "25 Gbit/s", "10gbe": "10 Gbit/s", "1gbe": "1 Gbit/s"}
-"""Links between machines like this one, and what pages call them."""
+"""Links between machines like this one, and their names on pages."""
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 FLAG = "F"
 """The marker of a predicted finish."""
@@ -39,7 +39,7 @@ class Contestant:
 
     name: str
     about: str
-    """What it is: program, optimizer, workers, threads and epochs."""
+    """A description: program, optimizer, workers, threads and epochs."""
     seconds: float
     """Its predicted training time."""
     interval: tuple[float, float]
@@ -60,7 +60,7 @@ class Race:
     """The accuracy that wins; None for the end of training."""
     contestants: list[Contestant]
     experiment: dict[str, Any] = field(default_factory=dict)
-    """What the curve of predicted speedups is about."""
+    """The experiment of the curve of predicted speedups."""
 
     def save(self, runs: Path) -> None:
         """Write the race beside the runs, where the board finds it."""
@@ -136,7 +136,7 @@ def race_content(race: Race, runs: dict[int, Run]) -> dict[str, Any]:
 
 
 def _table(race: Race, runs: dict[int, Run]) -> dict[str, Any]:
-    """Return a row for each contestant: predicted and measured side by side, and what it is compared with."""
+    """Return a row for each contestant: predicted and measured side by side, and its baseline."""
     columns = ["", "what it is", "predicted", "measured", "prediction off by", "test accuracy"]
     names = [contestant.name for contestant in race.contestants]
     columns += [f"times {name}" for name in names[:-1]]

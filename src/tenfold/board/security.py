@@ -44,7 +44,7 @@ class Access:
 
     @property
     def action_token(self) -> str:
-        """What a page sends with everything that changes something; the cookie alone is not enough."""
+        """The token that a page sends with every change; the cookie alone is not enough."""
         return hmac.new(self.token.encode(), b"action", hashlib.sha256).hexdigest()
 
     @property
@@ -122,7 +122,7 @@ def is_own_name(host: str, names: frozenset[str]) -> bool:
 def _is_own_origin(scope: Scope, headers: Headers) -> bool:
     """Return whether a request comes from a page of this server, was typed in by a person, or follows a link.
 
-    A link only shows a page: what changes something never comes from another site, whatever it claims to be.
+    A link only shows a page: no change is accepted from another site, whatever it claims to be.
     """
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"

@@ -1,4 +1,4 @@
-"""The server: addresses, what answers them, and what a page can do to a run.
+"""The server: addresses, their handlers, and the actions on a run.
 
 No part of an address is a path: runs are named by their numbers.
 """
@@ -132,7 +132,7 @@ class Board:
         return Response(text, media_type=media_type, headers={"content-disposition": f'attachment; filename="{name}"'})
 
     async def feed_data(self, request: Request) -> Response:
-        """Answer with what is new, for as long as the page listens."""
+        """Answer with news, for as long as the page listens."""
         listed, runs = request.query_params.get("list"), request.query_params.get("runs")
         if last := request.headers.get("last-event-id"):
             version, _, runs = last.partition("|")
@@ -142,7 +142,7 @@ class Board:
         return StreamingResponse(self.feed.messages(position), media_type="text/event-stream")
 
     async def act(self, request: Request) -> Response:
-        """Do something to a run, and answer with what was done."""
+        """Do something to a run, and answer with a sentence about it."""
         action = self.actions.by_name.get(request.path_params["action"])
         if action is None:
             raise HTTPException(404, "there is no such action")

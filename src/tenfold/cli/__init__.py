@@ -31,7 +31,7 @@ from tenfold.machine import limits
 
 
 class Commands(TyperGroup):
-    """Turns errors that are written for the user, and what the parser refuses, into sentences and exit code 2."""
+    """Turns errors that are written for the user, and those of the parser, into sentences and exit code 2."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options before the command."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Launcher(StrEnum):
-    """What starts the processes."""
+    """The program that starts the processes."""
 
     TORCHRUN = "torchrun"
     MPIRUN = "mpirun"
@@ -40,7 +40,7 @@ def launch(
     hosts: Annotated[
         Path | None, typer.Option(help="A file with one host per line: node1 slots=4.", show_default=False)
     ] = None,
-    launcher: Annotated[Launcher, typer.Option(help="What starts the processes.")] = Launcher.TORCHRUN,
+    launcher: Annotated[Launcher, typer.Option(help="The program that starts the processes.")] = Launcher.TORCHRUN,
     run: Annotated[bool, typer.Option("--run", help="Start it now, over ssh.")] = False,
     slurm: Annotated[bool, typer.Option("--slurm", help="Write a script for sbatch instead.")] = False,
     nodes: Annotated[

@@ -1,4 +1,4 @@
-"""Command-line options that several commands share, and what the shell completes after them."""
+"""Command-line options that several commands share, and their completions in the shell."""
 
 import dataclasses
 import functools
@@ -204,7 +204,7 @@ class FieldOption:
     names: Iterable[str] = ()
     """Values for the shell to complete."""
     several: str = ""
-    """What the help says where the option takes several values; "" where none does."""
+    """The help of commands in which the option takes several values; "" where none does."""
     short: str = ""
     parser: Callable[[str], Any] | None = None
     metavar: str | None = None
@@ -344,7 +344,7 @@ class Where:
     options: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def open(self) -> "Submitter | str":
-        """Return what `on=` takes; this imports what the executor needs."""
+        """Return the value for `on=`; this imports the packages of the executor."""
         from tenfold.executors import executor_named
 
         return executor_named(self.name, **self.options) or "local"

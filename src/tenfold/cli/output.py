@@ -27,7 +27,7 @@ signals_received: list[int] = []
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM asked this command to end; it does what it does after Ctrl-C."""
+    """SIGTERM asked this command to end; it stops as after Ctrl-C."""
 
 
 def interruption_code() -> int:
@@ -122,7 +122,7 @@ def exit_partial(what: str) -> NoReturn:
 
 @contextmanager
 def following(display: "Display", runs: Path | None, quiet: bool, on: object = None) -> Iterator["Emit"]:
-    """Show a run while it trains: give what listens to it, and show the progress of a download.
+    """Show a run while it trains: yield its listener, and show the progress of a download.
 
     When the run is interrupted, say how to resume it, after the display has closed, which would erase the message.
     """
@@ -201,7 +201,7 @@ def fetching(quiet: bool = False) -> Iterator[None]:
 
 @contextmanager
 def showing_progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show what is being measured, and how long that has taken so far."""
+    """Show the measurement in progress, and how long it has taken so far."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     described = TextColumn("{task.description}", markup=False)
@@ -230,7 +230,7 @@ ELSEWHERE = {
 
 
 def usage_sentence(error: Any, command: str | None = None) -> str:
-    """Return what is wrong with a command line; "" for the error that shows the help when nothing was given.
+    """Return the mistake in a command line; "" for the error that shows the help when nothing was given.
 
     `command` is the one that was being read, for errors that do not say.
     """
@@ -265,7 +265,7 @@ def _field(option: str, context: Any) -> str:
 
 
 def _plain(message: str) -> str:
-    """Return what is wrong with a value, without the words of the library that read it."""
+    """Return the mistake in a value, without the words of the library that read it."""
     message = message.removeprefix("Value error, ").removeprefix("Input ").partition(", unable to parse")[0].rstrip(".")
     for theirs, ours in {"a valid integer": "a whole number", "a valid number": "a number"}.items():
         message = message.replace(theirs, ours)

@@ -1,4 +1,4 @@
-"""A cluster: nodes, what links them, what they share, and how unevenly they step; a value that loads from TOML.
+"""A cluster: nodes, their links, shared resources, and how unevenly they step; a value that loads from TOML.
 
     name = "edge"
     adding = 1e-10                      # seconds to add one byte
@@ -60,7 +60,7 @@ class Cluster(Section):
     server: LinkField | None = None
     """The link of a parameter server. Default: the workers'."""
     adding: Annotated[float, Field(ge=0)] = 1e-10
-    """Seconds to add one byte of what arrives."""
+    """Seconds to add one received byte."""
     stragglers: Stragglers = Stragglers()
 
     def __init__(self, /, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a round costs on links.
+"""The cost of a round on links.
 
 Phases come in turn, the messages of a phase travel at once. A message from s to d takes
 
@@ -102,7 +102,7 @@ class LinkCost:
 
     @property
     def is_uniform(self) -> bool:
-        """What a round costs depends only on the sizes of its groups of replicas, not on who is in them."""
+        """The cost of a round depends only on the sizes of its groups of replicas, not on who is in them."""
         return self.wiring.is_uniform
 
     def __call__(self, round_: Round, nbytes: int) -> float | Floats:

@@ -29,7 +29,7 @@ from tenfold.mixing.round import CENTER, Exchange, Round, Schedule, group_round,
 
 
 class ClockEvent(NamedTuple):
-    """What happens at a moment of the virtual clock."""
+    """An event at a moment of the virtual clock."""
 
     time: float
     worker: int
@@ -221,7 +221,7 @@ class PipelineStep:
     seconds: float
     """Until the last stage has updated its weights."""
     spans: tuple[ClockSpan, ...]
-    """What each stage does, by its number, from the start of the step on."""
+    """The operations of each stage, by its number, from the start of the step on."""
 
 
 def time_pipeline(
@@ -229,7 +229,7 @@ def time_pipeline(
 ) -> PipelineStep:
     """Return the times of one step; `send` are the seconds of a message from one stage to another.
 
-    A stage begins an operation when it has done the one before, and what it needs has arrived from its neighbor: the
+    A stage begins an operation when it has done the one before, and its inputs have arrived from its neighbor: the
     activations of the stage before it, or the gradient of the stage after it. Messages of a link follow one another.
     """
     count = len(stages)

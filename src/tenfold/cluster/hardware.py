@@ -108,7 +108,7 @@ class StepTime:
     """Measured step times [steps, workers] to draw from instead of both spreads.
 
     They give the shape, `mean` gives the level. Rows are drawn in stretches, all workers together, so that bursts and
-    what workers have in common are kept.
+    delays that workers share are kept.
     """
     fixed: float = 0.0
     """The part of the mean, in seconds, that does not depend on the batch size."""

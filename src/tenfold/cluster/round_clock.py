@@ -19,7 +19,7 @@ TimeKind = Literal["start", "compute", "wait", "communicate", "evaluate", "save"
 
 
 class ClockSpan(NamedTuple):
-    """What a worker spends `seconds` on, beginning `start` seconds into the run."""
+    """Work of `seconds` seconds, beginning `start` seconds into the run."""
 
     worker: int
     kind: TimeKind
@@ -58,7 +58,7 @@ class ClockLanes:
         return min(self.workers, LANES)
 
     def add(self, kind: TimeKind, start: Floats, end: Floats) -> None:
-        """Record what each worker did from its start to its end, if that took any time."""
+        """Record each worker's work from its start to its end, if that took any time."""
         first, last = start[: self.limit].tolist(), end[: self.limit].tolist()
         self.spans += [
             ClockSpan(worker, kind, begin, stop - begin)

@@ -33,7 +33,7 @@ class TimePrediction:
     times: dict[TimeKind, Floats]
     """For each kind of time, each worker's seconds."""
     bytes_per_worker: Floats
-    """What each worker sends."""
+    """The bytes that each worker sends."""
     marks: dict[int, float]
     """Training time until the ends of epochs and the marked steps."""
     spans: tuple[ClockSpan, ...]

@@ -1,4 +1,4 @@
-"""What is to be timed: workers, their steps, and the rounds between them."""
+"""The workload to be timed: workers, their steps, and the rounds between them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Workload:
     """A round follows every step until this one, then every `sync_every`."""
     average: Literal["weights", "gradients"] = "weights"
     compression: float = 1.0
-    """What is sent, as a share of `nbytes`."""
+    """The size of a message, as a share of `nbytes`."""
     batch_sizes: Sequence[Sequence[int]] | NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     """For each step of an epoch each worker's samples, 0 when it has none left. Default: all batches are full."""
     portions: int = 0

@@ -43,12 +43,12 @@ def open_to_update(path: Path) -> BufferedRandom:
 
 
 def require_regular(path: Path) -> None:
-    """Raise OSError for what is not a regular file, or a link to one."""
+    """Raise OSError for anything but a regular file, or a link to one."""
     _check_kind(path.stat(), path)
 
 
 def read_regular(path: Path, most: int = LARGEST_TEXT) -> bytes:
-    """Return what a regular file holds; OSError for anything else, and for more than `most` bytes."""
+    """Return the content of a regular file; OSError for anything else, and for more than `most` bytes."""
     with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -166,7 +166,7 @@ def write_atomically(path: Path, content: bytes, *, named_by_user: bool = False)
 
 
 def read_toml(path: Path, kind: str, missing: str) -> dict[str, Any]:
-    """Return what a TOML file holds; `kind` says in sentences what it should be, `missing` what to do without it."""
+    """Return the content of a TOML file; `kind` names it in sentences, `missing` says what to do without it."""
     try:
         return tomllib.loads(read_regular(path).decode("utf-8-sig"))
     except FileNotFoundError:
@@ -249,7 +249,7 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> "dict[str, ND
 
 @contextmanager
 def _with_readable_errors() -> Iterator[None]:
-    """Raise ValueError for what a damaged header or archive raises, which depends on the place of the damage."""
+    """Raise ValueError for any error of a damaged header or archive, which depends on the place of the damage."""
     try:
         yield
     except (OSError, ValueError, MemoryError):

@@ -21,7 +21,7 @@ from tenfold.errors import ExperimentError, MachineError, TenfoldError
 def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -> Any:
     """Return what "package.module:name" names, looking in the current folder too.
 
-    `what` is what an error calls it ("data", "model"). Whatever the module itself raises keeps its traceback. A path
+    `what` is its name in errors ("data", "model"). Whatever the module itself raises keeps its traceback. A path
     that was read from a record or a file is refused unless it is trusted (see `common/trust.py`).
     """
     module_name, _, attributes = path.partition(":")
@@ -77,7 +77,7 @@ def python_command() -> list[str]:
 
 
 def optional_module(name: str, what: str, extra: str) -> Any:
-    """Import a module that only some need; a sentence says what needs it and which extra of Tenfold installs it."""
+    """Import an optional module; the error names the feature that needs it and the extra that installs it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:

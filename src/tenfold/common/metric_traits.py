@@ -26,7 +26,7 @@ class MetricTraits:
     is_share: bool = False
     """Whether it lies between 0 and 1, so that people also give it in percent."""
     combines: Literal["counts", "sums", "outputs"] = "outputs"
-    """What a worker's share of a part is reduced to: numbers of samples, sums without rounding, or all outputs, which
+    """A worker's share of a part is reduced to these: numbers of samples, sums without rounding, or all outputs, which
     one process then has to hold at once."""
 
 
@@ -97,7 +97,7 @@ def metric_traits(name: str) -> MetricTraits | None:
 def lower_is_better(name: str, stated: bool | None = None) -> bool | None:
     """Return whether lower values of a metric mean a better model; None where that is not known.
 
-    `stated` is what the user has said of it, which counts for a metric of the user's own.
+    `stated` is the user's own statement, which counts for a metric of the user's.
     """
     if (traits := metric_traits(name)) is not None:
         return traits.lower_is_better
@@ -136,7 +136,7 @@ def loss_last(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def beyond_share(name: str, value: float) -> str:
-    """Return what is wrong with a value for a metric that is a share; "" where it is possible."""
+    """Return the problem with a value for a metric that is a share; "" where it is possible."""
     traits = metric_traits(name)
     if 0 <= value <= 1 or traits is None or not traits.is_share:
         return ""

@@ -40,7 +40,7 @@ class OptimizerTraits:
     averages_weights: bool = False
     """parallel.average = "auto" averages weights, never gradients."""
     averages_state: bool = False
-    """parallel.optimizer_state = "auto" averages what it keeps in synchronous rounds of weights."""
+    """parallel.optimizer_state = "auto" averages its state in synchronous rounds of weights."""
     steps_with_all_workers: bool = False
     """Its step is that of all workers together, on the batches of all, by default on all data."""
     stacked_rule: str = ""
@@ -128,7 +128,7 @@ USERS_OWN = OptimizerTraits(takes_sparse=True)
 
 
 def traits_of(name: object) -> OptimizerTraits:
-    """Return the traits of an optimizer by its name; what has no name in the catalog is the user's own."""
+    """Return the traits of an optimizer by its name; one that has no name in the catalog is the user's own."""
     if isinstance(name, str) and name in OPTIMIZERS:
         return OPTIMIZER_TRAITS.get(name, OptimizerTraits())
     path = name if isinstance(name, str) else repr(name)

@@ -30,7 +30,7 @@ DEEPEST = 8
 LARGEST_LIST = 2**24
 _logger = logging.getLogger("tenfold")
 _named_here: set[tuple[str, ...]] = set()
-"""What this process has named, for the case that the list cannot be written."""
+"""The import paths that this process has named, for the case that the list cannot be written."""
 _written_here: set[bytes] = set()
 """The digests of the pickles that this process has written."""
 
@@ -40,7 +40,7 @@ class Origin:
     """Where an import path was read."""
 
     name: str
-    """What a sentence calls it, such as "run 3"."""
+    """Its name in a sentence, such as "run 3"."""
     way_out: str = "if you trust it, use --trust on the command line, or trust=True in Python"
     trusts_user_code: bool = False
     """Whether modules that are not installed, such as those in the current folder, count as the user's own."""
@@ -211,7 +211,7 @@ def _are_installed(files: tuple[str, ...]) -> bool:
 
 
 def _read_list() -> set[tuple[str, ...]]:
-    """Return what the list holds; nothing where somebody else could have written it."""
+    """Return the content of the list; nothing where somebody else could have written it."""
     try:
         descriptor = os.open(list_path(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -129,7 +129,7 @@ def summarize_folds(folds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict
 
 
 def best_first(metrics: dict[str, float], *, metric: str, lower: bool) -> tuple[float, float]:
-    """Return a sort key that puts the best model first: by this metric, then by the loss; what is no number is last."""
+    """Return a sort key that puts the best model first: by this metric, then by the loss; NaN is last."""
     values = metrics.get(metric, math.nan), metrics.get(LOSS, math.nan)
     signed = values[0] if lower else -values[0], values[1]
     return tuple(math.inf if math.isnan(value) else value for value in signed)  # type: ignore[return-value]
@@ -366,7 +366,7 @@ class CrossValidation:
         return list(dict.fromkeys(name for fold in self.folds for name in fold["metrics"].get(part, {})))
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the mean over the folds, and a row for each fold."""
+        """Return the result as a notebook shows it: the mean over the folds, and a row for each fold."""
         metadata = [("status", self.run.status), ("training", f"{self.seconds:.3g} s measured" if self.seconds else "")]
         if len(self.scores()) > 1:
             low, high = (short_number(self.metric, value) for value in self.confidence())

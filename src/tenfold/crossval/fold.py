@@ -166,7 +166,7 @@ class FoldJob:
 
 @dataclass(frozen=True)
 class FoldContext:
-    """What all folds of a cross-validation have in common, apart from its task."""
+    """Settings that all folds of a cross-validation share, apart from its task."""
 
     stored_experiment: Experiment
     """The experiment of the cross-validation as the store has it, with names in place of Python objects."""
@@ -189,7 +189,7 @@ class FoldEnd:
 
 @dataclass(frozen=True)
 class FoldWork:
-    """The folds that a fold mode trains, and what it calls meanwhile."""
+    """The folds that a fold mode trains, and its callbacks."""
 
     task: Task
     """The task of the cross-validation."""

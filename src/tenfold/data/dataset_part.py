@@ -37,7 +37,7 @@ from tenfold.data.part import (
 from tenfold.errors import DataError, TenfoldError
 
 TARGET_NAMES = ("labels", "label", "targets", "target", "y", "class")
-"""What the target is usually called; one of these is recognized where it is not named."""
+"""Usual names of the target; one of these is recognized where it is not named."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ HOW_TO_COLLATE = (
 
 @dataclass(frozen=True)
 class Collate:
-    """What a DataLoader calls with the samples of a batch."""
+    """The collate function of a DataLoader: it is called with the samples of a batch."""
 
     columns: Columns = NOT_NAMED
     function: Callable[[list[Any]], Any] | None = None

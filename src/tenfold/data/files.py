@@ -17,13 +17,13 @@ from tenfold.errors import DataError
 
 
 class FileData(NamedTuple):
-    """What a file or folder holds."""
+    """The content of a file or folder."""
 
     data: Any
     is_table: bool = False
     """Whether the data are columns of a table."""
     class_names: tuple[str, ...] = ()
-    """What the classes of images are called."""
+    """The names of the classes of images."""
 
 
 def read_file(name: str, options: Mapping[str, Any], trained_on: KnownData | None = None) -> FileData:
@@ -274,7 +274,7 @@ TABLES = (".csv", ".tsv", ".parquet")
 
 
 class Inputs(NamedTuple):
-    """Samples, and what they are called where they have names."""
+    """Samples, and their names where they have any."""
 
     x: NDArray[Any]
     names: list[str] | None = None

@@ -207,7 +207,7 @@ class Part(ABC):
     @property
     @abstractmethod
     def targets(self) -> Tensor | None:
-        """What is to be predicted, one row per sample (a 1-D int64 tensor for labels), or None where unknown."""
+        """The targets, one row per sample (a 1-D int64 tensor for labels), or None where unknown."""
 
     def read_targets(self) -> Tensor | None:
         """Return the targets, read from the samples where labels are not known otherwise; None if there are none."""
@@ -330,13 +330,13 @@ class Splits:
     groups: NDArray[Any] | None = None
     """The group of each training sample, where samples belong together."""
     fit: "Callable[[Splits], Splits] | None" = None
-    """Makes the inputs of all parts out of what the training part shows; called once, when the parts are known."""
+    """Makes the inputs of all parts, fitted to the training part; called once, when the parts are known."""
     notes: tuple[str, ...] = ()
-    """What was inferred from the data, in sentences for the user."""
+    """Inferences from the data, in sentences for the user."""
     features: tuple[str, ...] = ()
     """The names of the inputs that a table gives: "age", "city=Rome"."""
     class_names: tuple[str, ...] = ()
-    """What the classes of a table or of folders of images are called."""
+    """The names of the classes of a table or of folders of images."""
     has_missing: bool = False
     """Whether inputs are missing (NaN); `scaling` fills them in."""
     scaling: dict[str, Tensor] | None = None

@@ -1,4 +1,4 @@
-"""What a built-in data set is: its files, where they come from, and how they become tensors."""
+"""A built-in data set: its files, where they come from, and how they become tensors."""
 
 import gzip
 import os
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """A file of a data set: what it holds, and the gzipped form in which mirrors serve it."""
+    """A file of a data set: its size and hash, and those of the gzipped form in which mirrors serve it."""
 
     size: int
     """Bytes of the content."""
@@ -87,7 +87,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def content(path: Path, limit: int) -> bytes:
-    """Return what a file holds, decompressed if it is gzipped; more than `limit` bytes are an error, and not read."""
+    """Return the content of a file, decompressed if it is gzipped; more than `limit` bytes are an error."""
     try:
         with open_regular(path) as plain:
             gzipped = plain.read(2) == _GZIP
@@ -235,7 +235,7 @@ def _download(mirror: str, name: str, file: SourceFile, folder: Path) -> bytes:
 
 
 def _receive(url: str, name: str, size: int) -> bytes:
-    """Return what a server sends; more bytes than `size`, and a server that is too slow, are an error."""
+    """Return the answer of a server; more bytes than `size`, and a server that is too slow, are an error."""
     received = bytearray()
     limit, began = _GRACE_SECONDS + size / _SLOWEST_BYTES, time.monotonic()
     try:

@@ -145,7 +145,7 @@ def _apportion(count: int, sizes: NDArray[np.int64], room: NDArray[np.int64]) ->
 def _take_out(
     whole: Numbered, fraction: float, name: str, stratify: bool, generator: np.random.Generator
 ) -> tuple[Numbered, Numbered]:
-    """Return what remains, and the fraction taken out."""
+    """Return the remaining samples, and those taken out."""
     size = len(whole.part)
     count = round(fraction * size)
     if not 0 < count < size:
@@ -192,7 +192,7 @@ def _checked_groups(groups: Any, splits: Splits, test_fraction: float | None, va
 
 @dataclass(frozen=True)
 class Fold:
-    """What one of k models learns from and what it is validated on, as sample numbers in ascending order."""
+    """The training and validation samples of one of k models, as sample numbers in ascending order."""
 
     fold: int
     """From 1 in each repeat."""

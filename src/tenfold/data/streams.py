@@ -49,7 +49,7 @@ def _is_hugging_face(value: Any) -> bool:
 
 @dataclass(eq=False, repr=False)
 class StreamPart(Part):
-    """A stream, or what one of several workers reads of it."""
+    """A stream, or one worker's share of it."""
 
     dataset: Any
     collate: Collate
@@ -83,7 +83,7 @@ class StreamPart(Part):
         return
 
     def shard(self, worker: int, workers: int) -> "StreamPart":
-        """Return what one of several workers reads: of a source that does not divide itself, every n-th sample."""
+        """Return one worker's share: of a source that does not divide itself, every n-th sample."""
         if (worker, workers) not in self._shards:
             length = len(range(worker, len(self), workers))
             self._shards[worker, workers] = replace(self, length=length, worker=worker, workers=workers)
@@ -318,7 +318,7 @@ def check_stream_shards(kind: str) -> None:
 
 
 def refuse_stream(part: Part, what: str) -> None:
-    """Raise a DataError if a part is a stream; `what` is what needs random access."""
+    """Raise a DataError if a part is a stream; `what` names the feature that needs random access."""
     if isinstance(part, StreamPart):
         raise _no_random_access(what)
 

@@ -96,7 +96,7 @@ def is_boolean(values: Any) -> bool:
 def as_categories(values: Any, name: str = "") -> Column:
     """Return a column as the names of its categories, "" where a value is missing.
 
-    What a value is called does not depend on the others in its column: 01 is "01" even where all are numbers.
+    The name of a value does not depend on the others in its column: 01 is "01" even where all are numbers.
     """
     if isinstance(values, Categories):
         return np.array(values, dtype=object)
@@ -115,7 +115,7 @@ def as_text(column: Column) -> Column:
 
 
 def _category(value: Any) -> str:
-    """Return what one value is called as a category."""
+    """Return the name of one value as a category."""
     if _is_missing(value):
         return ""
     return f"{value:.15g}" if isinstance(value, float) else str(value).strip()
@@ -160,11 +160,11 @@ class KnownData:
     features: tuple[str, ...] = ()
     """The names of the inputs of a table: "age", "city=Rome"; none for images."""
     class_names: tuple[str, ...] = ()
-    """What the classes are called; none for a regression."""
+    """The names of the classes; none for a regression."""
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> "KnownData | None":
-        """Return what a run's metadata say of its data; None where these were neither a table nor folders of images."""
+        """Return the data's description in a run's metadata; None unless these were a table or folders of images."""
         features, names = (tuple(metadata.get(key) or ()) for key in ("features", "class_names"))
         return cls(features, names) if features or names else None
 
@@ -253,7 +253,7 @@ class TableEncoder:
         self._dtype = dtype
         self.inputs: InputColumns = {}
         self.class_names: list[str] | None = None
-        """What the classes are called; None for a regression."""
+        """The names of the classes; None for a regression."""
         self.has_missing = False
         self._trained_on = trained_on
         self._classes = _named_by_number
@@ -284,7 +284,7 @@ class TableEncoder:
 
     @property
     def names(self) -> list[str]:
-        """What the columns of the matrix are called: "age", "city=Rome"."""
+        """The names of the columns of the matrix: "age", "city=Rome"."""
         return [
             feature
             for name, categories in self.inputs.items()
@@ -303,7 +303,7 @@ class TableEncoder:
         return f"classification: '{target}' has {len(self.class_names)} classes ({shown}), predicted from {inputs}"
 
     def _learn_target(self, targets: list[tuple[Column, Any]]) -> None:
-        """Learn what the classes are called, from the target of each part: as a column, and as it was given."""
+        """Collect the names of the classes from the target of each part: as a column, and as it was given."""
         target = self.columns.target
         is_text = any(column.dtype.kind != "f" for column, _ in targets)
         named = [as_categories(given) if is_text else as_text(column) for column, given in targets]

@@ -118,7 +118,7 @@ def _built_in(name: str, options: Mapping[str, Any] | None) -> Splits:
 
 
 def _encode_words(given: dict[str, Any], trained_on: KnownData | None, columns: Columns) -> tuple[str, ...]:
-    """Replace words as labels by numbers, in all parts alike, and return what the classes are called; none without."""
+    """Replace words as labels by numbers, in all parts alike, and return the names of the classes; none without."""
     pairs = {part: _as_pair(value, columns) for part, value in given.items()}
     words = {part: pair[1] for part, pair in pairs.items() if pair is not None and holds_words(pair[1])}
     if not words:

@@ -42,7 +42,7 @@ from tenfold.experiment.experiment import is_loader
 
 @dataclass(frozen=True)
 class ValueRules:
-    """What integers may be as labels, and what floats become."""
+    """The values that labels may have, and the dtype to which floats are converted."""
 
     classes: int | None = None
     """The number of classes, where it is given; labels are below it."""

@@ -29,7 +29,7 @@ from tenfold.workers.task import Resolved, Task
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an engine returns: the result's numbers, and the weights of the mean of all replicas."""
+    """The outcome of a training: the result's numbers, and the weights of the mean of all replicas."""
 
     result: dict[str, Any]
     weights: dict[str, Any]
@@ -50,14 +50,14 @@ Train = Callable[[Task, Stopwatch, Emit, Resumption | None], Outcome]
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A finished run: where it is recorded, what a list of runs shows of it, and its outcome."""
+    """A finished run: where it is recorded, its entry in the list of runs, and its outcome."""
 
     store: Store
     record: dict[str, Any]
     outcome: Outcome
     experiment: Experiment
     splits: Splits | None = None
-    """The data, where what follows the run may use them."""
+    """The data, for later use without loading them again."""
 
     @classmethod
     def finished(
@@ -85,7 +85,7 @@ def train_recorded(
 ) -> Outcome:
     """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder.
 
-    `record_work` calls `train` and saves what comes of it, however that ends. `before_end` is called after training,
+    `record_work` calls `train` and saves its outcome, however it ends. `before_end` is called after training,
     before the outcome is recorded, to add to it. A fold cannot be resumed alone (`can_resume`).
     """
     task = replace(task, checkpoints=store.folder_of(run) / "checkpoint")
@@ -266,7 +266,7 @@ class Engine(ABC):
     def supports(cls, _experiment: Experiment, _world: World | None) -> str | None:
         """Return why this engine cannot train the experiment here, in a sentence; None if it can.
 
-        `world` is what a launcher started, if one did.
+        `world` describes the launcher's ranks, if there are any.
         """
         return None
 

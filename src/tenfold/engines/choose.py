@@ -28,7 +28,7 @@ def ignore(_text: str) -> None:
 def resolve(experiment: Experiment, notify: Notify = ignore) -> Resolved:
     """Return the experiment as it will be trained here, with its engine; raise ExperimentError if it cannot be.
 
-    `notify` is called with what an engine has to say before the training begins.
+    `notify` is called with an engine's notes before the training begins.
     """
     resolved, engine_class = _resolve(experiment, detect_world(), notify)
     return replace(resolved, engine=engine_class.create(resolved, notify))
@@ -79,7 +79,7 @@ def installed_engine(experiment: Experiment, world: World | None = None) -> str 
 
 
 def _checked(member: Any) -> "type[Engine]":
-    """Return an engine's class; raise ExperimentError for what is none."""
+    """Return an engine's class; raise ExperimentError for anything else."""
     from tenfold.engines.base import Engine
 
     if not (isinstance(member, type) and issubclass(member, Engine)):
@@ -111,7 +111,7 @@ NEEDS_LAUNCHER = "requires a launcher; start the program with torchrun, mpirun o
 def validate(experiment: Experiment, world: World | None = None) -> "type[Engine]":
     """Return the class of the engine that trains an experiment; raise ExperimentError where that is impossible.
 
-    `world` is what a launcher started, if one did.
+    `world` describes the launcher's ranks, if there are any.
     """
     return _resolve(experiment, world, ignore)[1]
 
@@ -139,7 +139,7 @@ def _resolve(experiment: Experiment, world: World | None, notify: Notify) -> "tu
 
 
 def require_no_launcher(what: str) -> None:
-    """Raise ExperimentError under a launcher, for what starts its own workers and would do so in every rank."""
+    """Raise ExperimentError under a launcher, for commands that would start their own workers in every rank."""
     world = detect_world()
     if world is not None and world.size > 1:
         raise ExperimentError(
@@ -197,7 +197,7 @@ def _problems_of_combination(resolved: Resolved) -> Iterator[str]:
 
 
 def _problems_of_divided_model(resolved: Resolved, engine_class: "type[Engine]") -> Iterator[str]:
-    """Yield what a model that is divided among workers cannot do."""
+    """Yield the options that a model divided among workers does not have."""
     experiment = resolved.experiment
     training, parallel = experiment.training, experiment.parallel
     divide = f'parallel.divide = "{parallel.divide}"'
@@ -220,7 +220,7 @@ def _problems_of_divided_model(resolved: Resolved, engine_class: "type[Engine]")
 
 
 def _problems_of_inexact_rounds(mixing: Mixing, counts: Sequence[int]) -> Iterator[str]:
-    """Yield what needs identical replicas after each round, where one of these numbers of them does not have these."""
+    """Yield the options that need identical replicas after each round, where some count of workers lacks these."""
     parallel, strategy = mixing.parallel, mixing.strategy
     choices = {
         "outer": parallel.outer != "none",
@@ -239,7 +239,7 @@ def _problems_of_inexact_rounds(mixing: Mixing, counts: Sequence[int]) -> Iterat
 
 
 def _problems_without_rounds(experiment: Experiment) -> Iterator[str]:
-    """Yield what needs rounds, which asynchronous strategies do not have."""
+    """Yield the options that need rounds, which asynchronous strategies do not have."""
     training, parallel = experiment.training, experiment.parallel
     strategy = f'parallel.strategy = "{parallel.strategy}"'
     if training.ema is not None:

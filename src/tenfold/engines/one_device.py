@@ -50,7 +50,7 @@ class OneDevice(Engine):
 
 
 def cannot_step_together(experiment: Experiment) -> str | None:
-    """Return what replicas that step together on one device cannot do, in a sentence; None if they can do all of it."""
+    """Return why replicas that step together on one device cannot train this, in a sentence; None if they can."""
     training, parallel = experiment.training, experiment.parallel
     if training.precision == "fp16":
         return 'training.precision = "fp16" is not supported for replicas on one device; use "bf16"'

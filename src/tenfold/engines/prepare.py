@@ -156,7 +156,7 @@ MOST_CLASSES_COUNTED = 100
 
 
 def describe(task: Task) -> dict[str, Any]:
-    """Return what is recorded with a new run: machine, packages, command line, code version, data."""
+    """Return the metadata of a new run: machine, packages, command line, code version, data."""
     machine, splits = collect_metadata(), task.splits
     return {
         "machine": machine,
@@ -204,7 +204,7 @@ def origin(experiment: Experiment) -> dict[str, Any]:
 
 
 def measuring_machine(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Return what the time of a run depends on beside its experiment, of what was recorded with it.
+    """Return the recorded metadata on which the time of a run depends, beside its experiment.
 
     The threads that an experiment leaves open follow from the cores.
     """
@@ -227,7 +227,7 @@ def check_same_data(record: dict[str, Any], task: Task) -> None:
 
 
 def audit(task: Task) -> dict[str, Any]:
-    """Return what each replica gets to see, and whether all together hold every sample exactly once."""
+    """Return the samples that each replica trains on, and whether all together hold every sample exactly once."""
     train, classes = task.splits.train, task.splits.classes
     dealt = np.concatenate(task.shards)
     counts = None
@@ -275,7 +275,7 @@ def _source(module: str) -> Path | None:
 
 
 def file_digest(path: Path | None) -> str:
-    """Return a digest of a file's content, or of a folder's list of files; "" for what is not there."""
+    """Return a digest of a file's content, or of a folder's list of files; "" if there is neither."""
     if path is None or not (path.is_file() or path.is_dir()):
         return ""
     if path.is_dir():
@@ -285,7 +285,7 @@ def file_digest(path: Path | None) -> str:
 
 
 def _listed(folder: Path) -> list[tuple[str, int, int]]:
-    """Return the names, sizes and times of the files in a folder, without links to what is not there."""
+    """Return the names, sizes and times of the files in a folder, without broken links."""
     files = []
     for path in sorted(folder.rglob("*")):
         with suppress(FileNotFoundError):  # removed meanwhile

@@ -45,7 +45,7 @@ from tenfold.workers.task import Decision, Message, Saved, Task
 
 @contextmanager
 def watch_progress(world: World, network: Network, stall_after: float | None) -> Iterator[WorkerProgress]:
-    """Yield what this rank publishes its progress to; a thread tells all ranks when there is none for too long.
+    """Yield the heartbeat of this rank; a thread tells all ranks if there is no progress for too long.
 
     The thread that trains may be blocked for ever then, so the process ends when the others had time to learn why. If
     it keeps Python's lock, so that no thread runs, the rank's guard ends the process.
@@ -154,7 +154,7 @@ def _empty_inputs(described: Any, count: int) -> Any:
 
 
 def _described(task: Task, size: int) -> dict[str, Any]:
-    """Return what the ranks must know to receive: types, shapes, and counts."""
+    """Return the header that ranks need to receive: types, shapes, and counts."""
     parts: dict[str, Any] = {}
     for name, part in task.splits.parts.items():
         if not isinstance(part, Tensors):
@@ -312,7 +312,7 @@ MOST_NAMED = 8
 
 
 def require_same(network: Network, described: Mapping[str, str], remedy: str) -> None:
-    """Raise ExperimentError on every rank if any has another description; it names what differs, and the ranks.
+    """Raise ExperimentError on every rank if any has another description; it names the differences, and the ranks.
 
     All ranks call this together. Only a digest is sent where all are the same.
     """
@@ -330,7 +330,7 @@ def require_same_values(network: Network, described: Mapping[str, str], remedy: 
 
 
 def find_differences(network: Network, described: Mapping[str, str]) -> dict[str, list[str | None]]:
-    """Return what is not the same on all ranks, with the value of each rank; None stands for a missing one."""
+    """Return the differences between ranks, with the value of each rank; None stands for a missing one."""
     own = dict(sorted(described.items()))
     digest = hashlib.blake2b(json.dumps(own).encode(), digest_size=16).hexdigest()
     if len(set(map(str, network.all_gather(digest)))) == 1:
@@ -346,7 +346,7 @@ def find_differences(network: Network, described: Mapping[str, str]) -> dict[str
 
 
 def describe_differences(differences: Mapping[str, Sequence[str | None]]) -> str:
-    """Return a sentence that names what differs, and the ranks that have each value.
+    """Return a sentence that names the differences, and the ranks that have each value.
 
     >>> describe_differences({"training.lr": ["0.01", "0.02", "0.01"]})
     'the ranks do not train the same: training.lr is 0.01 on ranks 0 and 2, 0.02 on rank 1'
@@ -421,7 +421,7 @@ def describe_sources(objects: Iterable[Any]) -> dict[str, str]:
 
 
 def describe_values(objects: Mapping[str, Any]) -> dict[str, str]:
-    """Return the numbers, texts and tensors that Python objects hold, by what holds them.
+    """Return the numbers, texts and tensors that Python objects hold, by their names.
 
     They are the arguments of partials, the variables and defaults that functions of the user's use, and the attributes
     and buffers of modules and other objects.
@@ -467,7 +467,7 @@ def _values_of(value: Any, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def _variables_of(function: FunctionType) -> dict[str, Any]:
-    """Return what a function of the user's reads from outside, and the defaults of its parameters."""
+    """Return the variables that a user's function reads from outside, and the defaults of its parameters."""
     code, held = function.__code__, dict[str, Any]()
     if not is_users(code.co_filename):
         return held
@@ -519,12 +519,12 @@ def _digest(value: Any) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return a value as a sentence shows it; what is too long ends with a digest of all of it."""
+    """Return a value as a sentence shows it; a long one is cut and ends with a digest of all of it."""
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 20]}... ({_digest(text)})"
 
 
 def _printable(text: str) -> str:
-    """Return text that came over a network without what a terminal would act on."""
+    """Return text that came over a network without control characters."""
     return "".join(word if word.isprintable() else "?" for word in text[: 2 * LONGEST_VALUE])
 
 

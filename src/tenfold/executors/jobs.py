@@ -1,4 +1,4 @@
-"""A job: one setting or one fold, trained by a process that may be on another machine, and what comes back of it.
+"""A job: one setting or one fold, trained by a process that may be on another machine, and its outcome.
 
 The experiment travels as TOML, and Python objects in it as a pickle, which the executor that the user named would make
 anyway. A job trains in a store of its own and returns a bundle. That store is in a folder beside the run store at home
@@ -54,7 +54,7 @@ from tenfold.runs.events import ignore
 from tenfold.runs.store import RemoteStore
 
 JobEnd = tuple[bytes, str]
-"""What a job returns: the bundle of its run, empty if there is none, and why it failed, "" if it did not."""
+"""The outcome of a job: the bundle of its run, empty if there is none, and why it failed, "" if it did not."""
 OF_RUN = "run "
 """How the scope of a job begins that belongs to a run of home, a cross-validation or a sweep."""
 FOLDER = "jobs"
@@ -95,7 +95,7 @@ class Job:
     stop_behind: StopBehind | None = None
     """When to stop the training because it has fallen behind that of others."""
     label: str = ""
-    """What it is called where the jobs are shown."""
+    """Its name in lists of jobs."""
     scope: str = ""
     """Tells apart jobs that are equal otherwise, such as the same fold of two cross-validations."""
     kept_in: str = ""
@@ -141,7 +141,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """A digest of what is trained and with which versions: jobs with the same key have the same result.
+        """A digest of the experiment, the data and the versions: jobs with the same key have the same result.
 
         A job of a run is recognized by the run: the pickle of a class that a script defines is never the same twice.
         """
@@ -169,7 +169,7 @@ def _pickled(objects: dict[str, Any]) -> bytes:
 
 
 def run_job(job: Job) -> JobEnd:
-    """Train what a job asks for, and return the bundle of its run; an error becomes its sentence."""
+    """Train the experiment of a job, and return the bundle of its run; an error becomes its sentence."""
     with _ALONE, _store_of(job) as store, _working_in(job):
         error = ""
         try:

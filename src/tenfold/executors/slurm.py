@@ -1,6 +1,6 @@
 """Slurm: jobs as tasks of an array that `sbatch` submits, in a folder that home and nodes share.
 
-A job's folder holds what it has to do, the store that it trains in with its checkpoints, and at last its end. So a job
+A job's folder holds its experiment, the store that it trains in with its checkpoints, and at last its end. So a job
 that Slurm runs again, or that is submitted again, continues from its checkpoint; and the command that submitted it may
 end and be started again meanwhile. Run as a program, this module is what a task of an array executes.
 """
@@ -132,7 +132,7 @@ class Slurm(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Stop watching; with `cancel_futures` also cancel what is queued or running."""
+        """Stop watching; with `cancel_futures` also cancel queued and running jobs."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -268,7 +268,7 @@ def _describe_waiting(jobs: Sequence[Status]) -> str:
 
 
 def command(program: str, *arguments: str, script: str = "") -> str:
-    """Return what one of Slurm's commands prints; raise MachineError with its own words if it fails."""
+    """Return the output of one of Slurm's commands; raise MachineError with its own words if it fails."""
     line = [program, *arguments]
     try:
         done = subprocess.run(line, input=script, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
@@ -297,7 +297,7 @@ def _describe(number: str, state: str, folder: Path) -> str:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return what a JSON file of a job holds; nothing if it cannot be read."""
+    """Return the content of a JSON file of a job; nothing if it cannot be read."""
     try:
         return dict(json.loads(read_regular(path)))
     except (OSError, ValueError, TypeError):

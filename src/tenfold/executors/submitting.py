@@ -41,7 +41,7 @@ Asked = str | Executor | Callable[[int], Executor]
 
 
 def executor_named(on: "Asked | Submitter", **options: str) -> "Submitter | None":
-    """Return what submits jobs to the executor that was asked for; None for "local".
+    """Return an object that submits jobs to the requested executor; None for "local".
 
     `options` are passed on to an executor with a name, those that are not empty: partition="cpu".
     """
@@ -84,7 +84,7 @@ def _check_options(name: str, taken: Iterable[str], options: Iterable[str]) -> N
 
 
 def follow_jobs(submitter: "Submitter", listen: Emit, stopwatch: Stopwatch) -> None:
-    """Let a listener have what an executor has to say, and every second the states of its jobs."""
+    """Give a listener the notes of an executor, and every second the states of its jobs."""
     submitter.notify = lambda text: listen(Note(at=stopwatch.now(), text=text))
     submitter.watch = lambda jobs: listen(JobsChanged(at=stopwatch.now(), jobs=jobs))
 
@@ -98,7 +98,7 @@ class Submitter:
 
     def __init__(self, name: str, factory: Factory | None, executor: Executor | None = None) -> None:
         self.name = name
-        """What is recorded with the runs."""
+        """The metadata that are recorded with the runs."""
         self.notify: Callable[[str], None] = ignore
         """Called with what there is to say before the first run is back."""
         self.watch: Callable[[tuple[JobState, ...]], None] | None = None

@@ -40,7 +40,7 @@ class JobUnderWay:
 
 
 def note_job(job: Job, executor: str) -> None:
-    """Note in the folder of a job what it is, and which process waits for it."""
+    """Note in the folder of a job its description, and which process waits for it."""
     about = {"label": job.label, "scope": job.scope, "executor": executor, "host": socket.gethostname()}
     with suppress(OSError, StoreError):  # whoever needs the folder says what is wrong with it
         folder = Path(job.kept_in)

@@ -1,4 +1,4 @@
-"""What is asked: an experiment as one value, its fields by section, its TOML form."""
+"""An experiment as one value, its fields by section, its TOML form."""
 
 from tenfold.experiment.experiment import FIELDS, SECTIONS, Experiment, nested
 from tenfold.experiment.section_fields import FOLD_FIELDS, Data, Machine, Model, Parallel, Section, Training

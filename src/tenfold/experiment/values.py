@@ -120,7 +120,7 @@ def _as_table(value: object) -> object:
 
 
 def _check_steps(value: object) -> object:
-    """Raise an error for what is neither a number of steps nor "epoch"."""
+    """Raise an error for anything but a number of steps or "epoch"."""
     number = isinstance(value, int) and not isinstance(value, bool) and 0 < value < LARGEST
     if value == EPOCH or number or value is None:
         return value
@@ -207,7 +207,7 @@ class PythonObject:
         return self.import_path or repr(UnrecordedObject(self.name))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by value, so that what is defined in a script or a notebook reaches other processes."""
+        """Pickle by value, so that definitions in a script or a notebook reach other processes."""
         import cloudpickle
 
         return PythonObject.unpickled, (cloudpickle.dumps(self.value), self.name)
@@ -275,7 +275,7 @@ def check_name(
 
 
 def refuse_others(kind: str, names: Collection[str], *unset: object) -> AfterValidator:
-    """Return what makes a field refuse names that are not known, as `check_name` does, except for those of `unset`."""
+    """Return a validator that refuses unknown names, as `check_name` does, except for those of `unset`."""
     return AfterValidator(lambda name: name if name in unset else check_name(name, kind, names))
 
 
@@ -314,7 +314,7 @@ NamesOrObjects = Annotated[tuple[Annotated[_Member, *_AS_TEXT], ...], TakesList(
 
 
 def member_of(family: Registry[Any], given: str | PythonObject | UnrecordedObject) -> Any:
-    """Return what a field was given: the family's member of this name, what an import path names, or the object."""
+    """Return the object that a field means: the family's member of this name, an imported object, or itself."""
     if isinstance(given, UnrecordedObject):
         raise ExperimentError(f"the {family.kind} {given} was given as a Python object; pass it again")
     if isinstance(given, PythonObject):
@@ -327,7 +327,7 @@ def label_of(value: str | PythonObject | UnrecordedObject) -> str:
     return value.rpartition(":")[2].rpartition(".")[2] if isinstance(value, str) else value.name
 
 
-# What is wrong with a value that a file or a user gave, in one sentence per mistake.
+# The mistake in a value that a file or a user gave, in one sentence each.
 #
 # Experiments, clusters and profiles are pydantic models; this is the only place that translates pydantic's errors.
 
@@ -338,7 +338,7 @@ KINDS = {
     **dict.fromkeys(("bool_type", "bool_parsing"), "should be true or false"),
     "string_type": "should be text",
 }
-"""What a value of the wrong kind should be, by pydantic's name of the mistake."""
+"""The kind that a value should be of, by pydantic's name of the mistake."""
 
 
 def explain(error: ValidationError, model: type[BaseModel], suggest_field: Suggest | None = None) -> str:

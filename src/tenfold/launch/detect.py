@@ -12,7 +12,7 @@ Variables = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LauncherTraits:
-    """What distinguishes one launcher from others, after its variables have been read."""
+    """The properties of one launcher, after its variables have been read."""
 
     meets_by_mpi: bool = True
     """Whether its ranks can meet by MPI."""
@@ -51,7 +51,7 @@ class World:
 
     @property
     def traits(self) -> LauncherTraits:
-        """What distinguishes its launcher from others."""
+        """The properties of its launcher."""
         return LAUNCHER_TRAITS.get(self.launcher, LauncherTraits())
 
 

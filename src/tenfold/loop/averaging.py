@@ -57,7 +57,7 @@ class LoopReplica:
 
     @torch.no_grad()
     def unscale(self) -> None:
-        """Do what a GradScaler has left to a fused optimizer: divide the gradients by the scale, once."""
+        """Divide the gradients by the scale, once, which a GradScaler leaves to a fused optimizer."""
         scale = getattr(self.optimizer, "grad_scale", None)
         if isinstance(scale, Tensor):
             for parameter in self.trainable_parameters:
@@ -136,7 +136,7 @@ class LoopWorker:
 
     @property
     def bytes_sent(self) -> int:
-        """What this rank has sent in rounds, as a network would count it."""
+        """The bytes that this rank has sent in rounds, as a network would count them."""
         return int(self._rounds.bytes_moved[0])
 
     @contextmanager
@@ -371,7 +371,7 @@ def loop_worker(
 
 
 def _describe(model: nn.Module, optimizer: Optimizer, parallel: Parallel) -> dict[str, str]:
-    """Return what has to be the same on all ranks; where each takes the same step, the optimizer's settings, too."""
+    """Return the settings that have to be equal on all ranks; where all take the same step, also the optimizer's."""
     settings = {field: f"{value}" for field, value in parallel.model_dump(mode="json").items()}
     described = {
         **settings,

@@ -70,7 +70,7 @@ def shard(data: DataLoader[Any] | Dataset[Any], seed: int = 0, **options: Any) -
 
 
 def describe_shards() -> dict[str, str]:
-    """Return what shards depend on, of all that were made so far: only where it is the same do they not overlap."""
+    """Return the inputs of all shards made so far: only if these are equal on all ranks do shards not overlap."""
     return {"shards": ", ".join(f"{samples} samples with seed {seed}" for samples, seed in sorted(_DIVIDED)) or "none"}
 
 

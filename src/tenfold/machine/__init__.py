@@ -1,1 +1,1 @@
-"""What this machine has, and where workers run on it: cores, pinning, threads, devices, metadata, a doctor."""
+"""This machine, and where workers run on it: cores, pinning, threads, devices, metadata, a doctor."""

@@ -228,7 +228,7 @@ def share(budget: int, workers: int, threads: int | None = None, *, oversubscrib
 def load_is_high() -> bool:
     """Whether other programs use most of the cores: by the mean of the last minute, and still now.
 
-    What this program did itself in the last minute, such as a calibration, does not make a machine busy.
+    This program's own work in the last minute, such as a calibration, does not make a machine busy.
     """
     high = HIGH_LOAD * (os.cpu_count() or 1)
     try:

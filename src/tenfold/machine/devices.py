@@ -1,4 +1,4 @@
-"""Devices: what a name such as "auto" stands for, the GPUs of this machine, and starting to compute on one."""
+"""Devices: the meaning of names such as "auto", the GPUs of this machine, and starting to compute on one."""
 
 from collections.abc import Iterable
 from contextlib import suppress

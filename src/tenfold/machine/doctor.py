@@ -1,4 +1,4 @@
-"""Checks the machine for what makes runs slow or fail, and suggests fixes."""
+"""Checks the machine for causes of slow or failing runs, and suggests fixes."""
 
 import importlib.util
 import os
@@ -26,7 +26,7 @@ Status = Literal["ok", "note", "problem"]
 _GB = 10**9
 _LOW_MEMORY = 2 * _GB
 _PROCESS_BYTES = 250 * 2**20
-"""What a worker has in use besides its model."""
+"""The memory of a worker besides its model."""
 _BYTES_PER_PARAMETER = 16
 """Weight, gradient and the two moments of Adam, in float32."""
 _LOW_DISK = 5 * _GB
@@ -40,7 +40,7 @@ _LOAD_MPI = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked; advice comes only with what is missing or suspicious."""
+    """The result of one check; there is advice only if something is missing or suspicious."""
 
     topic: str
     found: str

@@ -1,4 +1,4 @@
-"""What the system allows this process: the limits of its Linux control groups (v1 and v2), and of open files.
+"""The limits of this process: its Linux control groups (v1 and v2), and open files.
 
 `joblib.cpu_count` is no substitute: it reads only the group at the top of the mount, while the limits of a Slurm job or
 a systemd service are in groups below it, and it rounds 1.5 cores up to 2.
@@ -139,7 +139,7 @@ def _memory_limit(group: Path) -> int | None:
 
 
 def _memory_used(group: Path) -> int:
-    """What the group holds, without cached files, which give way."""
+    """The memory that the group holds, without cached files, which the system drops when needed."""
     used = _words(group / "memory.current") or _words(group / "memory.usage_in_bytes")
     stat = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat"))
     cached = stat.get("total_inactive_file", stat.get("inactive_file", "0"))

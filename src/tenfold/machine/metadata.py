@@ -1,4 +1,4 @@
-"""What is recorded about the machine with every run, so that its numbers can be understood later."""
+"""The metadata about the machine that every run records, so that its numbers can be understood later."""
 
 import ctypes
 import os
@@ -103,7 +103,7 @@ def _cpu(root: Path) -> dict[str, JSON]:
 
 @cache
 def _versions() -> dict[str, JSON]:
-    """Return the versions of the packages that matter here, read once: parsing what describes them takes long."""
+    """Return the versions of the packages that matter here, read once: parsing their metadata takes long."""
     versions: dict[str, JSON] = {}
     for package in _PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""Who averages with whom, what the average is used for, and what is sent: pure functions of their arguments."""
+"""Who averages with whom, the use of the average, and the messages: pure functions of their arguments."""
 
 from typing import TYPE_CHECKING
 

@@ -44,7 +44,7 @@ class Mixing:
 
     @classmethod
     def of(cls, parallel: Parallel) -> "Mixing":
-        """Make what the section describes; raise ExperimentError for options that do not exist."""
+        """Make the object that the section describes; raise ExperimentError for options that do not exist."""
         return cls(parallel, make_strategy(parallel), make_outer(parallel))
 
     def counted(self, steps_per_epoch: int) -> "Mixing":

@@ -1,4 +1,4 @@
-"""How a group takes its exact mean over links: what each algorithm sends, phase by phase.
+"""How a group takes its exact mean over links: the messages of each algorithm, phase by phase.
 
 The messages of a phase travel at the same time, a phase starts when the one before it has ended. With a = latency in
 s, b = s per byte sent, c = s per byte added, g = members, n = nbytes, on links that send and receive at once:
@@ -42,7 +42,7 @@ class Wave(NamedTuple):
     """Who receives."""
     nbytes: Integers
     adds: bool = False
-    """The receiver adds what arrives to what it has, instead of only storing it."""
+    """The receiver adds the message to its own numbers, instead of only storing it."""
     times: int = 1
 
     def sent(self) -> Integers:
@@ -63,7 +63,7 @@ class Collective(ABC):
 
     @abstractmethod
     def waves(self, groups: Integers, nbytes: int) -> Waves:
-        """Return what is sent in groups of one size g >= 2, an array [groups, g], that work at the same time."""
+        """Return the messages in groups of one size g >= 2, an array [groups, g], that work at the same time."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ COLLECTIVES: Registry[Collective] = Registry(
 
 
 def operation_waves(name: str, members: Integers, nbytes: int, root: int = 0) -> Waves:
-    """Return what an operation of torch.distributed sends between the members of a group.
+    """Return the messages of an operation of torch.distributed between the members of a group.
 
     `nbytes` are those of the tensors that it fills, on the member where they are most; `root` is the place of the
     member that sends or receives for all. An all-reduce is a ring (two members swap), broadcast and reduce are binomial

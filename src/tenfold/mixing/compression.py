@@ -1,4 +1,4 @@
-"""What is sent: fewer bits for the same vector, and a record of what was lost.
+"""Compressed messages: fewer bits for the same vector, and a record of the error.
 
 When weights are averaged, not the weights are compressed, which are large and similar, but their difference from the
 last common reference, the weights that all replicas had after an earlier exact round: each worker encodes
@@ -47,10 +47,10 @@ class Compressor(ABC):
     rows: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)
     """The lengths of the rows of the weight matrices that make up a vector; empty where they are not known."""
     error: Tensor | None = field(default=None, init=False, repr=False, compare=False)
-    """What has not been sent yet; None before the first vector. Saved and loaded with the replica."""
+    """The part that has not been sent yet; None before the first vector. Saved and loaded with the replica."""
 
     def encode(self, u: Tensor) -> Packed:
-        """Pack `u`, which is not changed, and keep what is lost in `error`."""
+        """Pack `u`, which is not changed, and keep the loss of precision in `error`."""
         if u.shape != (self.size,) or u.dtype not in (torch.float32, torch.float64):
             raise ValueError(
                 f"{self.name} got {u.dtype} of shape {tuple(u.shape)}; it packs float32 or float64 of ({self.size},)"
@@ -216,7 +216,7 @@ class OneBit(Compressor):
 def row_lengths(shapes: Sequence[Sequence[int]], alignment: int = 1) -> tuple[int, ...]:
     """Return the lengths of the rows of tensors that follow one another, each filled up to a multiple of `alignment`.
 
-    A vector, such as biases, is one row; what fills up a tensor is a row of its own.
+    A vector, such as biases, is one row; the padding of a tensor is a separate row.
     """
     lengths: list[int] = []
     for shape in shapes:

@@ -10,7 +10,7 @@ from torch import Tensor
 from tenfold.mixing.strategies import require
 
 State = dict[str, Tensor]
-"""What is kept between rounds, by name; it is saved and loaded with the replicas."""
+"""The state between rounds, by name; it is saved and loaded with the replicas."""
 
 
 class OuterOptimizer(ABC):

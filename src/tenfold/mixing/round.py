@@ -21,7 +21,7 @@ CENTER = -1
 
 @dataclass(frozen=True)
 class Exchange:
-    """What a worker does after one of its steps."""
+    """The actions of a worker after one of its steps."""
 
     partner: int = CENTER
     """The rank of the other worker, or CENTER."""
@@ -42,7 +42,7 @@ class ExchangeVectors:
     gradients: "Tensor"
     """The sum of the worker's gradients since it last sent; empty unless the strategy sends gradients."""
     center_state: "Tensor"
-    """What the center keeps between exchanges in addition to its parameters, at first 0; empty without a center."""
+    """The center's state in addition to its parameters, at first 0; empty without a center."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Round:
         return mix
 
     def waves(self, nbytes: int) -> tuple[Waves, ...]:
-        """Return what has to be sent when each replica has `nbytes`.
+        """Return the messages when each replica has `nbytes`.
 
         Pairs swap and rings read from their neighbors in one phase. Groups go through their phases side by side: those
         of one size in the same waves, those of other sizes in others.
@@ -156,7 +156,7 @@ class Round:
         )
 
     def bytes_per_worker(self, nbytes: int) -> tuple[int, ...]:
-        """Return the bytes that each worker sends; what servers send is not counted."""
+        """Return the bytes that each worker sends, without those that servers send."""
         if nbytes not in self._sent:  # training asks after every round
             sent = np.zeros(self.n, dtype=np.int64)
             for wave in (wave for waves in self.waves(nbytes) for wave in waves):
@@ -247,7 +247,7 @@ class Operation(NamedTuple):
 
 
 def operations(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> tuple[Operation, ...]:
-    """Return what a stage does in one step, in order."""
+    """Return the operations of a stage in one step, in order."""
     ahead = micro_batches if schedule == "gpipe" else min(stages - stage - 1, micro_batches)
     order = [Operation("forward", number) for number in range(ahead)]
     for number in range(micro_batches):

@@ -77,7 +77,7 @@ def _named_blocks(network: nn.Module, patterns: Sequence[str]) -> list[nn.Module
 
 @cache
 def _recomputing(kind: Any) -> type[nn.Module]:
-    """Return a subclass that differs only in what it keeps for the backward pass."""
+    """Return a subclass that differs only in the tensors that it saves for the backward pass."""
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         run = partial(kind.forward, self)

@@ -34,7 +34,7 @@ ACTIVATIONS: Registry[Callable[[], nn.Module]] = Registry(
 
 
 def between(activation: str, normalize: nn.Module | None, dropout: float = 0.0) -> Iterator[nn.Module]:
-    """Yield what follows a layer: normalization, the activation, dropout; each only if requested."""
+    """Yield the modules after a layer: normalization, the activation, dropout; each only if requested."""
     if normalize is not None:
         yield normalize
     yield ACTIVATIONS[activation]()

@@ -1,4 +1,4 @@
-"""A recipe: an experiment of a paper as a TOML file, with what it runs, at which scale, and the paper's numbers.
+"""A recipe: an experiment of a paper as a TOML file, with its settings, their scale, and the paper's numbers.
 
 name = "lopez-serial-parallel"
 title = "A CNN on MNIST, serial and with two workers"
@@ -64,7 +64,7 @@ NEEDS = {
     "recordings": "recordings of digits (Debian's package asterisk-core-sounds-en-wav)",
     "mpi": "mpirun and mpi4py",
 }
-"""What a recipe may need, in words."""
+"""Requirements of recipes, in words."""
 
 
 class Paper(Section):
@@ -76,7 +76,7 @@ class Paper(Section):
     place: str
     """The table, figure or section."""
     note: str = ""
-    """Doubts about the numbers, and what the paper leaves open."""
+    """Doubts about the numbers, and questions that the paper leaves open."""
 
 
 class Block(Section):

@@ -55,7 +55,7 @@ def parallel_plot(experiment: Experiment) -> BarTable:
 
 
 Parts = list[tuple[int, tuple[float, float]]]
-"""What a range of samples is used for; its ends are shares of all samples."""
+"""The use of a range of samples; its ends are shares of all samples."""
 
 
 def _shards(workers: int, held: float) -> list[tuple[str, Parts]]:
@@ -96,7 +96,7 @@ OUR_MARKERS = [marker for marker in MARKERS if marker != PAPER_MARKER]
 NARROW = 0.25
 """Bars of a metric whose values all lie within this share of the highest do not begin at zero."""
 UNITS = {"PI": (1, "%"), "gain": (1, "%"), "speedup": (1, "x")}
-"""By which factor a column's values are drawn, and what follows them."""
+"""The factor by which a column's values are drawn, and their unit."""
 WIDE_RANGE = 8
 """The horizontal axis is logarithmic if its last value is at least this many times the first."""
 
@@ -180,14 +180,14 @@ def _start(values: Sequence[float]) -> float:
 
 
 def _note(row: ResultRow, column: str, who: Who) -> str:
-    """Return what is shown of a number under the pointer."""
+    """Return the text of a number under the pointer."""
     where = f"{row.marked_label if who == 'ours' else row.label}\n{column.replace('_', ' ')}, {who}: "
     clock = f", {row.clock}" if who == "ours" and row.clock and is_timed(column) else ""
     return where + row.text(column, who) + clock
 
 
 Family = tuple[Who, str, str]
-"""What the points of a line have in common: whose numbers they are, the settings, and the clock of ours."""
+"""Common properties of a line's points: whose numbers they are, the settings, and the clock of ours."""
 
 
 def _styles(rows: Sequence[ResultRow], columns: Sequence[str], over: str) -> dict[Family, tuple[str, str]]:
@@ -203,7 +203,7 @@ def _styles(rows: Sequence[ResultRow], columns: Sequence[str], over: str) -> dic
 
 
 def _name(family: Family, column: str, among: Sequence[Family], *, quoted: bool) -> str:
-    """Return what a legend calls a line; of numbers other than times, how they were made only where there are two."""
+    """Return the name of a line in the legend; of numbers other than times, the clock only where there are two."""
     who, settings, clock = family
     alone = sum(other[:2] == family[:2] for other in among) < 2
     made = clock if is_timed(column) else "" if alone else HOW_RUN.get(clock, clock)
@@ -374,7 +374,7 @@ def _count_verdicts(results: Sequence[RecipeResult]) -> list[str]:
 
 
 def _section(result: RecipeResult, charts: dict[str, Chart | None]) -> dict[str, Any]:
-    """Return what the page shows of a recipe, and add its plots to the charts of the page."""
+    """Return the sections of a recipe, and add its plots to the charts of the page."""
     recipe = result.recipe
     table = result.table()
     drawn: list[Chart] = [parallel_plot(Experiment(**recipe.experiment))] if recipe.show.plot == "parallel" else []

@@ -1,4 +1,4 @@
-"""What a recipe found: a paper's numbers beside ours, and where both agree."""
+"""The result of a recipe: a paper's numbers beside ours, and where both agree."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -104,7 +104,7 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> S
 
 
 def _limit(claim: PaperClaim) -> str:
-    """Return what the size of a claim means, in parentheses; "" for a claim without one."""
+    """Return the meaning of a claim's size, in parentheses; "" for a claim without one."""
     words = {"small means by at most": claim.at_most, "similar means by at most": claim.similar}
     words["it means by at least"] = claim.at_least
     return next((f" ({text} {_amount(claim.column, size)})" for text, size in words.items() if size is not None), "")
@@ -227,7 +227,7 @@ def _values(first: Pair, second: Pair) -> tuple[tuple[float, float], tuple[float
 
 
 def _direction(column: str, before: float, after: float) -> int:
-    """Return 1 for a rise, -1 for a fall, and 0 where a time stays the same within what repeats differ."""
+    """Return 1 for a rise, -1 for a fall, and 0 where a time stays the same within the range of repeats."""
     if is_time(column) and min(before, after) > 0 and max(before, after) / min(before, after) < 1 + ALIKE:
         return 0
     return (after > before) - (after < before)
@@ -305,7 +305,7 @@ class ResultRow:
     in_paper: bool = False
     """Whether it is a row of the paper's table or a bar of its figure."""
     printed: dict[str, str] = field(default_factory=dict)
-    """What the paper prints, where that is known: numbers with their unit, and words such as N/A."""
+    """The paper's cells, where they are known: numbers with their unit, and words such as N/A."""
     selected: bool = False
     """Whether it is the best on the validation part, where the recipe selects one."""
 
@@ -536,7 +536,7 @@ class RecipeResult:
         return "Nothing is compared: our copy of the paper has no numbers for these rows."
 
     def notes(self) -> list[str]:
-        """Return what a reader must know: the scale, predicted times, and why rows are missing."""
+        """Return notes for the reader: the scale, predicted times, and why rows are missing."""
         notes = [f"scale {self.scale}: {_size(self.recipe, self.scale)}"] if self.settings else []
         notes += [self.recipe.paper.note] if self.recipe.paper.note else []
         notes += [_this_machine()] if self.recipe.show.machine else []

@@ -1,4 +1,4 @@
-"""Recordings of spoken digits, to test on real voices what was trained on speech made by flite.
+"""Recordings of spoken digits, to test networks on real voices that were trained on flite's.
 
 A file is named by its digit: 7.wav, seven.wav, or 7_jackson_3.wav as in the Free Spoken Digit Dataset. A tenth of a
 second of silence is added on either side, the pauses of the grammar. Nobody marked when phones end, so the labels are

@@ -96,7 +96,7 @@ def _check_experiments(
 
 
 def is_available(need: str) -> bool:
-    """Return whether this machine has what a recipe needs."""
+    """Return whether this machine has everything that a recipe needs."""
     if need == "gpu":
         import torch
 
@@ -118,7 +118,7 @@ def is_available(need: str) -> bool:
 
 
 def settings_of(block: Block, size: Size) -> Iterator[dict[str, Any]]:
-    """Yield the settings of a block: every combination of what varies, with what changes together."""
+    """Yield the settings of a block: every combination of its varied fields, with those that change together."""
     vary = block.vary | {name: values for name, values in size.vary.items() if name in block.vary}
     for values in product(*vary.values()):
         for together in block.together or [{}]:

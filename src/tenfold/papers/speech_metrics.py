@@ -35,7 +35,7 @@ DIGITS = {
 """How flite pronounces them."""
 BEFORE, AFTER = "pau dh ax n ah m b er ih z", "pau"
 DIGITS_ALONE = "pau"
-"""What comes before the digits of a recording."""
+"""The silence before the digits of a recording."""
 MATCH = 0.9
 """An utterance is a digit string if the grammar explains at least this share of its true states."""
 UNLIKELY = -20.0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class TweetOptions(SourceOptions):
-    """What a sample is, and which features it has."""
+    """The samples and their features."""
 
     sample: Literal["person", "post"] = "person"
     """One sample per person, or one per post."""

@@ -1,4 +1,4 @@
-"""Calibration: measures what a prediction needs of this machine, and keeps it in a profile."""
+"""Calibration: measures this machine for predictions, and keeps the results in a profile."""
 
 import statistics
 from collections.abc import Iterable
@@ -128,8 +128,8 @@ def measure_until(
 ) -> tuple[Profile, set[tuple[int, int]]]:
     """Return a profile with a task's steps in settings (threads, workers), and those that were measured just now.
 
-    What this machine's own profile lacks is measured at two batch sizes, in turns, until a deadline of `perf_counter`;
-    the extremes come first and are measured in any case, what is left out lies between them. If all of them had all
+    Steps that this machine's own profile lacks are measured at two batch sizes, in turns, until a deadline of
+    `perf_counter`; the extremes come first and are measured in any case, those between may be omitted. If all had all
     their turns, they are saved for other predictions. Rounds and startup are those of the same bursts, where the
     profile has none. Where settings divide the steps of their workers, the share that they divide is measured, too.
     """
@@ -283,9 +283,9 @@ def _takes(experiment: Experiment, splits: Splits) -> bool:
 
 
 def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: ClusterOrHere = HERE) -> Profile:
-    """Return this machine's profile with all that a prediction of a task needs; what is missing is measured and saved.
+    """Return this machine's profile with all that a prediction of a task needs, measuring and saving missing parts.
 
-    What is measured are the steps of its workers on this machine, in a few seconds, and rounds where none were measured
+    Measured are the steps of its workers on this machine, in a few seconds, and rounds where none were measured
     yet; or the steps of the workers on one node of each group of a cluster; startup and checkpoints; and what its
     compression and its outer optimizer add to a round. Steps and rounds that were measured while other programs were
     running are measured again on a machine that is idle now. Where steps are missing, those of the same work that were
@@ -328,7 +328,7 @@ def load_profile() -> tuple[Profile, Path]:
 
 
 def measure_rounds(profile: Profile, report: ReportProgress = silent, *, turns: int | None = None) -> Profile:
-    """Measure what does not depend on an experiment: rounds in shared memory, start-up and checkpoints."""
+    """Measure everything that does not depend on an experiment: rounds in shared memory, start-up and checkpoints."""
     start_server()
     several = _several()
     save, start = probes.measure_saving(report)

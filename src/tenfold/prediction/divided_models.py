@@ -79,7 +79,7 @@ class _Rehearsal:
 
 @dataclass(frozen=True)
 class PartTimes:
-    """What was measured of the parts of a replica, each by itself."""
+    """The measured times of the parts of a replica, each by itself."""
 
     stages: tuple[StageTime, ...]
     """By layers each stage; by neurons one worker, whose `update` is its whole step."""
@@ -153,7 +153,7 @@ class SideBySide:
     """How long the parts take side by side on this machine, in seconds of a step."""
 
     busy: Floats
-    """What each worker computes and copies."""
+    """The computing and copying of each worker."""
     whole: float
     """From the start of a step to its end."""
     spread: float
@@ -300,7 +300,7 @@ def _expanded(
 
 
 def _lanes(prediction: TimePrediction, steps: Sequence[PipelineStep], size: int) -> list[ClockSpan]:
-    """Return what each worker does in the first steps, one operation after another."""
+    """Return the operations of each worker in the first steps, one after another."""
     start = float(np.max(prediction.times["start"]))
     spans = [ClockSpan(worker, "start", 0.0, start) for worker in range(min(LANES, size * len(steps)))]
     length = max(step.seconds for step in steps)

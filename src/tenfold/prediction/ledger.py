@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_SCORES = 200
 """The latest scores that count, for the same reason."""
 USUAL_ERROR, USUAL_WEIGHT = 0.08, 4
-"""The typical relative error, and that of one run to the next, before anything was scored, and what it weighs."""
+"""The typical relative error, and that of one run to the next, before anything was scored, and its weight."""
 LARGEST_ERROR = 0.5
 """A larger error counts as this one: something else happened to the machine."""
 VALID_SECONDS = 24 * 3600.0
@@ -37,7 +37,7 @@ VALID_SECONDS = 24 * 3600.0
 NOTABLE_DIFFERENCE = 0.05
 """Settings whose measured times differ by less than this count as equally fast."""
 NOTED = {"key": str, "group": str, "setting": str, "predicted": float, "low": float, "high": float}
-"""What is kept of a prediction."""
+"""The record of a prediction."""
 LARGEST_BYTES = 1 << 20
 """A ledger that has grown beyond this is cut to its latest half."""
 NOT_COMPARED = ("name", "engine", "cluster", "link", "seed")

@@ -140,7 +140,7 @@ class Step(Entry):
     """Steps of some workers that train together. All times are in seconds."""
 
     work: str
-    """What is trained: network, shape of the data, optimizer, precision."""
+    """The part of an experiment on which step times depend: network, shape of the data, optimizer, precision."""
     batch_size: Count
     threads: Count
     workers: Count
@@ -196,7 +196,7 @@ class Averaging(Entry):
     transport: Literal["shared-memory", "gloo", "mpi"]
     workers: Count
     kind: Literal["group", "neighbors"]
-    """Exact means in groups, or each combines what it reads from others."""
+    """Exact means in groups, or each combines its weights with those of others."""
     fan: Count
     """How many replicas each reads, including itself."""
     seconds: dict[int, float]
@@ -256,7 +256,7 @@ class Costs(Entry):
     sharing: float = 0.0
     """Copying one byte of data into shared memory."""
     round_overhead: dict[str, dict[int, float]] = {}
-    """What a compression or an outer optimizer adds to a round, by the bytes of the weights."""
+    """The cost that a compression or an outer optimizer adds to a round, by the bytes of the weights."""
     round_overhead_load: float = 0.0
     """Load average per core of the machine while that was measured."""
     rounds_load: float = 0.0

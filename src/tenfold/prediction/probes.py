@@ -1,4 +1,4 @@
-"""A burst: the real process engine for a moment, and what its spans say about steps and rounds."""
+"""A burst: the real process engine for a moment, and the times of steps and rounds in its spans."""
 
 import statistics
 import tempfile
@@ -48,10 +48,10 @@ MOST_BYTES = 1 << 26
 
 @dataclass(frozen=True, kw_only=True)
 class Burst:
-    """What a few steps of the real engine took, in seconds."""
+    """The times of a few steps of the real engine, in seconds."""
 
     steps: Floats
-    """Data and compute of each step [steps, workers], without what rounds add to it."""
+    """Data and compute of each step [steps, workers], without the cost of rounds."""
     warmup: float
     """Extra seconds that the first steps took."""
     round: float | None
@@ -115,13 +115,13 @@ def _slowest(stretch: Floats) -> float:
 
 
 def _usual(warm: Floats, length: int) -> float:
-    """Return what the slowest worker usually takes for this number of steps: some worker is always behind."""
+    """Return the usual time of the slowest worker for this number of steps: some worker is always behind."""
     stretches = [warm[at : at + length] for at in range(0, max(1, len(warm) - length + 1), length)]
     return float(np.mean([_slowest(stretch) / len(stretch) for stretch in stretches])) * length
 
 
 class StepSpans:
-    """One worker's steps: what each took, when its own work and its round were done, and how long it communicated."""
+    """One worker's steps: the time of each, when its own work and its round were done, and how long it communicated."""
 
     __slots__ = ("own", "arrived", "left", "communicated")  # noqa: RUF023 - in this order they are unpacked
 
@@ -153,7 +153,7 @@ def _shares(computing: float, communicating: float, whole: float) -> tuple[float
 
 
 def _without_rounds(own: Floats) -> tuple[Floats, float]:
-    """Separate from the steps what rounds add to them; return both.
+    """Separate the cost of rounds from the steps; return both.
 
     The step before a round includes its bookkeeping; the one after finds its weights in another core's cache.
     """
@@ -393,7 +393,7 @@ def measure_interleaved(
 
 
 def burst_length(before: Burst) -> int:
-    """Return how many steps make a burst, by what they took in an earlier one."""
+    """Return how many steps make a burst, by their time in an earlier one."""
     return int(min(MOST_STEPS, max(FEWEST_STEPS, BURST_SECONDS / float(np.median(before.steps)))))
 
 

@@ -73,7 +73,7 @@ class Profile(Entry):
         return path
 
     def save_changes(self, before: "Profile | None", path: str | Path | None = None) -> Path:
-        """Write what was measured since `before` was read, and keep what other processes have written meanwhile."""
+        """Write the measurements since `before` was read, and keep those that other processes have written since."""
         path = Path(path) if path is not None else profile_path()
         profile: Profile = self
         with _locked(path):
@@ -84,7 +84,7 @@ class Profile(Entry):
             return profile.save(path)
 
     def _with_changes(self, before: "Profile", after: "Profile") -> Self:
-        """Return the profile with what is in `after` and was not in `before`, without the steps that were dropped."""
+        """Return the profile with the additions from `before` to `after`, without the steps that were dropped."""
         entries = {
             name: [entry for entry in getattr(after, name) if entry not in getattr(before, name)]
             for name in ("averaging", "evaluating", "steps")
@@ -213,7 +213,7 @@ class Profile(Entry):
         )
 
     def round_cost(self, *, factor: float = 1.0) -> RoundCost:
-        """Return what rounds cost in shared memory, times a factor that an experiment may have of its own."""
+        """Return the cost of rounds in shared memory, times a factor that an experiment may have of its own."""
         entries = [entry for entry in self.averaging if entry.transport == "shared-memory"]
         if not entries:
             raise MachineError(f"the profile has no rounds in shared memory; {ADVICE}")

@@ -7,7 +7,7 @@ It runs the script as `python script.py` would, after it has arranged that
 - the script's own code reads the virtual clock: `time.time`, `time.perf_counter`, `time.monotonic`;
 - optimizer steps are counted, and end the script where only a few of them are wanted.
 
-At the end it writes what it counted to its file in the folder.
+At the end it writes its counts to its file in the folder.
 
 A rank's clock advances by the processor time of the thread that trains, divided by the speed of its node. Operations
 are carried out by the backend (`transport/process_group.py`) on real tensors; here they are also timed: an operation
@@ -110,7 +110,7 @@ class Cores:
 
 @dataclass
 class OperationTimes:
-    """What one kind of operation took on one rank."""
+    """The time of one kind of operation on one rank."""
 
     count: int = 0
     nbytes: int = 0
@@ -121,7 +121,7 @@ class OperationTimes:
 
 
 class RankClock:
-    """The virtual time of this rank, and what it was spent on."""
+    """The virtual time of this rank, by kind of work."""
 
     def __init__(self, rank: int, step_time: StepTime, seed: int) -> None:
         """Start at 0 for the thread that calls this; `step_time` is that of a step which takes 1 s on this machine."""
@@ -150,7 +150,7 @@ class RankClock:
         return self._stat.read_bytes().rpartition(b")")[2].split()[0] == b"S"
 
     def advance(self) -> float:
-        """Count what was computed since the last call, and return the time."""
+        """Count the computing since the last call, and return the time."""
         used = self.cpu_seconds()
         computed = (used - self._used) * self._factor
         self._used = used
@@ -160,7 +160,7 @@ class RankClock:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Do not count what is done in the block: the links' cost covers it."""
+        """Do not count the work in the block: the links' cost covers it."""
         self.advance()
         try:
             yield
@@ -188,7 +188,7 @@ class RankClock:
         times.seconds += seconds
 
     def record(self) -> dict[str, Any]:
-        """Return what is known at the end, as JSON can hold it."""
+        """Return the counts at the end, as JSON can hold them."""
         self._note("compute", self._spans_from, self.advance())
         operations = {name: asdict(times) for name, times in self.operations.items()}
         return {"seconds": self.seconds, "times": self.times, "operations": operations, "spans": self.spans}
@@ -439,7 +439,7 @@ PACKAGES = ("site-packages", "dist-packages")
 
 
 class Observer:
-    """What happens in this rank while the script runs."""
+    """Counts the operations of this rank while the script runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -448,7 +448,7 @@ class Observer:
         self.rank: VirtualRank | None = None
         self.start_seconds = 0.0
         self.began: dict[str, float] = {}
-        """By name, what each clock of Python showed when the virtual one began."""
+        """By name, the reading of each of Python's clocks when the virtual one began."""
         self.clocks = {name: getattr(time, name) for name in CLOCKS}
         self.clock_reads = 0
         self.step_ends: list[float] = []

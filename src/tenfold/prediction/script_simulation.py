@@ -2,7 +2,7 @@
 
 Every rank is a process of the script, with the variables that torchrun would set (`script_rank.py`). They share this
 machine's cores; their times are those of the cluster. Here they are started, watched and ended, and
-what they have counted becomes the result of a run.
+their counts become the result of a run.
 """
 
 import json
@@ -99,7 +99,7 @@ class Script:
         return cluster
 
     def metadata(self) -> dict[str, Any]:
-        """Return what is recorded with a new run: machine, packages, command line, and the script."""
+        """Return the metadata of a new run: machine, packages, command line, and the script."""
         machine = collect_metadata()
         script = {"path": str(self.path), "arguments": list(self.arguments), "digest": file_digest(self.path)}
         return {
@@ -123,7 +123,7 @@ class Script:
         return Outcome(result | {"simulated_in": stopwatch.now() - began}, {})
 
     def _result(self, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return the predicted times of a run, from what its ranks have counted."""
+        """Return the predicted times of a run, from the counts of its ranks."""
         seconds = max(record["seconds"] for record in records)
         scale, reasons, steps = 1.0, [], len(records[0]["step_ends"])
         if self.only_time and steps == self.stop_after:
@@ -233,7 +233,7 @@ def _warnings(records: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def run_ranks(script: Script, folder: Path, say: Say) -> list[dict[str, Any]]:
-    """Run the ranks of a script, and return what each has counted."""
+    """Run the ranks of a script, and return the counts of each."""
     workers, slots = script.workers, max(1, cores.budget() // script.threads)
     needed, free = workers * RANK_BYTES, limits.free_memory()
     if needed > free:
@@ -294,7 +294,7 @@ class RankProcess:
             say(self.rank, self.lines[-1])
 
     def end(self, number: signal.Signals) -> None:
-        """Send a signal to the rank and to what it has started."""
+        """Send a signal to the rank and its child processes."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 

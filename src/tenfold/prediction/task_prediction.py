@@ -45,7 +45,7 @@ FRESH_EVALUATIONS = 2.1
 
 
 def workload_and_hardware(task: Task, profile: Profile, cluster: ClusterOrHere) -> tuple[Workload, Hardware]:
-    """Return both inputs of the clock: what a task does, and the hardware that does it."""
+    """Return both inputs of the clock: the work of a task, and the hardware that does it."""
     workload = workload_of(task, compressed=cluster is not HERE)
     if cluster is HERE:
         return workload, hardware_here(task, profile, workload)
@@ -138,7 +138,7 @@ def _step_time(task: Task, profile: Profile, work: str, batch_size: int, threads
 
 
 def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, Any]:
-    """Return what rounds cost beyond their messages, and the evaluations and the checkpoint of an epoch.
+    """Return the cost of rounds beyond their messages, and of the evaluations and the checkpoint of an epoch.
 
     The evaluation of the test part after the last epoch is counted as a share of each. A checkpoint holds the
     optimizer's state, too.
@@ -159,7 +159,7 @@ def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, 
 
 
 def _cost_here(profile: Profile, workload: Workload, nearest: Step) -> RoundCost:
-    """Return what rounds cost in shared memory.
+    """Return the cost of rounds in shared memory.
 
     Rounds of all sizes and kinds were measured between steps that do almost nothing. How much longer a round takes
     between the steps of this work was measured for one kind, and is assumed for the others.
@@ -193,7 +193,7 @@ def _divided(
 
 
 def _with_copies(cost: RoundCost, adding: float) -> RoundCost:
-    """Return what rounds of gradients cost, which are copied into shared memory and stay there."""
+    """Return the cost of rounds of gradients, which are copied into shared memory and stay there."""
     return lambda round_, nbytes: cost(round_, nbytes) + nbytes * adding
 
 
@@ -210,7 +210,7 @@ def _compressed_share(task: Task, nbytes: int) -> float:
 
 
 PROBE_SECONDS, LONGEST = 1.0, 2.0
-"""Seconds of steps that a probe should time, and what it may take with the start of its processes."""
+"""Seconds of steps that a probe should time, and its longest duration with the start of its processes."""
 VALID_SECONDS = 60.0
 """Seconds for which a probe is used for further predictions."""
 
@@ -378,7 +378,7 @@ def _delayed(prediction: TimePrediction, seconds: float) -> TimePrediction:
 
 
 def _stretched(spans: Iterable[ClockSpan], seconds: float) -> Iterator[ClockSpan]:
-    """Yield the spans with each worker's first step `seconds` longer, and what follows `seconds` later."""
+    """Yield the spans with each worker's first step `seconds` longer, and all later ones `seconds` later."""
     begun: set[int] = set()
     for span in sorted(spans, key=lambda span: span.start):
         if span.worker in begun:

@@ -62,11 +62,11 @@ class Virtual(Processes):
 
     @classmethod
     def create(cls, _resolved: Resolved, notify: Notify) -> Self:
-        """Return the engine, which says what it has to measure before it can predict."""
+        """Return the engine, which reports the measurements that it needs before it can predict."""
         return cls(notify)
 
     def __init__(self, report: ReportProgress = silent) -> None:
-        """Report what has to be measured for a prediction to `report`."""
+        """Tell `report` which measurements a prediction needs."""
         self._report = report
         self._prediction: TimePrediction | None = None
         self._memory = ""

@@ -1,4 +1,4 @@
-"""What a recorded run would have taken if one thing had been different: its own steps, replayed by the clock."""
+"""The time of a recorded run if one thing had been different: its own steps, replayed by the clock."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -37,7 +37,7 @@ class Change:
     seconds: float
     """The training time that the run would have taken."""
     basis: str
-    """What the number rests on."""
+    """The basis of the number."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _free(_round: Round, _nbytes: int) -> float:
 def _changed(
     workload: Workload, hardware: Hardware, links: Sequence[str]
 ) -> Iterator[tuple[str, Workload, Hardware, str]]:
-    """Yield each change with the inputs of the clock and what it rests on, beside the recorded steps."""
+    """Yield each change with the inputs of the clock and its basis, beside the recorded steps."""
     n = workload.workers
     assumed = "a round costs as much as the recorded ones" if n > 1 else "rounds cost nothing"
     if n > 1:

@@ -56,7 +56,7 @@ class ChartLine:
     x: Sequence[float]
     y: Sequence[float]
     notes: Sequence[str] = ()
-    """What is shown of each point under the pointer."""
+    """Texts of the points under the pointer."""
     color: str = ""
     """Empty for the page's text color."""
     dash: Sequence[float] = ()
@@ -85,18 +85,18 @@ class LineChart:
 
     kind: ClassVar[str] = "lines"
     title: str
-    """What the vertical axis shows, with its unit."""
+    """The quantity on the vertical axis, with its unit."""
     x_label: str
     lines: Sequence[ChartLine]
     unit: str = ""
-    """What follows a value, such as "%"."""
+    """The unit after a value, such as "%"."""
     x_log: Literal[0, 2, 10] = 0
     """The base of a logarithmic axis; 0 for a linear one."""
     y_log: Literal[0, 2, 10] = 0
     x_ticks: Sequence[float] = ()
     """Where the horizontal axis has numbers; chosen by its length if empty."""
     x_names: Sequence[str] = ()
-    """What is written at these places instead of their numbers."""
+    """Labels at these places instead of their numbers."""
     y_range: tuple[float | None, float | None] = (None, None)
     """The ends of the vertical axis; those that are None follow from the values."""
     target: float | None = None
@@ -139,7 +139,7 @@ class BarPart:
     begin: float
     end: float
     text: str = ""
-    """What is written beside it."""
+    """The text beside it."""
     note: str = ""
     """What is shown under the pointer."""
     striped: bool = False
@@ -177,7 +177,7 @@ class Strip:
     low: float | None = None
     high: float | None = None
     about: str = ""
-    """What is shown of the mean under the pointer."""
+    """The text of the mean under the pointer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ class LaneChart:
     """Names and colors of what can happen."""
     spans: Spans
     texts: Sequence[str] = ()
-    """What is written into each span, where there is room."""
+    """Labels of the spans, where there is space."""
     until: float | None = None
     """The seconds that the axis shows; None for all."""
     together: int = 1
@@ -211,7 +211,7 @@ class LaneChart:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareChart:
-    """What the time is spent on, one bar for each name: shares of one by kind."""
+    """How the time is spent, one bar for each name: shares of one by kind."""
 
     kind: ClassVar[str] = "shares"
     title: str
@@ -225,7 +225,7 @@ class ParallelAxis:
 
     name: str
     ticks: Sequence[tuple[float, str]]
-    """Places on it, and what is written there."""
+    """Places on it, and their labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +285,7 @@ class Style:
 
 
 class PlotStyles:
-    """What colors, lines and markers mean on a page.
+    """The meaning of colors, lines and markers on a page.
 
     The color stands for the strategy (or whatever else differs first), the marker for the number of workers, its fill
     for the other fields; it is hollow where times were predicted. A single worker does not average, so it has the
@@ -317,7 +317,7 @@ class PlotStyles:
         return Style(color, DASHES[line % len(DASHES)], fill, marker)
 
     def legend_name(self, row: Row) -> str:
-        """Return what the color and fill of a setting's points mean."""
+        """Return the meaning of the color and fill of a setting's points."""
         if not self._is_neutral(row):
             return joined(self._describe(row, [self._first]), self._other_fields(row)) or row.label
         others = self._describe(row, [name for name in self._rest if name not in MIXING_FIELDS])
@@ -344,11 +344,11 @@ class PlotStyles:
         return row.workers == 1 and self._first in MIXING_FIELDS
 
     def _other_fields(self, row: Row) -> str:
-        """Return what the color does not stand for: the other fields, and the clock where there are two."""
+        """Return the fields that the color does not stand for, and the clock where there are two."""
         return joined(self._describe(row, self._rest), row.clock if self._clocks else "")
 
     def _fill_fields(self, row: Row) -> str:
-        """Return what the fill of a marker stands for: of the other fields, those that do not follow from the color."""
+        """Return the fields that the fill of a marker stands for: those that do not follow from the color."""
         return self._describe(row, self._free)
 
     def _is_free(self, name: str, rows: Sequence[Row]) -> bool:

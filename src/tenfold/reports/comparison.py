@@ -75,7 +75,7 @@ class ResultTable(ABC):
 
     @abstractmethod
     def findings(self) -> list[str]:
-        """Return sentences about what the rows show, or about what failed."""
+        """Return sentences about the rows, or about failures."""
 
     def columns(self) -> list[Column]:
         return chosen_columns(self.rows, self.shown) if self.shown else tables.comparison_columns(self.rows)
@@ -88,14 +88,14 @@ class ResultTable(ABC):
         return [_record(row, self.shown) for row in self.rows]
 
     def extra_json(self) -> dict[str, Any]:
-        """Return what the JSON contains in addition to the rows."""
+        """Return the content of the JSON beside the rows."""
         return {}
 
     def to_csv(self) -> str:
         return write_csv(self.records())
 
     def to_json(self) -> str:
-        """Return the rows and what explains them as JSON."""
+        """Return the rows and their notes as JSON."""
         return json_text({"rows": self.records(), **self.extra_json()}, indent=2) + "\n"
 
     def to_markdown(self) -> str:
@@ -109,7 +109,7 @@ class ResultTable(ABC):
         return [item.name for item in shown], [list(row) for row in zip(*(item.cells for item in shown), strict=True)]
 
     def time_notes(self) -> list[str]:
-        """Return what the times are: measured or predicted, what they include, and which are unreliable."""
+        """Return an explanation of the times: measured or predicted, their parts, and which are unreliable."""
         clock = summary.clock_names(self.rows)
         both = clock not in (summary.MEASURED, summary.PREDICTED)
         text = f"times are {'measured or predicted, see clock' if both else clock}"
@@ -130,7 +130,7 @@ class ResultTable(ABC):
         return notes + [f"{tables.DOUBT} {text}" for doubt, text in DOUBTS.items() if doubt in doubts]
 
     def device_notes(self) -> list[str]:
-        """Return what the factor against the CPU is, or why there is none; empty where the device does not vary."""
+        """Return the factor against the CPU in words, or why there is none; empty where the device does not vary."""
         if any(row.factor_against_cpu is not None for row in self.rows):
             per_sample = any(row.factor_per_sample for row in self.rows)
             text = "factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise"
@@ -320,7 +320,7 @@ class Comparison(ResultTable):
         return ["gain = Tslowest/Tn"]
 
     def findings(self) -> list[str]:
-        """Return what failed, and what was the same as something else."""
+        """Return the failures, and the settings that were equal to others."""
         return self.choice() + [f"failed: {line}" for line in self.failures()] + self.left_out
 
     def choice(self) -> list[str]:

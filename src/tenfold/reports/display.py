@@ -25,7 +25,7 @@ REFRESHES_PER_SECOND = 8
 
 
 def as_plain_text(renderable: Any, width: int) -> str:
-    """Return what a terminal of this width would show, without colors."""
+    """Return the text on a terminal of this width, without colors."""
     file = io.StringIO()
     Console(file=file, width=width, color_system=None).print(renderable)
     return file.getvalue().rstrip("\n")
@@ -51,7 +51,7 @@ class Display(ABC):
 
     @abstractmethod
     def listen(self, event: Event) -> None:
-        """Update what is shown by an event."""
+        """Update the display by an event."""
 
     @abstractmethod
     def drawing(self) -> Table:
@@ -129,7 +129,7 @@ def in_notebook() -> bool:
 
 
 def as_html(renderable: Any) -> str:
-    """Return what a terminal would show as HTML."""
+    """Return the text on a terminal as HTML."""
     console = Console(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True, force_jupyter=False)
     console.print(renderable)
     style = "margin:0;line-height:1.3;white-space:pre"

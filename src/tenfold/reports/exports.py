@@ -137,7 +137,7 @@ def _metric_rows(run: Run) -> Rows:
 
 
 def _epoch_rows(run: Run) -> Rows:
-    """Return one row for each epoch: step, training time so far, training loss, and what was measured."""
+    """Return one row for each epoch: step, training time so far, training loss, and metrics."""
     return [{"run": run.id, "title": run.title} | row | {"clock": run.clock} for row in run.history]
 
 
@@ -159,7 +159,7 @@ def _span_rows(run: Run) -> Rows:
 
 
 def _result_row(run: Run) -> Rows:
-    """Return one row: how the run ended, its result and its settings; what is nested is named a.b, lists are JSON."""
+    """Return one row: how the run ended, its result and its settings; nested values are named a.b, lists are JSON."""
     flat: dict[str, Any] = {"run": run.id}
     summary = run.summary()
     for key in ("title", "kind", "status", "error", "created", "tags", "note"):

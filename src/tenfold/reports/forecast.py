@@ -1,4 +1,4 @@
-"""What the clock says: forecasts, one experiment real and virtual, and how training scales with the workers."""
+"""Results of the clock: forecasts, one experiment real and virtual, and how training scales with the workers."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -469,7 +469,7 @@ class ScalingStudy:
         return metric_value(self.metric, point.score) + (WORSE if point.is_worse else "")
 
     def sentences(self) -> list[str]:
-        """Return what a proposal to a computing center says about scaling.
+        """Return the text on scaling for a proposal to a computing center.
 
         That is of the most workers by each clock whose models are as good as that of one worker.
         """

@@ -29,7 +29,7 @@ def metric_value(name: str, value: float | None) -> str:
 
 
 def metric_scale(name: str) -> tuple[int, str]:
-    """Return by what plots and tables multiply the values of a metric, and their unit: accuracies are in percent."""
+    """Return the factor and the unit of a metric's values in plots and tables: accuracies are in percent."""
     return (100, "%") if name.endswith("accuracy") else (1, "")
 
 
@@ -95,7 +95,7 @@ def date_time(then: float) -> str:
 
 
 CROSSVAL_TIME = "cross-validation: training time of the busiest core"
-"""What the training time of a cross-validation is."""
+"""The meaning of the training time of a cross-validation."""
 
 
 def plural(number: float, thing: str) -> str:

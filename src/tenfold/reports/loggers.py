@@ -39,7 +39,7 @@ class RunLogger(Callback):
 
     @abstractmethod
     def open(self, run: dict[str, Any], folder: Path, first_step: int, /) -> None:
-        """Begin to log a run, given what the store knows of it and its folder; earlier steps were logged before."""
+        """Begin to log a run, given its record in the store and its folder; earlier steps were logged before."""
 
     @abstractmethod
     def write(self, fold: str, name: str, value: float, step: int) -> None:
@@ -47,7 +47,7 @@ class RunLogger(Callback):
 
     @abstractmethod
     def flush(self) -> None:
-        """Make what was logged visible."""
+        """Make logged values visible."""
 
     @abstractmethod
     def close(self, status: str, /) -> None:

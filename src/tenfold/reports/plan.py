@@ -146,7 +146,7 @@ class Plan(ResultTable):
         ]
 
     def choice(self) -> list[str]:
-        """Return the chosen setting, and what the target is measured on."""
+        """Return the chosen setting, and the part that the target is measured on."""
         epochs = plural(self.chosen.epochs or 0, "epoch") + _evidence(self.chosen)
         best = f"best: {describe_candidate(self.chosen.candidate)}{_threads(self.chosen)}, {epochs}"
         return [best, self._about_target()]

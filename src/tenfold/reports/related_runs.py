@@ -74,7 +74,7 @@ def similar_runs(run: Run) -> list[RunRecord]:
 
 
 def choose_other(run: Run, baseline: Baseline | None, similar: list[RunRecord]) -> tuple[Run, str] | None:
-    """Return the run that a run is compared with first, and what it is: its baseline, the one before it, or another."""
+    """Return the run that a run is compared with first, and its role: the baseline, the one before it, or another."""
     if baseline is not None:
         return baseline.run, "one worker, its baseline"
     finished = [record for record in similar if record["status"] == "finished"]

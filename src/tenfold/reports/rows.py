@@ -134,7 +134,7 @@ MACHINE_FIELDS = (
     *("threads", "pin", "oversubscribe", "engine", "transport", "stacking", "fold_mode", "link"),
     *("distribute", "loader_workers", "loader", "on_failure", "log_every", "save_predictions"),
 )
-"""Fields that say how and where to train, not what is learned: a baseline may differ in them."""
+"""Fields that say how and where to train, without effect on the weights: a baseline may differ in them."""
 MOST_SPEEDUP_PER_CORE = 1.15
 """A speedup per core above this cannot come from dividing the work, even if one worker's threads gain nothing."""
 CPU = "cpu"
@@ -180,7 +180,7 @@ class Row:
     workers: int
     threads: int | None = None
     cores: int
-    """What the speedup is divided by for the efficiency: the cores in use, or the worker nodes of a virtual cluster."""
+    """The divisor of the speedup for the efficiency: the cores in use, or the worker nodes of a virtual cluster."""
     seconds: Spread
     clock: str = summary.MEASURED
     """Either "measured" or "predicted"."""
@@ -402,7 +402,7 @@ def load_doubts_of(group: Sequence[Run]) -> tuple[Doubt, ...]:
 
 
 def load_doubts(load_per_core: float) -> tuple[Doubt, ...]:
-    """Return the doubt about times that were measured, or predicted from what was measured, under a load."""
+    """Return the doubt about times that were measured, or predicted from measurements, under a load."""
     return ("load",) if load_per_core > MOST_LOAD_PER_CORE else ()
 
 

@@ -207,7 +207,7 @@ def timeline_plot(run: Run, until: float | None = None) -> LaneChart | None:
 
 
 def twin_timeline_plot(real: Run, virtual: Run) -> LaneChart | None:
-    """Return what each worker was predicted to do in the first steps above what it did, both from the same start."""
+    """Return each worker's predicted first steps above the measured ones, both from the same start."""
     both = [_columns(first_steps(run.spans())) for run in (virtual, real)]
     workers = sorted(set(both[0]["worker"]) & set(both[1]["worker"]))[:MOST_LANES]
     if not workers:

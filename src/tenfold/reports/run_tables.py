@@ -235,7 +235,7 @@ def times_table(run: Run) -> TextTable:
 
 
 def operations_table(run: Run) -> TextTable | None:
-    """Return what each kind of collective operation of a simulated script took, as means over its ranks."""
+    """Return the times of each kind of collective operation of a simulated script, as means over its ranks."""
     rows = [
         [
             *(name, count(round(times["count"])), byte_size(round(times["nbytes"] / max(1, times["count"])))),

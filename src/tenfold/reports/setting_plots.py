@@ -419,7 +419,7 @@ def has_bands(rows: Sequence[Row]) -> bool:
 
 
 def share_plots(rows: Sequence[Row]) -> list[ShareChart]:
-    """Return, for each group of settings, what the time is spent on over the workers."""
+    """Return, for each group of settings, the shares of the time over the workers."""
     families = [(name, group) for name, group in scaling_families(rows) if len(group) > 1]
     highest = sorted(families, key=lambda family: -max(row.speedup or 0.0 for row in family[1]))[:MOST_SHARES]
     return [

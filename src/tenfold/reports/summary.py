@@ -1,4 +1,4 @@
-"""What a report says about a run: its settings, times, warnings, and the quality of its model."""
+"""The texts of a report about a run: its settings, times, warnings, and the quality of its model."""
 
 import base64
 import struct
@@ -38,7 +38,7 @@ MOST_POINTS = 1500
 
 
 def model_quality(run: Run) -> dict[str, Any] | None:
-    """Return what a page shows of a run's model; None where no predictions are stored."""
+    """Return the sections of a page on a run's model; None where no predictions are stored."""
     if run.status == "running":
         return None
     for part in ("validation",) if run.kind == CROSSVAL else ("test", "validation"):
@@ -146,7 +146,7 @@ def _ratio(part: Any, whole: Any) -> float | None:
 
 MEASURED, PREDICTED = "measured", "predicted"
 HOW_RUN = {MEASURED: "real", PREDICTED: "simulated"}
-"""What runs are called by their clock in plots of metrics: a simulated run learns exactly as a real one."""
+"""The names of runs by their clock in plots of metrics: a simulated run learns exactly as a real one."""
 INTERVAL = "[low-high]: eight of ten runs should fall in this range"
 UNCALIBRATED = (
     "uncalibrated: step times were given by hand, not measured, and the predicted times are no better than these"
@@ -200,7 +200,7 @@ def ledger_note(ledger: Ledger) -> str:
 
 
 def describe_clock(run: Run) -> str:
-    """Return what follows a time: "measured", or "predicted [1.18-1.31], uncalibrated"."""
+    """Return the words after a time: "measured", or "predicted [1.18-1.31], uncalibrated"."""
     around = f" {interval(*run.interval, run.seconds)}" if run.interval and run.seconds is not None else ""
     return f"{run.clock}{around}{', uncalibrated' if is_uncalibrated(run) else ''}"
 
@@ -228,7 +228,7 @@ KIND_NAMES = {
     "save": "saving",
     "start": "startup",
 }
-"""What the kinds of time are called, in the order in which they are shown."""
+"""The names of the kinds of time, in the order in which they are shown."""
 KINDS = tuple(KIND_NAMES)
 TRAINING_KINDS, OTHER_KINDS = KINDS[:5], KINDS[5:]
 FEW_NAMED = 4
@@ -301,7 +301,7 @@ def other_times(run: Run) -> str:
 
 
 def prediction_notes(run: Run) -> list[str]:
-    """Return sentences about a prediction: whether it is calibrated, and what explains it. Empty for a measured run."""
+    """Return sentences about a prediction: whether it is calibrated, and reasons for it. Empty for a measured run."""
     if run.clock != PREDICTED:
         return []
     reasons = [one_line(str(reason)) for reason in run.result.get("reasons") or []]
@@ -394,7 +394,7 @@ def merge_reasons(explained: Sequence[tuple[str, Iterable[str]]]) -> list[str]:
 
 
 def result_rows(run: Run) -> list[tuple[str, str]]:
-    """Return the results of a run as pairs of name and text; what was not measured is omitted."""
+    """Return the results of a run as pairs of name and text; those not measured are omitted."""
     subject = ("script", "arguments") if run.kind == SCRIPT else ("model", "data")
     rows = [(subject[0], describe_model(run)), (subject[1], describe_data(run)), ("trained", describe_length(run))]
     rows += score_rows(run)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 TIMES = ("seconds", "seconds_to_target")
-"""What a sweep can look for instead of a metric."""
+"""Possible goals of a sweep besides metrics."""
 SHOWN_TRIALS = 15
 """A terminal shows the best trials, up to this many."""
 FEWEST_FOR_IMPORTANCE = 6
@@ -55,7 +55,7 @@ class Trial:
     values: dict[str, Any]
     """The fields that the sweep varies, with names in the place of Python objects."""
     value: float | None
-    """What the sweep looks for; None if the trial has not got that far."""
+    """The trial's value for the goal; None if the trial has not got that far."""
     curve: list[float]
     """The metric after each epoch; empty if the sweep looks for a time."""
     epochs: int | None
@@ -101,7 +101,7 @@ def _is_whole(record: RunRecord) -> bool:
 
 
 def _described(run: Run) -> dict[str, Any]:
-    """Return what a run says of its sweep; StoreError where that is damaged."""
+    """Return a run's record of its sweep; StoreError where that is damaged."""
     details: dict[str, Any] = run.metadata["sweep"]
     kinds = {"objective": str, "lower": bool, "part": str, "space": dict}
     whole = isinstance(details, dict) and all(isinstance(details.get(name), kind) for name, kind in kinds.items())
@@ -158,7 +158,7 @@ class Sweep:
 
     @property
     def best_experiment(self) -> Experiment:
-        """The experiment of the best trial, to train with its values; what was a Python object is that of the run."""
+        """The experiment of the best trial, to train with its values; Python objects are those of the run."""
         best = self.best_run
         flat = as_asked(best.experiment, best.metadata).flat()
         return self.run.experiment.replace(**{name: flat[name] for name in self.space})
@@ -194,7 +194,7 @@ class Sweep:
         return TextTable(["trial", "run", *self.space, self.heading, "epochs", "training", "state"], rows)
 
     def lines(self) -> list[str]:
-        """Return what follows from the trials, in sentences: the best one and which fields matter, too."""
+        """Return conclusions from the trials, in sentences: the best one, which fields matter, and others."""
         first, *rest = self.remarks()
         shares = sorted(self.importance.items(), key=lambda pair: -pair[1])
         found = ["importance: " + ", ".join(f"{name} {share:.0%}" for name, share in shares)] if shares else []
@@ -240,7 +240,7 @@ class Sweep:
         return self.table().to_markdown()
 
     def to_json(self) -> str:
-        """Return the sweep as JSON: its trials, the best one, and what explains them."""
+        """Return the sweep as JSON: its trials, the best one, and notes."""
         try:
             best: int | None = self.best.number
         except StoreError:
@@ -268,7 +268,7 @@ class Sweep:
             yield Text(line, style="dim")
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows of the sweep."""
+        """Return the sweep as a notebook shows it."""
         from tenfold.runs.run import details_table, values_table
 
         table = self.table(SHOWN_TRIALS)
@@ -377,7 +377,7 @@ def _places(values: Sequence[Any], *, log: bool) -> list[float]:
 
 
 def _ticks(values: Sequence[Any], places: Sequence[float]) -> list[tuple[float, str]]:
-    """Return what an axis says: all of a few values, or the ends."""
+    """Return the values to name on an axis: all of a few, or the ends."""
     ticks = dict(sorted(zip(places, map(field_value, values), strict=True)))
     return list(ticks.items()) if len(ticks) <= 5 else [min(ticks.items()), max(ticks.items())]
 

@@ -143,7 +143,7 @@ def _label(name: str, value: Any) -> str:
 
 
 def _order(value: Any) -> tuple[bool, float, str]:
-    """Return a key by which numbers are sorted by size, and text by its letters; what is missing comes first."""
+    """Return a key by which numbers are sorted by size, and text by its letters; missing values come first."""
     number = isinstance(value, int | float)
     return (not number and value is not None, float(value) if number else 0.0, str(value))
 
@@ -400,7 +400,7 @@ def chosen_columns(rows: Sequence[Row], names: Sequence[str]) -> list[Column]:
 
 
 def explain_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-    """Return lines that say what columns are, or why they are empty."""
+    """Return lines that explain columns, or why they are empty."""
     explanations = [f"{SECONDS[name]}: {EXPLAINED[name]}" for name in names if name in EXPLAINED]
     for name in names:
         part, _, metric = name.partition("_")

@@ -1,4 +1,4 @@
-"""Events, the store that keeps them, and what is read back from it."""
+"""Events, the store that keeps them, and runs that are read from it."""
 
 from tenfold.runs.events import (
     CheckpointFailed,

@@ -32,7 +32,7 @@ FILES = (WEIGHTS, OUTPUTS, stored_predictions.FILE, console.FILE)
 
 
 class BundledRecord(BaseModel):
-    """What a bundle says of its run."""
+    """The description of a run in its bundle."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -56,7 +56,7 @@ class Bundle:
     files: Mapping[str, bytes]
 
     def write_files(self, folder: Path) -> None:
-        """Write the files to a folder; StoreError if one of them does not hold what its name says."""
+        """Write the files to a folder; StoreError if the content of one does not fit its name."""
         for name, content in self.files.items():
             (folder / name).write_bytes(content)
         if WEIGHTS in self.files:
@@ -97,7 +97,7 @@ def pack(store: "Store", run: int) -> bytes:
 
 
 def unpack(content: bytes) -> Bundle:
-    """Return what a bundle holds; StoreError for anything that `pack` would not have written."""
+    """Return the content of a bundle; StoreError for anything that `pack` would not have written."""
     try:
         members = _members(content)
         record = BundledRecord.model_validate_json(members.pop(RECORD))

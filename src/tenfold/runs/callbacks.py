@@ -31,7 +31,7 @@ from tenfold.runs.events import (
 NOTICED_SECONDS = 0.2
 NOTICED_SHARE = 0.05
 BEHIND = "successive halving"
-"""What the result of a run says stopped it, if it had fallen behind others."""
+"""The reason in the result of a run that was stopped because it had fallen behind others."""
 
 
 class Callback:
@@ -59,7 +59,7 @@ class Callback:
         """A metric was measured on the validation or test part."""
 
     def on_epoch_end(self, event: EpochEnded) -> None:
-        """All workers have completed an epoch; `event.metrics` has what was measured after it."""
+        """All workers have completed an epoch; `event.metrics` has the metrics after it."""
 
     def on_span(self, event: Span) -> None:
         """A worker spent time on something: data, compute, communicate, ...; called very often."""

@@ -62,7 +62,7 @@ def commit(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def find_undamaged(folder: Path) -> tuple[dict[str, Any] | None, str]:
-    """Return the manifest of the last checkpoint that is whole and undamaged, and what is wrong with a later one.
+    """Return the manifest of the last checkpoint that is whole and undamaged, and the damage of a later one.
 
     The manifest is None before the first checkpoint. Of workers on other hosts, the files are not here to be checked.
     """
@@ -102,7 +102,7 @@ class Resumption:
     folder: Path
     manifest: dict[str, Any]
     problem: str = ""
-    """What is wrong with a later checkpoint, which this one replaces."""
+    """The damage of a later checkpoint, which this one replaces."""
 
     @property
     def ranks(self) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""What a run prints, kept with it: the last part of it, as plain text in its folder."""
+"""The output of a run, kept with it: the last part, as plain text in its folder."""
 
 import os
 import re
@@ -22,7 +22,7 @@ CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 
 
 class LineBuffer:
-    """Turns what a program writes into the lines that remain on a terminal."""
+    """Turns a program's output into the lines that remain on a terminal."""
 
     def __init__(self) -> None:
         self._rest = ""
@@ -40,12 +40,12 @@ class LineBuffer:
 
 
 def _last_state(line: str) -> str:
-    """Return what is left of a line that was written over from its start, as progress bars do."""
+    """Return the visible text of a line that was written over from its start, as progress bars do."""
     return line.rstrip("\r").rpartition("\r")[2]
 
 
 class ConsoleFile:
-    """Writes what a run prints to a file, a few times per second; one that cannot be read or written is left alone."""
+    """Writes a run's output to a file, a few times per second; one that cannot be read or written is left alone."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,7 +73,7 @@ class ConsoleFile:
             self.write_due()
 
     def write_due(self) -> None:
-        """Write what is waiting if the last write was long enough ago."""
+        """Write the waiting text if the last write was long enough ago."""
         if self._changed and time.monotonic() - self._written > WRITE_SECONDS:
             self.write()
 
@@ -92,7 +92,7 @@ class ConsoleFile:
                     file.truncate()
                 if self._size > 2 * LIMIT:
                     self._cut()
-            except OSError:  # a full disk: the run matters more than what it prints
+            except OSError:  # a full disk: the run matters more than its output
                 self._failed = True
             self._waiting, self._changed = [], False
 
@@ -126,7 +126,7 @@ class ConsoleFile:
 
 
 def read_console(folder: Path) -> str:
-    """Return the last part of what a run printed; empty where it printed nothing or its folder is gone."""
+    """Return the last part of a run's output; empty where it printed nothing or its folder is gone."""
     with suppress(OSError):
         return _read_tail(folder / FILE).decode(errors="replace")
     return ""
@@ -142,7 +142,7 @@ def _read_tail(path: Path, end: int | None = None) -> bytes:
 
 
 class Tap:
-    """Stands in for sys.stdout or sys.stderr: passes everything on to it, and what is written to the listeners, too."""
+    """Stands in for sys.stdout or sys.stderr: passes everything on to it, and written text also to the listeners."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self.stream = stream
@@ -185,7 +185,7 @@ def print_to_runs(text: str) -> None:
 
 @contextmanager
 def listening_to_prints(listener: Callable[[str], None]) -> Iterator[None]:
-    """Call a function with what this process prints, in this block; afterwards its streams are as they were before.
+    """Call a function with the output of this process in this block; afterwards its streams are as they were before.
 
     All blocks share the stand-ins for sys.stdout and sys.stderr, so they may end in any order, in any thread.
     """
@@ -230,7 +230,7 @@ def _install() -> None:
 
 
 def _restore() -> None:
-    """Give the streams back, unless somebody else has replaced them since: then what they hold only passes on."""
+    """Give the streams back, unless somebody else has replaced them since: then ours only pass text on."""
     for tap in _taps:
         if getattr(sys, tap.name_in_sys) is tap:
             setattr(sys, tap.name_in_sys, tap.stream)
@@ -239,7 +239,7 @@ def _restore() -> None:
 
 @contextmanager
 def keeping_console(folder: Path) -> Iterator[ConsoleFile]:
-    """Keep what is printed in this block in a run's folder."""
+    """Keep the output of this block in a run's folder."""
     console = ConsoleFile(folder / FILE)
     try:
         with listening_to_prints(console.add):

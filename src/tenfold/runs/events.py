@@ -93,7 +93,7 @@ class FoldChanged(Lifecycle):
     steps_per_epoch: int = 0
     seconds: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What was measured on the fold's validation part at its end."""
+    """The metrics on the fold's validation part at its end."""
     error: str = ""
 
 
@@ -103,7 +103,7 @@ class EpochEnded(Lifecycle):
 
     KIND = "epoch"
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What was measured after it, by part and name: train_loss, validation_accuracy, ..."""
+    """The metrics after it, by part and name: train_loss, validation_accuracy, ..."""
     fold: int = 0
     """In a cross-validation, the number of the fold, from 1."""
 

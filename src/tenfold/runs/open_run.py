@@ -77,7 +77,7 @@ COLUMNS: dict[str, Callable[[Run], Any]] = {
     "tags": lambda run: run.tags,
     "note": lambda run: run.note,
 }
-"""What a list of runs knows; these conditions are tried first, because they need not read what the runs hold."""
+"""Fields in the list of runs; these conditions are tried first, because they need not read the runs themselves."""
 HELD: dict[str, Callable[[Run], Any]] = {
     "seconds": lambda run: run.seconds,
     "seconds_to_target": lambda run: run.seconds_to_target,
@@ -141,7 +141,7 @@ def parse_filter(text: str) -> list[Condition]:
 
 
 def value_of(run: Run, name: str) -> Any:
-    """Return what a run has under a filter's name; None where it has nothing."""
+    """Return the value of a run under a filter's name; None where it has none."""
     column = COLUMNS.get(name) or HELD.get(name)
     if column is not None:
         return column(run)

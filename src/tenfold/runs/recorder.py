@@ -1,4 +1,4 @@
-"""What happens to the events of a run: they are written to the store, a batch at a time, and shown to a listener."""
+"""Recording the events of a run: they are written to the store, a batch at a time, and shown to a listener."""
 
 import time
 import warnings
@@ -54,7 +54,7 @@ class Recorder:
         self._connection = store.keep_open()
 
     def __call__(self, event: Event) -> None:
-        """Keep the event, and record what has waited long enough."""
+        """Keep the event, and record those that have waited long enough."""
         self._waiting.append(event)
         if time.monotonic() - self._flushed > self._retry_seconds:
             self.flush()
@@ -62,7 +62,7 @@ class Recorder:
             self._leave_out_steps()
 
     def flush_unless_failing(self) -> None:
-        """Record what is waiting, unless the store could not be written to a moment ago."""
+        """Record the waiting events, unless the store could not be written to a moment ago."""
         if not self._failing:
             self.flush()
 
@@ -90,7 +90,7 @@ class Recorder:
         return [Warned(at=self._waiting[-1].at, text=text)]
 
     def close(self, *, result: dict[str, Any], status: str, error: str = "") -> bool:
-        """Record what is waiting and how the run ended, release the run, and return whether all is recorded."""
+        """Record the waiting events and how the run ended, release the run, and return whether all is recorded."""
         self.flush()
         if self._waiting:  # a last attempt, which waits longer, or the count of what was left out
             self._failing = False
@@ -142,7 +142,7 @@ class EventDispatcher:
     listen: Emit
     console: ConsoleFile
     known: dict[str, Any]
-    """What is known of the result before the end."""
+    """The result before the end."""
     partial: Callable[[], dict[str, Any]] | None
     """Returns the result of work that was interrupted."""
     listening: float = 0.0
@@ -151,7 +151,7 @@ class EventDispatcher:
     """The time of the last event; on a virtual cluster it runs ahead of the stopwatch here."""
 
     def __call__(self, event: Event) -> None:
-        """Record the event, or what it reports, and tell the listener."""
+        """Record the event, or its content, and tell the listener."""
         if isinstance(event, CheckpointFailed):
             self.recorder.report(event.text)
             return

@@ -58,11 +58,11 @@ def fold_name(fold: int, repeat: int, node: int) -> str:
 
 
 OF_EPOCHS = ("epoch_loss", "epoch_accuracy")
-"""What is measured on all training batches of an epoch, in contrast to single ones."""
+"""Metrics of all training batches of an epoch, in contrast to single ones."""
 
 
 class History:
-    """Collects what was measured after each epoch, from the events that it is called with."""
+    """Collects the metrics after each epoch, from the events that it is called with."""
 
     def __init__(self) -> None:
         self._rows: dict[int, dict[str, float]] = {}
@@ -201,7 +201,7 @@ class Run:
         self.tags: tuple[str, ...] = tuple(record.get("tags", ()))
         """Its tags, sorted; `tag` and `untag` change them."""
         self.note: str = record.get("note", "")
-        """What a person noted about it; `set_note` changes it."""
+        """The user's note about it; `set_note` changes it."""
         self._record = record if "result" in record else None
         self._experiment = experiment
         self._weights = weights
@@ -269,7 +269,7 @@ class Run:
 
     @property
     def _held(self) -> dict[str, Any]:
-        """What the run holds, read when it is asked for: a list of many runs shows little of each."""
+        """The run's data, read on first use: a list of many runs shows little of each."""
         if self._record is None:
             self._record = self.store.find(self.id)
         return self._record
@@ -366,7 +366,7 @@ class Run:
         return network
 
     def predict(self, x: Any) -> Any:
-        """Return what the model predicts for samples x: class numbers (0 or 1 for a single logit), or numbers.
+        """Return the model's predictions for samples x: class numbers (0 or 1 for a single logit), or numbers.
 
         `x` is a tensor or an array, samples first, and so is what is returned; data that `train` takes are accepted,
         too, without their targets or with them. It is scaled as in training: uint8 is divided by 255; for a run on a
@@ -425,7 +425,7 @@ class Run:
 
     @property
     def console(self) -> str:
-        """The last part of what the run printed, its worker processes included, as plain text."""
+        """The last part of the run's output, its worker processes included, as plain text."""
         return read_console(self.path)
 
     @cached_property
@@ -509,7 +509,7 @@ class Run:
         }
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows of the run."""
+        """Return the run as a notebook shows it."""
         return run_html(self)
 
     def __repr__(self) -> str:

@@ -192,7 +192,7 @@ class Store:
     ) -> int:
         """Record a run that has ended elsewhere, all of it or nothing, and return its number here.
 
-        `experiment` is what was asked for, and `metadata` are added to those of the run.
+        `experiment` is that of the user, and `metadata` are added to those of the run.
         """
         return self.import_runs([(ended, experiment, metadata or {})])[0]
 
@@ -258,7 +258,7 @@ class Store:
             _add_events(connection, run, map(_row_of, events))
 
     def update(self, run: int, *, result: dict[str, Any], status: str | None = None, error: str = "") -> None:
-        """Record what is known of a run's result, and how it ended; one that ended is released."""
+        """Record a run's result so far, and how it ended; one that ended is released."""
         self._check_claim(run)
         with self._writing() as connection:
             connection.execute("UPDATE runs SET result = ? WHERE id = ?", (json.dumps(result), run))
@@ -331,7 +331,7 @@ class Store:
             return _elapsed(connection, run)
 
     def runs(self) -> list[RunRecord]:
-        """Return what a list of all runs shows, oldest first, without reading what the runs hold.
+        """Return the entries of a list of all runs, oldest first, without reading the runs themselves.
 
         Of a file that is damaged in places, all runs that can be read.
         """
@@ -339,7 +339,7 @@ class Store:
             return self._as_records(connection, salvaged(connection, f"SELECT {LISTED} FROM runs"))
 
     def listed(self, run: int) -> RunRecord:
-        """Return what a list of all runs shows of one."""
+        """Return the entry of one run in a list of all."""
         with self._reading() as connection:
             query = f"SELECT {LISTED} FROM runs WHERE id = ?"
             return self._as_records(connection, connection.execute(query, (run,)).fetchall())[0]
@@ -357,18 +357,18 @@ class Store:
             return rows[-count:], len(rows)
 
     def records(self, *kinds: str) -> list[RunRecord]:
-        """Return all runs of these kinds (of all, if none is named) with what they hold, oldest first."""
+        """Return all runs of these kinds (of all, if none is named) with their data, oldest first."""
         chosen = f" WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
         with self._reading() as connection:
             query = f"SELECT {COLUMNS} FROM runs{chosen}"
             return self._as_records(connection, salvaged(connection, query, kinds))
 
     def folds(self, parent: int) -> list[RunRecord]:
-        """Return the folds of a cross-validation with what they hold, oldest first."""
+        """Return the folds of a cross-validation with their data, oldest first."""
         return self._members(FOLD, PARENT, parent)
 
     def trials(self, parent: int) -> list[RunRecord]:
-        """Return the trials of a sweep with what they hold, oldest first."""
+        """Return the trials of a sweep with their data, oldest first."""
         return self._members(TRIAL, SWEEP_OF, parent)
 
     def _members(self, kind: str, parent_of: str, parent: int) -> list[RunRecord]:

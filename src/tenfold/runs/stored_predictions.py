@@ -41,7 +41,7 @@ class Predictions:
     part: str
     """test or validation."""
     kind: str
-    """What the outputs are: classes, logit, probability or numbers."""
+    """The kind of the outputs: classes, logit, probability or numbers."""
     samples: NDArray[np.int64]
     """The number of each sample in the data as they were given; parts that were pooled count as one, train first."""
     outputs: NDArray[Any]

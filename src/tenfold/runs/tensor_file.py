@@ -10,7 +10,7 @@ from tenfold.common.files import open_regular, replacing
 from tenfold.errors import StoreError
 
 REPEATED = 2**28
-"""Bytes that a tensor may have beyond those of its file, where it repeats what it stores, as `expand` does."""
+"""Bytes that a tensor may have beyond those of its file, where it repeats stored numbers, as `expand` does."""
 
 
 def save(state: Any, path: Path) -> None:
@@ -85,7 +85,7 @@ def _verify(file: BinaryIO, path: Path) -> None:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
                 raise ValueError("it is compressed")
             damaged = archive.testzip()
-    except Exception as error:  # what a damaged archive raises depends on the place of the damage
+    except Exception as error:  # the error of a damaged archive depends on the place of the damage
         raise _damaged(path, error) from None
     if damaged is not None:
         raise StoreError(f"{path} is damaged and cannot be read: the checksum of {damaged} is wrong")

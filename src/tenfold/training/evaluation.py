@@ -186,7 +186,7 @@ class EvaluatedShare:
     targets: Any = None
     """The targets of all samples, where outputs are kept and the part does not know its targets."""
     output_bytes: int = 0
-    """What the outputs took, or would take, in memory."""
+    """The memory that the outputs took, or would take."""
     main_shape: tuple[int, ...] | None = None
     """The shape of the main output for the first samples; None where there is none."""
     are_probabilities: bool = False

@@ -57,7 +57,7 @@ class BatchNormStatistics:
 
 ALIGNMENT = 16  # floats in a cache line: every tensor begins on one, as its own allocation would
 DIGEST_SIZE = 8
-"""Numbers by which replicas compare what they exchange."""
+"""Numbers by which replicas compare the vectors that they exchange."""
 
 
 DTYPES = (torch.float32, torch.float64)

@@ -81,7 +81,7 @@ class SandblasterLBFGS(torch.optim.Optimizer):
 
 
 class Combined(NamedTuple):
-    """What is reported of a row after it was combined from others."""
+    """The report about a row after it was combined from others."""
 
     dots: list[float]
     largest: float
@@ -106,7 +106,7 @@ class Vectors(ABC):
 
 @dataclass
 class LbfgsState:
-    """What is left of an iteration for the next: numbers, and the rows where vectors are."""
+    """The state between two iterations: numbers, and the rows of vectors."""
 
     x: int = 0
     gradient: int = -1
@@ -187,7 +187,7 @@ class LbfgsCoordinator:
         return before
 
     def _evaluate_here(self, samples: int | None) -> tuple[Combined, dict[int, float]]:
-        """Evaluate loss and gradient at the weights; return what is known of the gradient, and its portions."""
+        """Evaluate loss and gradient at the weights; return products with the gradient, and its portions."""
         state = self.state
         state.loss, weights = self.vectors.evaluate(state.x, 0.0, samples)
         state.gradient, state.samples = X_ROWS, samples or 0

@@ -34,12 +34,12 @@ from tenfold.training.scorers import ranking_metric
 
 Measure = Callable[[Any, Any], Any]
 Divisor = Callable[[Any], Tensor | float]
-"""Returns what a loss divides the sum over the elements of a batch by, given the targets."""
+"""Returns the divisor of a loss that averages over a batch, given the targets."""
 SUM_TOLERANCE = 1e-3
 GRADIENT_TOLERANCE = 1e-3
 """Of the largest number: two gradients that differ by more are not equal up to rounding."""
 OutputKind = Literal["classes", "logit", "probability", "numbers"]
-"""What a network's outputs are: a logit for each class, a logit or the probability of each label, or plain numbers."""
+"""The kind of outputs: a logit for each class, a logit or the probability of each label, or plain numbers."""
 LOSSES_OF_LOGITS = ("bce", "BCEWithLogitsLoss", "binary_cross_entropy_with_logits")
 LOSSES_OF_PROBABILITIES = ("BCELoss", "binary_cross_entropy")
 LOSSES_OF_NUMBERS = ("mse", "l1", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "mse_loss", "l1_loss")
@@ -63,11 +63,11 @@ class AlignedMeasure:
         """Of a loss: a requested built-in metric; one that cannot take the outputs is refused on the first
         batch, and not after the first epoch."""
         self.convert: Callable[[Any, Any], tuple[Any, Any]] | None = None
-        """Makes what the function takes from outputs and targets, where these come in another form."""
+        """Converts outputs and targets to the form that the function takes."""
         self.summed: SumMetric | None = function if isinstance(function, SumMetric) else None
         """The same as sums over samples; None if it cannot be computed from these."""
         self.divisor: Divisor | None = None
-        """Of a loss: what it divides the sum over the elements of a batch by; None if that is not known."""
+        """Of a loss: the divisor of its sum over the elements of a batch; None if that is not known."""
         self.is_sum = False
         """Whether it is a loss of torch that adds up the samples of a batch; it is reported per sample."""
         self.is_loss = False
@@ -288,7 +288,7 @@ def loss_as_sums(loss: Any) -> SumMetric | None:
 
 
 def loss_divisor(loss: Any) -> Divisor | None:
-    """Return what a loss of torch or a built-in one divides by; None for any other, such as the user's own."""
+    """Return the divisor of a loss of torch or a built-in one; None for any other, such as the user's own."""
     if loss is functional.cross_entropy or loss is functional.nll_loss:
         loss = torch.nn.CrossEntropyLoss() if loss is functional.cross_entropy else torch.nn.NLLLoss()
     if loss_as_sums(loss) is None or loss is loss_of_network:
@@ -487,7 +487,7 @@ def is_share(outputs: Tensor) -> bool:
 
 
 def output_kind(training: Training, classes: int | None, outputs: Tensor | None = None) -> OutputKind:
-    """Return what the outputs of the experiment's networks are, judged by the loss, the targets and the outputs.
+    """Return the kind of the experiment's outputs, inferred from the loss, the targets and the outputs.
 
     A network with a single output for two classes gives a logit, or with a sigmoid at its end a probability.
     """
@@ -550,7 +550,7 @@ def _made_without_arguments(module: type[torch.nn.Module], what: str) -> torch.n
 
 
 def as_number(value: Any, measure: Measure) -> float:
-    """Return what a loss or metric returned as a number: the mean of several; raise ModelError if it is not one."""
+    """Return the value of a loss or metric as a number: the mean of several; raise ModelError if it is not one."""
     try:
         if isinstance(value, str):
             raise TypeError

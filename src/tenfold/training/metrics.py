@@ -21,7 +21,7 @@ from tenfold.data.part import NO_LABEL
 from tenfold.errors import ModelError
 
 Sums = dict[str, Any]
-"""What samples add up to, by name: tensors of counts, `ExactSum` and `PairCounts`; all of them are merged by adding."""
+"""Sums over samples, by name: tensors of counts, `ExactSum` and `PairCounts`; all of them are merged by adding."""
 UNIT_BITS = 1130
 """Sums are counted in units of 2**-1130, of which every finite float is a multiple."""
 MANTISSA_BITS, LOW_BITS = 53, 27

@@ -200,7 +200,7 @@ class NaturalGradientSGD(torch.optim.SGD):
             _attach(layer, self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy needs: also the layers, so that a copy with its network preconditions that one."""
+        """Return the state for a copy: also the layers, so that a copy with its network preconditions that one."""
         own = ("layers", "rank", "alpha", "update_every", "history")
         return super().__getstate__() | {name: getattr(self, name) for name in own}
 
@@ -262,7 +262,7 @@ class NaturalLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, optimizer: NaturalGradientSGD) -> Tensor:
-        """Return the outputs, and keep what the backward pass needs."""
+        """Return the outputs, and save tensors for the backward pass."""
         ctx.save_for_backward(x, weight, bias)
         ctx.optimizer = optimizer
         return functional.linear(x, weight, bias)

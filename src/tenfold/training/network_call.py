@@ -1,4 +1,4 @@
-"""Calling a network with one tensor, or with several inputs as its arguments; its precision, and what it returns."""
+"""Calling a network with one tensor, or with several inputs as its arguments; its precision, and its outputs."""
 
 import dataclasses
 import inspect
@@ -75,7 +75,7 @@ def _misfit(forward: Callable[..., Any], positional: int, keywords: tuple[str, .
 
 
 def plain_outputs(outputs: Any) -> Any:
-    """Return outputs as tensors in plain tuples and dicts; what is not a tensor is left out.
+    """Return outputs as tensors in plain tuples and dicts, without values that are not tensors.
 
     A single number is a loss that the network computed itself. Outputs of Hugging Face's models, dataclasses and named
     tuples become what can be joined and sent to other processes.

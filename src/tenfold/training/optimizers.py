@@ -24,7 +24,7 @@ ASSUMED = 2
 
 
 def count_state_vectors(training: Training, network: nn.Module) -> int:
-    """Return how many vectors of the size of the weights the optimizer keeps: what is there after a step."""
+    """Return how many vectors of the size of the weights the optimizer keeps after a step."""
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     if not parameters:
         return 0
@@ -258,7 +258,7 @@ def _eager(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
 
     torch wraps the methods of its optimizers so that the compiler skips them; the first call imports that compiler
     (torch._dynamo with sympy), which takes about a second. Tenfold never compiles an optimizer, so it calls the methods
-    inside the wrappers, which `inspect.unwrap` finds. What they compute is the same.
+    inside the wrappers, which `inspect.unwrap` finds. They compute the same.
     """
     if not kind.__module__.startswith(("torch.optim.", "tenfold.")):
         return kind

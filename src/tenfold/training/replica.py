@@ -23,9 +23,9 @@ from tenfold.training.randomness import seed_everything, training_rng
 from tenfold.training.schedules import LrSchedule, choose_schedule
 
 Seed = tuple[int, int, int]
-"""Seed of the experiment, epoch, rank: what the random generators of a replica are seeded with."""
+"""Seed of the experiment, epoch, rank: they seed the random generators of a replica."""
 Visits = tuple[Part, Tensor]
-"""What a replica trains on in an epoch: a part, and sample numbers in order."""
+"""The samples of a replica in an epoch: a part, and sample numbers in order."""
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def product(matrix: Tensor, other: Tensor) -> Tensor:
 
 
 class TrainedState:
-    """What one replica, and many that step together, have in common: the state, its steps, and its moving average."""
+    """The common base of one replica, and of many that step together: the state, its steps, and its moving average."""
 
     k = 1
     """How many replicas there are."""
@@ -88,7 +88,7 @@ class TrainedState:
         """Counts correct predictions on training batches, if they are requested."""
 
     def synchronize(self) -> None:
-        """Wait until the device has completed its work, so that what follows is timed by itself."""
+        """Wait until the device has completed its work, so that later work is timed by itself."""
         synchronize(self.vector.device)
 
     def update_ema(self) -> None:
@@ -143,7 +143,7 @@ class Replica(TrainedState):
         self.trainable_parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
 
     def prepare(self, sizes: Mapping[int, int]) -> str:
-        """Prepare for batches of these sizes, given with their counts; return what is not possible, or ""."""
+        """Prepare for batches of these sizes, given with their counts; return why they are impossible, or ""."""
         with autocast(self.training.precision, self._device_type):
             start_libraries(self.network, self.flat.vector.device, sizes)
         return ""
@@ -167,7 +167,7 @@ class Replica(TrainedState):
         return self.flat.find_replaced(self.network, memory=memory)
 
     def forward(self, x: Any, y: Any) -> tuple[Any, Tensor]:
-        """Return the outputs and the loss of one batch, with what the backward pass needs."""
+        """Return the outputs and the loss of one batch, ready for the backward pass."""
         with autocast(self.training.precision, self._device_type):
             outputs = call_network(self.network, x)
             if self.accuracy is not None:
@@ -235,7 +235,7 @@ class Replica(TrainedState):
     def check_piece(self, before: tuple[Any, Any] | None, piece: tuple[Any, Any]) -> tuple[Any, Any] | None:
         """Raise ExperimentError if the loss of a piece and the one before it is not the mean of theirs.
 
-        Pieces are outputs and targets; return what the next piece is compared with.
+        Pieces are outputs and targets; return the reference for the next piece.
         """
         if self._divisor is not None:
             return None
@@ -294,7 +294,7 @@ class Replica(TrainedState):
         return loss
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs to continue with exactly the same numbers."""
+        """Return the state from which a resumed run continues with exactly the same numbers."""
         return {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),

@@ -89,17 +89,17 @@ class LrSchedule:
 
     @property
     def wants_metric(self) -> bool:
-        """Whether the rate depends on what is measured after each epoch, as with torch's ReduceLROnPlateau."""
+        """Whether the learning rate depends on a metric after each epoch, as with torch's ReduceLROnPlateau."""
         schedule = self.schedule
         return isinstance(schedule, StepwiseSchedule) and schedule.wants_metric(max(1, self.steps - self.warmup_steps))
 
     def observe(self, loss: float, metric: float | None) -> None:
-        """Tell a scheduler that wants a metric what was measured after an epoch."""
+        """Give a scheduler that wants a metric the one after an epoch."""
         if isinstance(self.schedule, StepwiseSchedule):
             self.schedule.observe(loss, metric)
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs; empty where the rate is a function of the step."""
+        """Return the state for a resumed run; empty where the learning rate is a function of the step."""
         saved = self.schedule.state() if isinstance(self.schedule, StepwiseSchedule) else None
         return {"schedule": saved} if saved is not None else {}
 
@@ -198,7 +198,7 @@ class StepwiseSchedule:
         return self._factors[step]
 
     def wants_metric(self, steps: int) -> bool:
-        """Return whether the rate depends on what is measured after each epoch."""
+        """Return whether the learning rate depends on a metric after each epoch."""
         self(0, steps)
         return self._wants_metric
 
@@ -216,7 +216,7 @@ class StepwiseSchedule:
             ) from error
 
     def state(self) -> dict[str, Any] | None:
-        """Return what a resumed run needs of a scheduler that wants a metric; None for any other."""
+        """Return the state of a scheduler that wants a metric, for a resumed run; None for any other."""
         if self._scheduler is None or not self._wants_metric:
             return self._saved
         kept = {

@@ -73,7 +73,7 @@ def _discounted_gain(relevant: Tensor, right: Tensor) -> Tensor:
 
 
 _KINDS = {"precision": _precision, "recall": _recall, "map": _average_precision, "ndcg": _discounted_gain}
-"""What is averaged: over samples, and for the precision over ranks as well."""
+"""The terms of a mean: over samples, and for the precision over ranks as well."""
 
 
 # scikit-learn's scorers ("f1_macro", "roc_auc_ovr", "r2", ...) as functions of (outputs, targets).
@@ -214,7 +214,7 @@ def _count_labels(name: str, judge: Any, outputs: Tensor, targets: Tensor) -> Su
 
 
 def _sum_numbers(outputs: Tensor, targets: Tensor) -> Sums:
-    """Sum up, for each column, what scores of numbers follow from."""
+    """Sum up, for each column, the terms of scores of numbers."""
     true = targets.double().reshape(len(targets), -1)
     residual = true - outputs.double().reshape(true.shape)
     relative = residual.abs() / true.abs().clamp(min=float(np.finfo(np.float64).eps))

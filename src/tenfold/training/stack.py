@@ -373,7 +373,7 @@ class StackedReplicas:
         losses.copy_(loss)
 
     def _divisors(self, y: Any) -> Tensor:
-        """Return what the loss of each row divides by, as a column: usually its samples, or its labels."""
+        """Return the divisor of each row's loss, as a column: usually its samples, or its labels."""
         assert self._divisor is not None
         rows = [self._divisor(tree_map(lambda of: of[row], y)) for row in range(len(tree_leaves(y)[0]))]  # noqa: B023
         return (

@@ -142,7 +142,7 @@ class Vmap(GradientMethod):
         stack = self.stack
         views = {name: view[rows] for name, view in stack.views.items()}
         learned = {name: views.pop(name) for name in stack.names}
-        # What is updated in place under vmap has to lie in one piece, else the update is lost in a copy.
+        # Tensors that are updated in place under vmap have to be contiguous, else the update is lost in a copy.
         others = {name: view.contiguous() for name, view in views.items()}
         counters = {name: counter[rows] for name, counter in stack.counters.items()}
         step = vmap(grad_and_value(self._one, has_aux=True), randomness="different")
@@ -205,7 +205,7 @@ def _own_generator(states: list[Tensor] | None, row: int) -> Iterator[None]:
 Number = float | Tensor
 """One for all replicas, or a column with one for each."""
 Roles = dict[str, Tensor]
-"""What an optimizer remembers, one matrix for each role, laid out like the weights."""
+"""The state of an optimizer, one matrix for each role, laid out like the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +218,7 @@ class Rule(ABC):
     maximize: bool = False
 
     def start(self, weights: Tensor) -> Roles:
-        """Return what is remembered before the first step."""
+        """Return the state before the first step."""
         return {role: torch.zeros_like(weights) for role in self.roles}
 
     @abstractmethod
@@ -240,7 +240,7 @@ class ElementwiseRule(Rule):
             self.update(w[:, columns], g[:, columns], own, lr, t)
 
     def update(self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor) -> None:
-        """Change the weights and what is remembered in place; the gradient may be overwritten."""
+        """Change the weights and the state in place; the gradient may be overwritten."""
         if self.maximize:
             g.neg_()
         if _is_used(self.weight_decay):
@@ -428,7 +428,7 @@ def _add_multiple(to: Tensor, of: Tensor, factor: Number) -> Tensor:
 
 
 class StackedOptimizer:
-    """The weights' first columns, their gradients, and what the rule remembers of k replicas."""
+    """The weights' first columns, their gradients, and the rule's state of k replicas."""
 
     def __init__(self, rule: Rule, weights: Tensor, learning: list[slice], clip: float | None = None) -> None:
         self.rule = rule

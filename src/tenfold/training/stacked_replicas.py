@@ -160,7 +160,7 @@ class ReplicaRows(TrainedState):
         return self.stacked.description
 
     def prepare(self, _sizes: Mapping[int, int]) -> str:
-        """Prepare the steps of all rows; return what is not possible, or ""."""
+        """Prepare the steps of all rows; return why they are impossible, or ""."""
         why = self.lockstep.prepare(self.training.epochs)
         return why and describe_slow_steps(why)
 
@@ -211,7 +211,7 @@ class ReplicaRows(TrainedState):
         self.stacked.optimizer.step(self.rows)
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs; only all rows together can be resumed."""
+        """Return the state for a resumed run; only all rows together can be resumed."""
         ema = {"ema": self.ema_weights} if self.ema_weights is not None else {}
         return {"replicas": self.stacked.tensors(), "steps": self.steps, **ema, **self.lr_schedule.state()}
 

@@ -1,6 +1,6 @@
 """A network cut into stages, one for each worker of a pipeline.
 
-The network is traced (`torch.fx`): what it computes becomes a list of operations, which may be cut before any call of a
+The network is traced (`torch.fx`): its computation becomes a list of operations, which may be cut before any call of a
 module. A stage holds the modules of its operations under their own names, so the states of all stages together are
 that of the undivided network. What later stages need of earlier ones (with skip connections more than one tensor)
 passes through the stages between.
@@ -36,7 +36,7 @@ REPEATS = 3
 BYTES_PER_SECOND = 4e9
 """Of activations that are copied from one worker to another, for the balance of stages.
 
-About what copies into and out of shared memory take. It need not be exact: `cnn` with micro-batches of 8 samples and
+About the cost of copies into and out of shared memory. It need not be exact: `cnn` with micro-batches of 8 samples and
 `lenet5` are cut at the same modules with 1 GB/s, and without any costs of copying.
 """
 
@@ -57,13 +57,13 @@ class Neighbors(Protocol):
 
 
 NO_OUTPUTS = torch.empty(1, 0)
-"""What a stage before the last returns in an evaluation."""
+"""The result of a stage before the last in an evaluation."""
 
 
 class Stage(nn.Module):
     """One stage: its modules under the names that they have in the whole network, and the operations between them.
 
-    While training it is called with what the stage before it returns, the first one with the inputs of the network. It
+    While training it is called with the result of the stage before it, the first one with the inputs of the network. It
     returns a tuple of values, the last one the outputs of the network. In an evaluation all stages are called with the
     inputs; each but the first takes what it needs from its neighbor instead.
     """
@@ -269,7 +269,7 @@ class TracedNetwork:
 def balanced(segments: Sequence[LayerSegment], stages: int) -> tuple[str, ...]:
     """Return the modules that stages begin with, such that the slowest stage is as fast as possible.
 
-    What a stage receives and sends counts as copying, once each way. Stages begin with a module that has parameters, if
+    Received and sent tensors count as copying, once each way. Stages begin with a module that has parameters, if
     there are enough of these.
     """
     if stages <= sum(segment.has_parameters for segment in segments):
@@ -348,7 +348,7 @@ class _Tracer(fx.Tracer):
 def _repeatable(module: nn.Module) -> Iterator[None]:
     """Raise ModelError if the module's `forward`, called in this block, would not do the same when called again.
 
-    What it has changed is restored: random generators, attributes and buffers.
+    Its changes are undone: random generators, attributes and buffers.
     """
     before, buffers = dict(vars(module)), [buffer for buffer in module._buffers.values() if buffer is not None]
     copies = [(buffer, buffer._version, buffer.detach().clone()) for buffer in buffers]
@@ -447,7 +447,7 @@ def _live(graph: fx.Graph, place: int) -> list[fx.Node]:
 
 
 def _cut(graph: fx.Graph, places: Sequence[int], stage: int) -> fx.Graph:
-    """Return the operations of one stage, between placeholders for what it receives and an output of what it sends."""
+    """Return the operations of one stage, between placeholders for received tensors and an output of those to send."""
     nodes = list(graph.nodes)
     first, last = places[stage], places[stage + 1] if stage + 1 < len(places) else len(nodes)
     part, copies = fx.Graph(), {}

@@ -1,4 +1,4 @@
-"""What all transports share: their interface, the arithmetic of averaging, and waiting by polling."""
+"""The base of all transports: their interface, the arithmetic of averaging, and waiting by polling."""
 
 import os
 from abc import ABC, abstractmethod
@@ -33,7 +33,7 @@ class Transport(ABC):
     rank: int
     size: int
     buffer: Tensor
-    """What this worker averages with the others, as one flat vector: its weights, of which the parameters should be
+    """The vector that this worker averages with the others: its weights, of which the parameters should be
     views, or, in a transport for gradients, its gradients."""
 
     def __init__(self, rank: int, size: int) -> None:

@@ -1,4 +1,4 @@
-"""What is sent between ranks: JSON for small values, raw bytes for tensors, and a name and a message for errors.
+"""The messages between ranks: JSON for small values, raw bytes for tensors, and a name and a message for errors.
 
 Nothing is unpickled: a peer can send a wrong value, but never code. Decoding builds JSON values, tensors, paths, tuples
 and the dataclasses that were given to `register`, and refuses everything else.
@@ -108,7 +108,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 
 def encode_error(error: BaseException | None, rank: int) -> bytes:
-    """Return what the other ranks should know of an error on `rank`; None stands for an interrupt."""
+    """Return the message to other ranks about an error on `rank`; None stands for an interrupt."""
     if error is None or isinstance(error, KeyboardInterrupt):
         error = WorkerLost(rank, f"worker {rank} was interrupted")
     if isinstance(error, TenfoldError):

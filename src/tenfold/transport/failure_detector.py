@@ -69,7 +69,7 @@ class WaitingThread:
                 call()
             except BaseException as error:
                 result = error
-            call = None  # release what it holds before the caller continues
+            call = None  # release its objects before the caller continues
             self.is_idle = True
             self._results.put(result)
 

@@ -37,7 +37,7 @@ Transfers = Sequence[tuple[int, Tensor]]
 
 
 class Network(ABC):
-    """One rank's connection to all others: a library's point-to-point messages and sums, and what is built on them.
+    """One rank's connection to all others: a library's point-to-point messages and sums, and operations built on them.
 
     All ranks call the same operations in the same order, as for a `Transport`.
     """
@@ -53,7 +53,7 @@ class Network(ABC):
 
     @abstractmethod
     def exchange(self, sends: Transfers, receives: Transfers, timeout: float | None = None) -> None:
-        """Send and receive, all at the same time; between two ranks, what is sent first is received first."""
+        """Send and receive, all at the same time; between two ranks, messages arrive in the order of sending."""
 
     @abstractmethod
     def all_reduce(self, tensor: Tensor) -> None:
@@ -154,7 +154,7 @@ class Network(ABC):
 
 
 class WeightExchange:
-    """Averages one rank's weights with those of others; `bytes_moved` counts what was sent and received."""
+    """Averages one rank's weights with those of others; `bytes_moved` counts bytes sent and received."""
 
     def __init__(self, network: Network, weights: Tensor) -> None:
         self.network = network
@@ -220,7 +220,7 @@ class WeightExchange:
 
 @dataclass(frozen=True, slots=True)
 class ExchangePlan:
-    """What one rank does in a round."""
+    """The part of one rank in a round."""
 
     sources: tuple[int, ...]
     readers: tuple[int, ...]
@@ -306,7 +306,7 @@ class NetworkTransport(Transport):
 
 
 def make_plan(round_: Round, samples: tuple[float, ...] | None, rank: int) -> ExchangePlan:
-    """Return what a rank does in a round."""
+    """Return the part of a rank in a round."""
     sources = round_.sources[rank]
     readers = tuple(other for other, read in enumerate(round_.sources) if rank in read and other != rank)
     return ExchangePlan(sources, readers, compute_shares(round_, samples, rank), round_.groups is not None)
@@ -441,7 +441,7 @@ class MultiHostTransport(NetworkTransport):
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """What one rank does in a round: in shared memory, over the network, and whether its host copies the result."""
+    """The part of one rank in a round: in shared memory, over the network, and whether its host copies the result."""
 
     inside: Round | None
     """Its round in shared memory, among the ranks of this host counted from 0."""

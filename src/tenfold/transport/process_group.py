@@ -452,7 +452,7 @@ def _name_reduction(kind: Any) -> str:
 
 
 def _copy_back(flat: Tensor, tensor: Tensor) -> None:
-    """Write to a tensor what was received in a contiguous copy of it."""
+    """Copy received values from a contiguous copy of a tensor to the tensor itself."""
     if flat is not tensor and flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat)
 

@@ -35,7 +35,7 @@ IDLE_SHARE = 0.1
 TRUSTED = 50
 """How often an operation is believed to be like the last one that was watched."""
 MOST_WATCHED = 1000
-"""Operations of which it is remembered what the program did meanwhile."""
+"""How many operations are remembered, with the program's actions during each."""
 SPIN_SECONDS, CROWDED_SPIN_SECONDS = 0.02, YIELD_SECONDS
 """Seconds for which a waiting thread looks again and again, where every rank has a core and where it has not."""
 BUSY_SECONDS = 0.0005
@@ -86,14 +86,14 @@ class GroupWork(Work):
         self.done = False
         self.error: BaseException | None = None
         self.ready: Callable[[], bool] | None = None
-        """What it waits for; None at the start and at the end."""
+        """The condition that it waits for; None at the start and at the end."""
         self._progress = progress
         self._steps = steps
         self._result = result
         self.transfer = transfer
         is_dense = bool(result) and result[0].layout is torch.strided
         self.key = name, result[0].data_ptr() if is_dense else 0, len(result)
-        """What tells operations apart that a program repeats."""
+        """The key by which operations that a program repeats are told apart."""
         self.clock = -1
         """The processor time of the thread that began it, once that has left it to the group's thread."""
         self._future: Any = None
@@ -173,7 +173,7 @@ class GroupWork(Work):
             return self._outcome
 
     def _make_future(self) -> Any:
-        """Return the future that is completed here, and make what follows from it, which others get.
+        """Return the future that is completed here, and make those that depend on it, which others get.
 
         An error that a callback raises is one for C++, too, where DDP waits; `Future.set_exception` sets a value there.
         """
@@ -214,7 +214,7 @@ class Progress:
     """Carries the operations of one group on: collective ones one after another, messages at the same time."""
 
     def __init__(self, watch: FailureWatch, advance_messages: Callable[[], None], *, crowded: bool = True) -> None:
-        """`advance_messages` sends and receives what is possible; `crowded` says that ranks share cores."""
+        """`advance_messages` sends and receives without waiting; `crowded` says that ranks share cores."""
         self.lock = threading.RLock()
         self._watch = watch
         self._advance_messages = advance_messages
@@ -286,7 +286,7 @@ class Progress:
         return reason
 
     def carry_on(self, *, check: bool = False) -> list[GroupWork]:
-        """Carry everything on once, and return what goes on; with `check`, end operations whose ranks are lost."""
+        """Advance all operations once, and return those in progress; with `check`, end those whose ranks are lost."""
         with self.lock:
             self._advance()
             pending = [*list(self._collectives)[:1], *self._messages]

@@ -140,7 +140,7 @@ KEEPS_STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 
 class SharedIntegers(Protocol):
-    """Shared 8-byte integers: what was stored before a word is visible to any process that reads the word."""
+    """Shared 8-byte integers: stores before that of a word are visible to any process that reads the word."""
 
     def __getitem__(self, index: int, /) -> int: ...
     def __setitem__(self, index: int, value: int, /) -> None: ...

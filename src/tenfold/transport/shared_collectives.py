@@ -211,7 +211,7 @@ class SharedCollectives:
         return self._exchange("gather", None, [span_of(own)], _numbered(outs) if self.rank == root else {}, root)
 
     def scatter(self, own: Tensor, inputs: Sequence[Tensor], root: int) -> Steps:
-        """Copy this rank's part of what the root has."""
+        """Copy this rank's part of the root's tensor."""
         sends = [span_of(part) for part in inputs] if self.rank == root else []
         return self._exchange("scatter", None, sends, {root: span_of(own)}, root, divided=True)
 

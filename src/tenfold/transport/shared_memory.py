@@ -211,7 +211,7 @@ Block = tuple[list[NDArray[Any]], NDArray[Any], list[NDArray[Any]], NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What one worker does in a round."""
+    """The part of one worker in a round."""
 
     reads: tuple[int, ...]
     """The ranks whose arrival it waits for."""

@@ -37,7 +37,7 @@ class Outgoing:
         self.peer = receiver
         self._head = np.array([tag, span.nbytes], np.int64)
         self.parts = deque([ByteSpan(self._head.ctypes.data, HEAD), span])
-        """What has not been written yet."""
+        """The parts that have not been written yet."""
 
     def __call__(self) -> bool:
         """Return whether all of it has been written."""

@@ -25,10 +25,10 @@ MATRICES_KEPT = 64
 
 @dataclass
 class ExchangeMemory:
-    """One worker's view of what all workers share."""
+    """One worker's view of the memory that all workers share."""
 
     center: Tensor
-    """What is kept for all workers: a row of weights and a row of Adagrad's sums."""
+    """The center: a row of weights and a row of Adagrad's sums."""
     replicas: Tensor
     """All workers' states, one per row, for strategies that change a partner's weights."""
     versions: Any
@@ -147,7 +147,7 @@ class Channels:
     gradient_transport: Transport
     """For gradients, or the optimizer's state; the size of its buffer is `exchange_size` of the network."""
     exchange_memory: ExchangeMemory | None = None
-    """What asynchronous strategies share; None where workers average in rounds."""
+    """The shared memory of asynchronous strategies; None where workers average in rounds."""
     group: ModelGroup | None = None
     """The workers that hold parts of the same replica; None where this one holds a whole one."""
     vector_memory: VectorMemory | None = None

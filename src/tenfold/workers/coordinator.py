@@ -77,7 +77,7 @@ class Coordinator:
         self.reached: dict[str, Any] | None = manifest.get("reached")
         """Steps and seconds of training after which the target was reached."""
         self.stopped_by = ""
-        """What the callback that asked to stop said; "" if none did."""
+        """The reason of the callback that asked to stop; "" if none did."""
         self.lost = list(lost) if lost is not None else lost_in(manifest)
         """The workers that were lost while the others continued."""
         self.members = list(range(task.workers))
@@ -92,12 +92,12 @@ class Coordinator:
         """By part, the final network's outputs, to be stored with the run."""
         self.result: dict[str, Any] = {}
         self._last: dict[str, EvaluatedShare] = {}
-        """By part, what was evaluated last, with the outputs that are stored with the run."""
+        """By part, the last evaluation, with the outputs that are stored with the run."""
         self._last_step: int | None = None
         self._are_checked = False
 
     def start(self, *, resumed: bool) -> None:
-        """Announce that training begins or continues, with what a display needs to know."""
+        """Announce that training begins or continues, with the numbers that a display needs."""
         for note in self.task.splits.notes:
             self.emit(Note(at=self.stopwatch.now(), text=note))
         texts = [describe_equal_targets(self.task.splits.train.targets), describe_line_searches(self.task.experiment)]
@@ -278,7 +278,7 @@ class Coordinator:
     def _emit_metric(
         self, messages: Sequence[EpochTrained] | Sequence[Evaluated], part: Any, name: str, value: float
     ) -> None:
-        """Emit what was measured after a step of all workers; its time is that of the slowest, as in the result."""
+        """Emit the metrics after a step of all workers; its time is that of the slowest, as in the result."""
         at, first, seconds = self.stopwatch.now(), messages[0], max(message.seconds for message in messages)
         self._announce(
             Metric(at=at, name=name, value=value, part=part, step=first.step, epoch=first.epoch, seconds=seconds)
@@ -301,7 +301,7 @@ class Coordinator:
         return Decision()
 
     def _manifest(self, saved: Saved) -> dict[str, Any]:
-        """Return what a checkpoint records of the run; a resumed coordinator starts from it."""
+        """Return the coordinator's state for a checkpoint; a resumed coordinator starts from it."""
         manifest: dict[str, Any] = {
             "epoch": saved.epoch,
             "epochs": self.epochs,

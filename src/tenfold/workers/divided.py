@@ -198,10 +198,10 @@ class GroupReplica(Replica):
 
 
 class NeuronReplica(GroupReplica):
-    """A share of every layer's neurons; what is not divided is the same on all workers."""
+    """A share of every layer's neurons; other parameters are equal on all workers."""
 
     def counted_gradients(self) -> list[Tensor]:
-        """Return the gradients of this worker's shares; the first worker also counts what is not divided."""
+        """Return the gradients of this worker's shares; the first worker also counts undivided parameters."""
         divided = divided_names(self.network)
         return [
             parameter.grad
@@ -229,12 +229,12 @@ class _Received(torch.autograd.Function):
 
 @dataclass
 class StagePass:
-    """What a stage keeps of a micro-batch between its forward and its backward pass."""
+    """The tensors that a stage saves of a micro-batch between its forward and its backward pass."""
 
     slots: list[dict[str, Tensor | None]]
     """Of the received tensors that need a gradient, in order."""
     outputs: list[Tensor]
-    """The loss, or what was sent on and needs a gradient."""
+    """The loss, or the tensors sent on that need a gradient."""
 
 
 class PipelineReplica(GroupReplica):
@@ -342,7 +342,7 @@ class PipelineReplica(GroupReplica):
 def make_part(
     network: nn.Module, *args: Any, parallel: Parallel, group: GroupConnection, **options: Any
 ) -> "GroupReplica":
-    """Return what trains this worker's part of a replica."""
+    """Return an object that trains this worker's part of a replica."""
     if not isinstance(network, Stage):
         return NeuronReplica(network, *args, group=group, **options)
     return PipelineReplica(network, *args, parallel=parallel, group=group, **options)

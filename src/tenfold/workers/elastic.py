@@ -243,7 +243,7 @@ def _joined(members: Sequence[int], joining: Joining) -> tuple[int, ...]:
 
 
 def _first_tick(membership: int, *, joined: bool) -> int:
-    """Return what the members count from: more than any has counted to in an earlier membership."""
+    """Return the number from which members count: larger than any in an earlier membership."""
     return (2 * membership + joined) << 32
 
 

@@ -31,7 +31,7 @@ LOSS_HINTS = {
     "only for scalar outputs": "the loss returns several numbers; it should return one, such as their mean",
     "has no attribute 'backward'": "the loss should return a tensor with one number",
 }
-"""What would be right where torch cannot compute the gradient of a loss, by what it says then."""
+"""Advice where torch cannot compute the gradient of a loss, by torch's message."""
 
 
 def explain_failure(task: Task, replica: Replica | ReplicaRows, x: Any, y: Any, error: Exception) -> ModelError | None:
@@ -104,7 +104,7 @@ def _find_unlabeled_batch(task: Task, step: int, worker: int) -> int | None:
         return None
     epoch, last = divmod(step - 1, task.steps_per_epoch)
     own = batches(order(task.shards[worker], training.seed, epoch, worker), training.samples_per_step)
-    first = max(0, last + 1 - 2 * training.log_every)  # what was logged before was finite
+    first = max(0, last + 1 - 2 * training.log_every)  # earlier values were finite
     read = train.with_workers(0) if isinstance(train, DatasetPart) else train
     for place, (_, targets) in enumerate(read.batches(own[first : last + 1])):
         if not float(divisor(targets)):

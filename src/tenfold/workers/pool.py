@@ -66,7 +66,7 @@ class WorkerConnection:
         """Returns whether the members have changed, so that `report` will not be answered."""
         self._waiting = waiting
         self.printed: Callable[[], list[Event]] = list
-        """Returns what was printed since the last call, as events."""
+        """Returns the output since the last call, as events."""
         self._events: list[Event] = []
         self._sent = time.monotonic()
         self._sending = threading.RLock()  # threads of the user's may warn and print at any time
@@ -307,8 +307,8 @@ class WorkerPool:
             self.connections[index].send_bytes(pickle.dumps(message))
 
     def _read(self, index: int) -> tuple[list[Any], bool]:
-        """Return what a worker has sent, and whether it is gone."""
-        process = self.processes[index]  # asked before reading: what a dead process has sent can still be read
+        """Return the messages from a worker, and whether it is gone."""
+        process = self.processes[index]  # checked before reading: messages of a dead process can still be read
         alive = process.is_alive() or _is_orphan(process)
         messages, closed = self._readers[index].read()
         return messages, closed or not alive

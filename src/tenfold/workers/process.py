@@ -1,4 +1,4 @@
-"""A worker process: how its task is packed and sent, and what it runs: one worker, or several that take turns."""
+"""A worker process: how its task is packed and sent, and its program: one worker, or several that take turns."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -206,7 +206,7 @@ set_up_server()  # does something only in the server of worker processes, where 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSetup:
-    """What all worker processes of a run are started with."""
+    """The arguments with which all worker processes of a run are started."""
 
     snapshot: TaskSnapshot
     channels: SharedChannels | DividedChannels
@@ -293,7 +293,7 @@ def forward_warnings(emit: Emit, stopwatch: Stopwatch, rank: int) -> None:
 
 
 def forward_prints(connection: WorkerConnection, stopwatch: Stopwatch, rank: int) -> None:
-    """In a worker process: send what it prints to the coordinator with its events, in addition to printing it."""
+    """In a worker process: send its output to the coordinator with its events, in addition to printing it."""
     kept: list[str] = []
 
     def printed() -> list[Event]:

@@ -1,4 +1,4 @@
-"""What a round does to replicas: averaging, compression, the outer optimizer, and the optimizer's state."""
+"""The round of replicas: averaging, compression, the outer optimizer, and the optimizer's state."""
 
 import copy
 import hashlib
@@ -29,7 +29,7 @@ DIGEST_TOLERANCE = 0.05
 
 
 class MixedReplica(Protocol):
-    """What rounds read and change of any replica, or of several that are rows of a stack."""
+    """The part of a replica that rounds read and change, or of several replicas that are rows of a stack."""
 
     batch_norm: BatchNormStatistics
 
@@ -40,7 +40,7 @@ class MixedReplica(Protocol):
 
 
 class AveragedReplica(MixedReplica, Protocol):
-    """What rounds read and change of a single replica."""
+    """The part of a single replica that rounds read and change."""
 
     flat: FlatState
     """Its whole state, in the buffer of the transport."""
@@ -49,7 +49,7 @@ class AveragedReplica(MixedReplica, Protocol):
 
 
 class Rounds(ABC):
-    """What a round does, in order, to the replicas of a worker: to one, or to many that are rows of a matrix.
+    """The steps of a round, in order, on the replicas of a worker: on one, or on many that are rows of a matrix.
 
     A subclass says where their gradients and the state of their optimizers are.
     """
@@ -153,7 +153,7 @@ class Rounds(ABC):
             self.weights.copy_(stepped)
 
     def _compress_weights(self) -> int:
-        """Replace the weights by what the others would decode, and return the bytes that a replica sends."""
+        """Replace the weights by those that others would decode, and return the bytes that a replica sends."""
         row = self.channels.transport.buffer.reshape(len(self.weights), -1)[0]
         if self.reference is None:
             return row.nbytes
@@ -179,7 +179,7 @@ class Rounds(ABC):
         return [] if distances is None else distances.tolist()
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs: rounds so far, outer momentum, and what compression has not sent yet."""
+        """Return the state for a resumed run: rounds so far, outer momentum, and the error of the compression."""
         return {
             "rounds": self.count,
             "outer": self.outer_state,
@@ -207,7 +207,7 @@ class Rounds(ABC):
 
     @abstractmethod
     def average_optimizers(self, make_round: MakeRound) -> None:
-        """Average what the optimizers keep, as the weights were."""
+        """Average the state of the optimizers, as the weights were."""
 
 
 class StackedRounds(Rounds):
@@ -233,7 +233,7 @@ class StackedRounds(Rounds):
         self.count_bytes(self.channels.run_round(self.channels.gradient_transport, make_round, samples), nbytes)
 
     def _compress_gradients(self, gradient: Tensor) -> int:
-        """Replace the gradients by what the others would decode, and return the bytes that a replica sends."""
+        """Replace the gradients by those that others would decode, and return the bytes that a replica sends."""
         columns = self._columns
         if not self.compresses:
             return len(columns) * gradient.element_size()
@@ -280,7 +280,7 @@ class ReplicaRounds(Rounds):
         )
         made = replica.optimizer.state if self.parallel.optimizer_state == "reset" else {}
         self._first_state = {owner: copy.deepcopy(state) for owner, state in made.items()}
-        """What the optimizer is reset to: usually nothing, but some create their state in the constructor."""
+        """The state to which the optimizer is reset: usually empty, but some create their state in the constructor."""
         self._stateless: set[nn.Parameter] = set()
         """Parameters of which the optimizer keeps nothing."""
         self._digested: tuple[list[tuple[int, str]], Tensor] | None = None

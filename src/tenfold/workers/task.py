@@ -1,4 +1,4 @@
-"""What all workers of a run share: the resolved experiment, its data, and what follows from both."""
+"""The task that all workers of a run share: the resolved experiment, its data, and values derived from both."""
 
 import copy
 from contextlib import redirect_stdout, suppress
@@ -102,7 +102,7 @@ def resolve_defaults(experiment: Experiment) -> Experiment:
 
 @dataclass(frozen=True)
 class NetworkMetadata:
-    """What is needed of a network before any worker has one."""
+    """Properties of a network that are needed before any worker has one."""
 
     parameters: int
     """How many there are."""
@@ -117,7 +117,7 @@ class NetworkMetadata:
     base_lr: float
     """The learning rate before it is scaled with the workers."""
     channels_last: bool = False
-    """Whether 2-D convolutions, and what they compute, keep their channels last in memory."""
+    """Whether 2-D convolutions and their outputs keep their channels last in memory."""
 
     @property
     def nbytes(self) -> int:
@@ -143,7 +143,7 @@ class Task:
     division: ModelDivision | None = None
     """How each replica is divided among workers; None where a worker holds a whole one."""
     asked: dict[str, Any] = field(default_factory=dict)
-    """What was asked for in the fields whose values follow from the data or from measurements; see `as_asked`."""
+    """The user's values of fields that are set from the data or from measurements; see `as_asked`."""
 
     @classmethod
     def of(
@@ -251,7 +251,7 @@ class Task:
         )
 
     def visits(self, replica: int, epoch: int) -> tuple[Part, torch.Tensor]:
-        """Return what a replica reads in an epoch: a part, and sample numbers in the order of the visits."""
+        """Return the samples of a replica in an epoch: a part, and sample numbers in order."""
         train, shard = self.splits.train, self.shards[replica]
         if isinstance(train, StreamPart):
             return train.shard(replica, self.replicas), torch.arange(len(shard)) + epoch * len(shard)
@@ -414,7 +414,7 @@ def _build(experiment: Experiment, splits: Splits) -> nn.Module:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTrained:
-    """An epoch is over: what this worker trained on, and what its share of the evaluation part says of the model."""
+    """An epoch is over: the samples of this worker, and the evaluation on its share of the evaluation part."""
 
     epoch: int
     step: int
@@ -430,7 +430,7 @@ class EpochTrained:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """What this worker's share of the evaluation part says of the model, in the middle of an epoch."""
+    """The evaluation on this worker's share of the evaluation part, in the middle of an epoch."""
 
     epoch: int
     step: int
@@ -449,7 +449,7 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """This worker is done: what its share of the test part says, its times, and from rank 0 the weights."""
+    """This worker is done: the evaluation on its share of the test part, its times, and from rank 0 the weights."""
 
     step: int
     seconds: float
@@ -532,7 +532,7 @@ class Membership:
 
 @dataclass(frozen=True, kw_only=True)
 class Welcome:
-    """What a worker that joins needs: the membership, and a partner's state."""
+    """The state for a joining worker: the membership, and a partner's replica."""
 
     membership: Membership
     state: bytes

@@ -55,7 +55,7 @@ class Trainer(ABC):
         return self.replica.batches([(part, order[done * size :]) for part, order in visits], size)
 
     def failed_batch(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Return the samples and targets on which `train_step` failed, given what it took."""
+        """Return the samples and targets on which `train_step` failed, given its batch."""
         return x, y
 
     def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:  # noqa: ARG002
@@ -78,7 +78,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs."""
+        """Return the state for a resumed run."""
 
     @abstractmethod
     def load(self, state: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ class GradientAveragingTrainer(WeightAveragingTrainer):
 def make_trainer(
     task: Task, replica: Replica | ReplicaRows, channels: Channels, mark: Callable[[], None], *, may_draw: bool
 ) -> Trainer:
-    """Return what trains a worker's replicas together with the others.
+    """Return an object that trains a worker's replicas together with the others.
 
     `mark` is called when a part of a long step is done; `may_draw` says whether steps may draw random numbers.
     """
@@ -165,7 +165,7 @@ def make_trainer(
 def make_averaging_trainer(
     mixing: Mixing, replica: Replica | ReplicaRows, channels: Channels, samples: list[float]
 ) -> Trainer:
-    """Return what averages gradients or weights with the others; `samples` are the sizes of all shards."""
+    """Return an object that averages gradients or weights with the others; `samples` are the sizes of all shards."""
     if isinstance(replica, ReplicaRows):
         by_gradients = replica.stacked.gradients_only
         rounds: Rounds = StackedRounds(mixing, replica, channels, samples)
@@ -219,7 +219,7 @@ class AsynchronousTrainer(Trainer):
         return loss
 
     def _train_step_among_partners(self, x: Any, y: Any) -> Tensor | None:
-        """Compute a gradient on weights that a partner may change meanwhile, then apply it to what they are now."""
+        """Compute a gradient on weights that a partner may change meanwhile, then apply it to their present values."""
         replica, versions = self.replica, self.memory.versions
         replica.begin_step()
         if x is None:

@@ -75,7 +75,7 @@ class Timekeeper:
         self._since = perf_counter()
 
     def lap(self, kind: SpanKind, *, communicated: float = 0.0, waited: float = 0.0) -> None:
-        """Count the time since the last lap as this kind, except for what was spent on communicating and waiting."""
+        """Count the time since the last lap as this kind, without communicating and waiting."""
         now = perf_counter()
         own = now - self._since - communicated - waited
         self._add(kind, self._since, own)
@@ -101,7 +101,7 @@ class Timekeeper:
             self._sums |= {"compute": (computed - of_sums, count), "copy": (of_sums, count)}
 
     def emit_sums(self) -> None:
-        """Emit what has been added up since the last time."""
+        """Emit the sums since the last call."""
         for kind, (seconds, count) in self._sums.items():
             at = self._window - self.stopwatch.origin
             self._emit(at, kind, seconds, count)
@@ -390,7 +390,7 @@ class Worker:
         )
 
     def _evaluate(self, make_message: Callable[..., Message]) -> bool:
-        """Evaluate the mean of all replicas, send what this worker's share says of it, and return whether to stop.
+        """Evaluate the mean of all replicas, send the result on this worker's share, and return whether to stop.
 
         `make_message` is given the epoch, the seconds and the share.
         """
@@ -421,7 +421,7 @@ class Worker:
 
     @contextmanager
     def _with_mean_weights(self) -> Iterator[EvaluatedShare | None]:
-        """Give the replica the mean of all for this block, and yield what this worker's share says of that model."""
+        """Give the replica the mean of all for this block, and yield that model's evaluation on this worker's share."""
         self.channels.begin_evaluation()
         self.channels.transport.barrier()  # until then a partner may still change this replica
         with self._restoring() as own:
@@ -447,7 +447,7 @@ class Worker:
             raise
 
     def _measure_share(self, name: str, keep: int) -> EvaluatedShare | None:
-        """Return what this worker's share of a part says of its network; None where the task has no such part."""
+        """Evaluate the network on this worker's share of a part; None where the task has no such part."""
         part: Part | None = getattr(self.task.splits, name)
         if part is None:
             return None
@@ -541,7 +541,7 @@ class Worker:
             self.channels.transport.broadcast()
 
     def _make_final_message(self) -> Finished:
-        """Return what this worker says of the trained model."""
+        """Return this worker's last message, about the trained model."""
         share = self._measure_share("test", stored_predictions.LIMIT)
         self.time.lap("evaluate")
         group = self.channels.group

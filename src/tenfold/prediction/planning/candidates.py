@@ -223,7 +223,7 @@ class RunCost:
 
 @dataclass(frozen=True)
 class _Rates:
-    """What the clock predicts for a candidate, in seconds, from which the time of any number of epochs follows."""
+    """The clock's prediction for a candidate, in seconds, from which the time of any number of epochs follows."""
 
     first: float
     """Training in the first epoch, with its slow first steps."""
@@ -345,7 +345,7 @@ class CostModel:
         )
 
     def _by_probes(self, candidate: Candidate, epochs: float, probes: Sequence[Probe]) -> RunCost:
-        """Return what a run takes by what its probes took; the long ones count, which are most like it."""
+        """Return the time of a run, judged by its probes; the long ones count, which are most like it."""
         if candidate not in self._steps:
             self._steps[candidate] = self._task(candidate, 1).steps_per_epoch
         steps = self._steps[candidate]
@@ -367,7 +367,7 @@ class CostModel:
         return Task.of(Resolved.of(experiment), self._splits, each)
 
     def _complete(self, on_cpu: Sequence[Candidate], *, deadline: float) -> Profile:
-        """Return a profile with the steps of candidates of one precision; what it lacks is measured now."""
+        """Return a profile with the steps of candidates of one precision; missing ones are measured now."""
         if self._cluster is not HERE and self._cluster.has_given_times:
             return Profile(made="", machine={})
         # one of the usual batch size; of those, one whose workers divide the most of a step

@@ -125,7 +125,7 @@ def stop_share(probes: Iterable[Probe], gap: float) -> float | None:
 
 
 class _Wall(NamedTuple):
-    """What a probe took, in seconds of wall time."""
+    """The cost of a probe, in seconds of wall time."""
 
     once: float
     sample: float
@@ -171,7 +171,7 @@ FELL_BEHIND = "fell behind"
 
 @dataclass(eq=False)
 class Assessment:
-    """What the search found out about one candidate."""
+    """The results of the search for one candidate."""
 
     candidate: Candidate
     probes: list[Probe] = field(default_factory=list)
@@ -184,7 +184,7 @@ class Assessment:
     probability: float | None = None
     """The probability that a run of these epochs reaches the target."""
     expected: float | None = None
-    """Total seconds to the target, including what is lost if such a run misses it."""
+    """Total seconds to the target, including those lost if such a run misses it."""
     tried: int = 0
     """Seeds with which it was trained for just these epochs."""
     reached: int = 0
@@ -209,14 +209,14 @@ class Assessment:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Orders assessments by the expected seconds to the target; what is not known comes last."""
+        """Orders assessments by the expected seconds to the target; unknown ones come last."""
         usable = self.expected is not None and not self.has_diverged
         return not usable, self.expected if self.expected is not None else self.epoch_seconds or math.inf
 
 
 @dataclass(frozen=True)
 class Search:
-    """Everything that a search found, and what it cost."""
+    """The result of a search, and its cost."""
 
     assessments: list[Assessment]
     """Soonest first; those without a prediction last."""
@@ -233,7 +233,7 @@ class Search:
 
 
 def find_setting(assessments: Iterable[Assessment], wanted: Candidate) -> Assessment | None:
-    """Return what is known of a setting; of those that differ only in threads which it leaves open, the most."""
+    """Return the assessment of a setting; where it leaves the threads open, that with the most."""
 
     def setting(one: Candidate) -> tuple[Any, ...]:
         return one.device, one.precision, one.workers, one.batch, one.mixing
@@ -271,7 +271,7 @@ MISSED = 0.05
 
 
 class Evidence:
-    """The runs of all settings, and what follows from them for each."""
+    """The runs of all settings, and estimates for each."""
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ class Evidence:
                 self._choose_epochs(assessment)
 
     def _choose_epochs(self, one: Assessment) -> None:
-        """Set the epochs of a setting, and what they should take; all None where the target is too far away."""
+        """Set the epochs of a setting, and their predicted time; all None where the target is too far away."""
         assert one.curve is not None
         confirmed, listed = self.confirmed_epochs(one), self.schedules(one, self.longest_missed(one, by_own_seed=True))
         best = learning.choose_best(listed)

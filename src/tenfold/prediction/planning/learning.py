@@ -35,7 +35,7 @@ from tenfold.workers.task import Resolved, Task
 Key = TypeVar("Key", bound=Hashable)
 
 SLOPE, SLOPE_DEVIATION = 0.5, 0.25
-"""What is assumed of the slope before anything was seen: errors fall with about the square root of the samples."""
+"""The prior mean of the slope: errors fall with about the square root of the samples."""
 SEED_ERROR = 0.06
 """By how much the gap of equal runs differs from seed to seed, relative."""
 BEND = 0.1
@@ -43,7 +43,7 @@ BEND = 0.1
 FEW_STEPS = 128
 """A run of this many steps learns from its samples what a run of very many steps learns from half of them."""
 ASSUMED = 4
-"""How many runs the assumed noise of equal runs is worth, when it is compared with what was seen."""
+"""The weight of the assumed noise of equal runs, in runs, when it is combined with measured noise."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ FAIR = 0.5
 
 @dataclass(frozen=True)
 class Goal:
-    """The gap that a run has to reach, and what an epoch and a seed mean for it."""
+    """The gap that a run has to reach, and the effects of an epoch and a seed on it."""
 
     gap: float
     epoch: int
@@ -210,7 +210,7 @@ class Schedule(NamedTuple):
     probability: float
     """The probability of reaching the target."""
     expected: float
-    """Total seconds until the target is reached, including what is lost if it is missed."""
+    """Total seconds until the target is reached, including those lost if it is missed."""
 
 
 def next_epochs(epochs: int) -> int:
@@ -427,7 +427,7 @@ def train_probe(
 
 
 def _by_epoch(events: Iterable[Event], metric: str) -> list[Metric]:
-    """Return what a metric was on the validation part after each epoch."""
+    """Return the values of a metric on the validation part after each epoch."""
     measured = [
         event for event in events if isinstance(event, Metric) and (event.part, event.name) == ("validation", metric)
     ]

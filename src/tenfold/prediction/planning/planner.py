@@ -5,7 +5,7 @@
 2. A first short run tells how noisy gradients are. That says how many more samples larger batches need, and thereby
    which candidates are expected to be slow. The others continue.
 3. Short runs give each a learning curve, and trial runs with several seeds show how few epochs reach the target
-   (see `TrialSearch`). What these runs take says what each setting takes here.
+   (see `TrialSearch`). Their times show the cost of each setting on this machine.
 4. The setting and the epochs with the fewest expected seconds to the target are chosen, where a run that misses it
    costs its time and is repeated with more epochs (see `learning.schedules`).
 """

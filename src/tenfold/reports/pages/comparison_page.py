@@ -45,7 +45,7 @@ EVALUATED = "Lines with markers: evaluated after each epoch."
 
 
 def comparison_content(comparison: Comparison, each: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    """Return what the page of several runs shows; `each` is drawn instead of the mean of each setting."""
+    """Return the values for the page of several runs; the figures in `each` replace the means of settings."""
     return {
         **comparison_tables(comparison),
         "title": _title(comparison),

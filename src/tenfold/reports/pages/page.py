@@ -1,4 +1,4 @@
-"""What all pages share: scripts and styles, the figures of runs, and rendering a template into one file."""
+"""Parts of all pages: scripts and styles, the figures of runs, and rendering a template into one file."""
 
 import base64
 import math
@@ -308,7 +308,7 @@ def run_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str, Any
 
 
 def describe_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str, Any]:
-    """Return what a figure says of a run apart from its measurements: name, color, length of an epoch, target."""
+    """Return the description of a run in a figure: name, color, length of an epoch, target."""
     started = next((event for event in run.lifecycle() if isinstance(event, Started)), None)
     training = run.experiment.training
     return {

@@ -55,7 +55,7 @@ def sweep_charts(run: Run) -> dict[str, Chart]:
 
 
 def run_content(run: Run, figure: dict[str, Any] | None = None, *, whole: bool = True) -> dict[str, Any]:
-    """Return what the page of one run shows; `figure` holds its measurements where they have been read already.
+    """Return the values for the page of one run; `figure` holds its measurements where they have been read already.
 
     Not `whole`: without the parts that do not change while it is running.
     """
@@ -305,7 +305,7 @@ def render_report(runs: Sequence[Run] | Comparison) -> str:
 
 
 def common_content(comparison: Comparison) -> dict[str, Any]:
-    """Return what the pages of one run and of several have in common."""
+    """Return the values that the pages of one run and of several share."""
     runs = comparison.runs
     many = len(runs) > 1
     each = ", each in its own run" if many and summary.clock_names(runs) == summary.MEASURED else ""

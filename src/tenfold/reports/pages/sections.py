@@ -106,7 +106,7 @@ def page_title(experiment: Experiment) -> str:
 
 
 def run_title(run: Run) -> str:
-    """Return the title that a run was given, or what its experiment is called."""
+    """Return the title of a run, or the name of its experiment."""
     return page_title(run.experiment) if run.title == run.experiment.title else one_line(run.title)
 
 
@@ -118,7 +118,7 @@ def _object_name(value: object) -> str:
 
 
 def describe_run(run: Run, label: str = "", part: str | None = None) -> dict[str, Any]:
-    """Return what a page shows about a single run; `label` names its setting, `part` the data of its score."""
+    """Return the sections about a single run; `label` names its setting, `part` the data of its score."""
     metrics = run.metrics if part in (None, summary.evaluated_part(run)) else run.metrics_on(part)
     score = next(iter(loss_last(metrics).items()), ("accuracy", None))
     return {
@@ -317,7 +317,7 @@ def folds_so_far(run: Run) -> TextTable | None:
 
 
 def fold_figures(run: Run) -> list[dict[str, Any]]:
-    """Return a figure for each fold with what was measured on its validation part, and one for their mean."""
+    """Return a figure for each fold with the metrics on its validation part, and one for their mean."""
     figures: list[dict[str, Any]] = []
     for fold in _recorded_folds(run):
         place = fold.metadata["crossval"]

@@ -1,1 +1,1 @@
-"""What the run store is made of: its tables, rows, labels and claims, and what is damaged or removed."""
+"""The parts of the run store: its tables, rows, labels and claims, and damaged or removed runs."""

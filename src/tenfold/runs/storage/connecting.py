@@ -1,4 +1,4 @@
-"""How the file of a run store is opened: by the abilities of its file system, and by what this user may do with it.
+"""How the file of a run store is opened: by the abilities of its file system, and by this user's permissions.
 
 SQLite's write-ahead log needs memory that processes share through a file, and locks; and it works on one machine only.
 On a file system that several machines share, or without such memory, a store has a rollback journal instead. Without
@@ -48,7 +48,7 @@ COPY_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Abilities:
-    """What the file system of a store can do."""
+    """The abilities of a store's file system."""
 
     name: str
     """Its type, such as ext4; "" where the system does not say."""
@@ -58,7 +58,7 @@ class Abilities:
 
 
 def find_abilities(folder: Path) -> Abilities:
-    """Return what the file system of a folder can do, by its type, or else by trying."""
+    """Return the abilities of a folder's file system, by its type, or else by trying."""
     name = file_system_of(folder)
     if name in LOCAL:
         return Abilities(name)
@@ -109,7 +109,7 @@ class StoreFile:
         ways: tuple[Access, ...] = ("read", "immutable", "copy") if self.abilities.locks else ("immutable", "copy")
         for way in ways:
             self.access = way
-            if way == "immutable" and self._has_log():  # it would be read without what was written last
+            if way == "immutable" and self._has_log():  # it would be read without the last writes
                 continue
             with suppress(sqlite3.OperationalError), closing(self.connect(1.0)) as connection:
                 connection.execute("SELECT 1 FROM sqlite_master").fetchone()
@@ -134,7 +134,7 @@ class StoreFile:
         return sqlite3.connect(address, timeout=lock_seconds, check_same_thread=check_same_thread, uri=True)
 
     def _open_copy(self, check_same_thread: bool) -> sqlite3.Connection:
-        """Return a copy in memory with what is in a log or journal beside the file."""
+        """Return a copy in memory that includes the log or journal beside the file."""
         for attempt in range(COPY_ATTEMPTS):
             with tempfile.TemporaryDirectory(prefix="tenfold-") as folder:
                 copy = Path(folder) / self.path.name

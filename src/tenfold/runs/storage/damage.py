@@ -1,4 +1,4 @@
-"""What is damaged in a run store, and what of it can be saved."""
+"""Finding damage in a run store, and saving the rest."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ class Damage:
 
 
 def find_damage(folder: Path, *, files: bool = True) -> tuple[int, list[Damage]]:
-    """Return how many runs a store has, and what is damaged; `files` reads all weights and checkpoints, too."""
+    """Return how many runs a store has, and its damages; `files` reads all weights and checkpoints, too."""
     try:
         store = Store(folder, create=False)
         listed = store.runs()

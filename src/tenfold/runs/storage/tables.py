@@ -1,6 +1,6 @@
 """The tables of the run store: their version, their rows as dictionaries, and the types of what rows hold.
 
-What is damaged in a row spoils neither the rest of it nor other rows.
+Damage in one column spoils neither the rest of its row nor other rows.
 """
 
 import json
@@ -54,7 +54,7 @@ class FoldPlace(BaseModel):
 
 
 class SweepFacts(BaseModel):
-    """What a sweep tries, and what it looks for."""
+    """The search space of a sweep, and its goal."""
 
     space: dict[str, str]
     sampler: str
@@ -83,7 +83,7 @@ class TrialPlace(BaseModel):
 
 
 class TrialResult(BaseModel):
-    """What the sweep looks for, at the end of a trial and after each epoch."""
+    """The goal of a sweep, at the end of a trial and after each epoch."""
 
     value: float | None
     curve: list[float | None]
@@ -104,7 +104,7 @@ class DataFacts(BaseModel):
 
 
 class FoldResult(BaseModel):
-    """What a fold's result says of its part in the cross-validation."""
+    """The part of a fold's result that is about the cross-validation."""
 
     metrics: dict[str, Metrics] = {}
     began: float
@@ -261,7 +261,7 @@ def version_of(connection: sqlite3.Connection) -> int:
 def prepare_tables(connection: sqlite3.Connection, *, write_ahead: bool = True) -> None:
     """Make the tables of a new store.
 
-    A store of a newer version is left as it is: what this version knows of it can be used.
+    A store of a newer version is left as it is: the columns that this version knows can be used.
     """
     if write_ahead:
         _write_ahead(connection)
@@ -323,7 +323,7 @@ def path_of(folder: Path, run: int, title: str) -> Path:
 
 
 def decoded(text: Any) -> tuple[dict[str, Any], bool]:
-    """Return what a column holds, and whether it is damaged, in which case that is nothing."""
+    """Return the value of a column, and whether it is damaged, in which case the value is empty."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError, RecursionError):
@@ -362,7 +362,7 @@ def time_of(body: Any) -> float:
 
 
 def as_text(content: bytes) -> str:
-    """Return text of the store, with a mark in the place of what is not UTF-8."""
+    """Return text of the store, with a mark in the place of bytes that are not UTF-8."""
     return content.decode(errors="replace")
 
 
