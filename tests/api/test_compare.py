@@ -17,7 +17,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import with_defaults
 from tenfold.experiment.values import PythonObject
-from tenfold.runs import Store
+from tenfold.runs import Event, FoldChanged, Store
 from tenfold.runs.storage.damage import remove_run
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 1, "threads": 1, "hidden": [4]}
@@ -256,6 +256,18 @@ class TestAgain:
             compare(**SMALL, lr=[0.1, 0.2], runs=tmp_path, watch=interrupt)
         turns = self.watched(tmp_path, lr=[0.1, 0.2])
         assert [turn.recorded for turn in turns if not turn.begins] == [True, False]
+
+    def test_an_interrupted_comparison_goes_on_with_the_folds_that_are_missing(self, tmp_path: Path) -> None:
+        def interrupt(event: Event) -> None:
+            if isinstance(event, FoldChanged) and event.status == "finished":
+                raise KeyboardInterrupt
+
+        fields = SMALL | {"folds": 2, "lr": [0.1, 0.2]}
+        with pytest.raises(KeyboardInterrupt):
+            compare(**fields, runs=tmp_path, listen=interrupt)
+        result = compare(**fields, runs=tmp_path)
+        assert [run.status for run in result.runs] == ["finished", "finished"]
+        assert len(tenfold.list_runs(runs=tmp_path)) == 6, "no fold is trained twice"
 
 
 class TestFailure:

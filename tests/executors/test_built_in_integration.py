@@ -33,4 +33,4 @@ def test_an_executor_that_is_started_says_how_long_that_took(
     heard: list[Any] = []
     done = tenfold.compare(**SMALL, lr=[0.1, 0.01], runs=tmp_path, on=name, listen=heard.append)
     assert len(done.runs) == 2
-    assert any(isinstance(event, Note) and f"{name} started" in event.text for event in heard)
+    assert any(isinstance(event, Note) and f"{name} is ready" in event.text for event in heard)

@@ -58,6 +58,32 @@ def test_a_lost_job_that_is_submitted_again_counts_among_those_at_once() -> None
     assert (sorted(ended), executor.most) == ([0, 1, 2], 2)
 
 
+def test_an_interruption_leaves_jobs_running_wherever_it_came_from(tmp_path: Path) -> None:
+    cancelled: list[bool] = []
+
+    class Survives(Executor):
+        survives = True
+
+        def submit(self, _function: Callable[..., Any], /, *_rest: Any, **_named: Any) -> "Future[Any]":
+            return Future()
+
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            cancelled.append(cancel_futures)
+
+    def interrupt() -> bool:
+        if list(tmp_path.glob("jobs/*/about.json")):
+            raise KeyboardInterrupt
+        return False
+
+    submitter = Submitter("surviving", lambda _cores: Survives())
+    submitter.keep_in(tmp_path)
+    with pytest.raises(KeyboardInterrupt), submitter, submitter:  # a comparison, and its cross-validation
+        list(submitter.run(jobs(1), interrupt))
+    assert isinstance(submitter.left, Survives)
+    assert cancelled == [False]
+    assert list(tmp_path.glob("jobs/*/about.json"))
+
+
 def test_a_job_that_nothing_can_continue_leaves_no_folder(tmp_path: Path) -> None:
     class Fails(Executor):
         def submit(self, _function: Callable[..., Any], /, job: Job, *_rest: Any) -> "Future[Any]":  # type: ignore[override]
@@ -144,9 +170,10 @@ def test_a_cluster_that_does_not_answer_is_a_sentence(name: str, monkeypatch: py
     assert submitter is not None
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
-        pytest.raises(MachineError, match=r"127\.0\.0\.1:1"),
+        pytest.raises(MachineError, match=r"127\.0\.0\.1:1") as caught,
     ):
         list(submitter.run(jobs(1)))
+    assert "\n" not in str(caught.value)
 
 
 def test_slurm_is_watched_on_when_it_refuses_to_cancel_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
-from tenfold.api.train import cross_validate, finished_run, train_and_record
+from tenfold.api.train import continue_cross_validation, cross_validate, finished_run, train_and_record
 from tenfold.catalog import SOURCES, suggest
 from tenfold.common.files import short_path
 from tenfold.common.trust import Origin
@@ -54,7 +54,7 @@ Watch = Callable[[Turn], None]
 
 
 class ReusableRun(NamedTuple):
-    """A finished run, and the digests of the user's files that it was made with."""
+    """A run, and the digests of the user's files that it was made with."""
 
     id: int
     user_files: dict[str, str]
@@ -178,7 +178,7 @@ class GridRun:
         turns = [
             Turn(place, len(self.planned), self.label_of(item), item) for place, item in enumerate(self.planned, 1)
         ]
-        self._recorded = {} if self.fresh else _finished(self.store, self.submitter)
+        self._recorded = {} if self.fresh else _reusable_runs(self.store, self.submitter)
         if self.submitter is not None:
             with ExitStack() as claims:
                 missing = [turn for turn in turns if self._is_job(turn) and not self._reuse(turn)]
@@ -229,7 +229,7 @@ class GridRun:
             if not self.fresh and not self._reuse(turn):
                 waits = partial(self.watch, replace(turn, waits=True))
                 claims.enter_context(_claiming(turn.experiment, self.store, waits))
-                self._recorded |= _finished(self.store, self.submitter)
+                self._recorded |= _reusable_runs(self.store, self.submitter)
                 self._reuse(turn)
             if turn.place in self.done:
                 return
@@ -242,6 +242,10 @@ class GridRun:
         shown: dict[str, Any] = {"callbacks": self.callbacks, "listen": self.listen, "progress": False}
         if experiment.parallel.folds is None:
             return finished_run(train_and_record(experiment, runs=self.store.folder, kind=KIND, **shown))
+        begun = {} if self.fresh else _reusable_runs(self.store, self.submitter, "interrupted")
+        if (run := _reusable(experiment, begun, self.store)) is not None:
+            record = self.store.find(run.id)
+            return continue_cross_validation(self.store, record, experiment, self.submitter, log=None, **shown)
         done: CrossValidation = cross_validate(experiment, runs=self.store.folder, on=self.submitter or LOCAL, **shown)
         return done.run
 
@@ -383,8 +387,10 @@ def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Ca
     return call
 
 
-def _finished(store: Store, submitter: Submitter | None = None) -> dict[str, ReusableRun]:
-    """Return the finished runs that can be reused, by their experiment, without Python objects.
+def _reusable_runs(
+    store: Store, submitter: Submitter | None = None, status: Literal["finished", "interrupted"] = "finished"
+) -> dict[str, ReusableRun]:
+    """Return the runs that can be reused or continued, by their experiment, without Python objects.
 
     They are of this machine, or of the same executor and versions, whose machines are not known before.
     """
@@ -397,7 +403,7 @@ def _finished(store: Store, submitter: Submitter | None = None) -> dict[str, Reu
         return "executor" not in recorded and then == here
 
     for record in store.records(KIND, CROSSVAL):
-        whole = record["status"] == "finished" and not record["result"].get("failed")
+        whole = record["status"] == status and not record["result"].get("failed")
         if whole and not record["problems"] and is_comparable(record["metadata"]):
             with suppress(ExperimentError):  # a run of another version, which may have had other fields
                 experiment = Experiment.recorded(record["experiment"], Origin(f"run {record['id']}"))

@@ -215,17 +215,17 @@ def resume(
 
         return continue_sweep(store, record, experiment, on=on, force=force, **about).run
     submitter = executor_named(on or executor_to_resume(record["kind"], record["metadata"]))
-    resume_recorded = _resume_cross_validation if record["kind"] == CROSSVAL else _resume_training
+    resume_recorded = continue_cross_validation if record["kind"] == CROSSVAL else _resume_training
     return resume_recorded(store, record, experiment, submitter, force=force, **about)
 
 
-def _resume_cross_validation(
+def continue_cross_validation(
     store: Store,
     record: dict[str, Any],
     experiment: Experiment,
     submitter: Submitter | None,
     *,
-    force: bool,
+    force: bool = False,
     **about: Any,
 ) -> Run:
     """Train the folds of a recorded cross-validation that are not finished."""

@@ -138,7 +138,7 @@ def lazy_attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], A
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = frozenset(
     ("torch", "numpy", "scipy", "sklearn", "joblib", "typer", "click", "rich", "pydantic", "cloudpickle", "mpi4py")
-)
+) | {"ray", "dask", "distributed", "tornado", "optuna"}
 """What Tenfold itself calls; the lines of other installed packages count as the user's."""
 
 

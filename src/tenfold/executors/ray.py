@@ -27,6 +27,8 @@ LEAVE_SECONDS = 15.0
 PLACED_SECONDS = 5.0
 """How long ranks may wait for their cores before that is said."""
 CONNECT_SECONDS = 10.0
+AUTHENTICATION = "RAY_AUTH_MODE"
+"""The variable that lets a program send its token to a Ray that it joins by an address; by default it does not."""
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -42,7 +44,11 @@ class RayExecutor(Executor):
         if self._starts:
             _check_address(address)
             # without an address, Ray would wait for the last one that ran on this machine, which may be gone
-            self._ray.init(address or "local", log_to_driver=False, include_dashboard=False, logging_level="error")
+            try:
+                self._ray.init(address or "local", log_to_driver=False, include_dashboard=False, logging_level="error")
+            except ConnectionError as error:
+                token = "" if os.environ.get(AUTHENTICATION) else f"; if it wants a token, set {AUTHENTICATION}=token"
+                raise MachineError(f"the Ray at $RAY_ADDRESS = {address} did not accept this program{token}") from error
         self.trouble = ""
         """Why a job waits, if it is not for others to end."""
         self._objects: dict[bytes, Any] = {}

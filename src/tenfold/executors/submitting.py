@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from tenfold.catalog import EXECUTORS
 from tenfold.common.files import make_private, read_regular, short_path
-from tenfold.common.imports import describe_error
+from tenfold.common.imports import user_frames
 from tenfold.engines.choose import ignore
 from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError
 from tenfold.executors.jobs import FOLDER, TOKEN, Job, JobEnd, run_job
@@ -115,12 +115,15 @@ class Submitter:
         self._token = ""
 
     def __enter__(self) -> Self:
+        if self._depth == 0:
+            self.left = None
         self._depth += 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         survives = isinstance(error, KeyboardInterrupt) and getattr(self._executor, "survives", False)
-        self.left = self._executor if survives and self._futures else None
+        if survives and self._futures:
+            self.left = self._executor
         for future in self._futures if self.left is None else ():
             future.cancel()
         if self.left is None:
@@ -280,9 +283,11 @@ class Submitter:
             except TenfoldError:
                 raise
             except Exception as error:  # no scheduler at its address, no free port, ...
-                raise MachineError(f"on = {self.name} cannot be opened: {describe_error(error)}") from error
+                raise MachineError(
+                    f"on = {self.name} cannot be opened: {_first_line(error)}{user_frames(error)}"
+                ) from error
             if (seconds := time.perf_counter() - began) > NOTICED_SECONDS:
-                self.notify(f"{self.name} started in {seconds:.1f} s")
+                self.notify(f"{self.name} is ready after {seconds:.1f} s")
             if not isinstance(made, Executor):
                 kind = type(made).__name__
                 raise ExperimentError(f"on = {self.name}: should make a concurrent.futures.Executor, not a {kind}")
@@ -315,7 +320,11 @@ def _end_of(future: "Future[Any]") -> JobEnd | Exception:
 def _describe_loss(error: Exception, attempts: int, *, remade: bool) -> str:
     if isinstance(error, TenfoldError):
         return str(error)
-    first = (str(error) or type(error).__name__).strip().splitlines()[0]
     often = f" {attempts} times" if attempts > 1 else ""
     hint = "" if remade or not isinstance(error, BrokenExecutor) else "; run it again with a new executor"
-    return f"the job was lost{often}: {type(error).__name__}: {first}{hint}"
+    return f"the job was lost{often}: {_first_line(error)}{hint}"
+
+
+def _first_line(error: Exception) -> str:
+    first = (str(error).strip() or "no message").splitlines()[0]
+    return f"{type(error).__name__}: {first}"
