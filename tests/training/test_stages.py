@@ -194,6 +194,23 @@ def test_measuring_leaves_the_network_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in network.parameters())
 
 
+def test_layers_that_work_in_place_are_measured() -> None:
+    network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), nn.Linear(6, 2))
+    assert [segment.name for segment in TracedNetwork(network).measure(torch.randn(8, 4))] == ["0", "1", "2", "3"]
+
+
+def test_layers_that_share_parameters_stay_in_one_stage() -> None:
+    shared = nn.BatchNorm1d(4, affine=False)  # its running mean changes in every call
+    network = nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)), shared, nn.Linear(4, 4), shared, nn.Linear(4, 2))
+    network[3].weight = network[1].weight
+    traced = TracedNetwork(network)
+    segments = traced.measure(torch.randn(8, 4))
+    assert [segment.name for segment in segments if not segment.is_tied] == ["0", "1", "4", "5", "8"]
+    assert len(traced.cut(balanced(segments, 5))) == 5
+    with pytest.raises(ExperimentError, match="at most 5"):
+        balanced(segments, 6)
+
+
 def test_the_slowest_stage_is_as_fast_as_possible() -> None:
     segments = [LayerSegment(name, seconds) for name, seconds in zip("abcdef", [5, 1, 1, 1, 4, 2], strict=True)]
     assert balanced(segments, 2) == ("a", "d")

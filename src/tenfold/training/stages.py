@@ -15,10 +15,10 @@ import io
 import operator
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -111,6 +111,8 @@ class LayerSegment:
     nbytes: int = 0
     """Bytes of one micro-batch that reach it from earlier segments, if there is a cut before it."""
     has_parameters: bool = True
+    is_tied: bool = False
+    """Whether earlier segments share parameters with it or later ones, so that no stage can begin with it."""
 
 
 class TracedNetwork:
@@ -211,30 +213,52 @@ class TracedNetwork:
     def cut(self, begins: Sequence[str]) -> list[Stage]:
         """Return the stages that begin with these modules; they take the modules of the network."""
         cuts = {
-            mode: [_cut(graph, self._places(mode, begins), stage) for stage in range(len(begins))]
+            mode: [_cut(graph, self._places(graph, begins), stage) for stage in range(len(begins))]
             for mode, graph in self.graphs.items()
         }
         stages = [
             Stage(self.network, {mode: cuts[mode][place] for mode in cuts}, (place, len(begins)))
             for place in range(len(begins))
         ]
-        owners: dict[Tensor, str] = {}
-        for begin, stage in zip(begins, stages, strict=True):
-            for name, parameter in stage.named_parameters():
-                if owners.setdefault(parameter, begin) != begin:
-                    raise ModelError(
-                        f"the parameter {name} is used by the stages that begin with {owners[parameter]} and {begin}; "
-                        "a parameter belongs to one stage: set parallel.stages so that both uses are in the same one"
-                    )
+        for graph in self.graphs.values():
+            owners: dict[Tensor, str] = {}
+            for begin, nodes in zip(begins, self._divided(graph, begins), strict=True):
+                for tensor, name in self._state(nodes).items():
+                    if owners.setdefault(tensor, begin) != begin:
+                        raise ModelError(
+                            f"{name} is used by the stages that begin with {owners[tensor]} and {begin}; it belongs to "
+                            "one stage: set parallel.stages so that both uses are in the same one"
+                        )
         return stages
 
-    def _places(self, mode: bool, begins: Sequence[str]) -> list[int]:
+    def _places(self, graph: fx.Graph, begins: Sequence[str]) -> list[int]:
         """Return the position of each stage's first operation."""
-        called = [node.target if node.op == "call_module" else None for node in self.graphs[mode].nodes]
+        called = [node.target if node.op == "call_module" else None for node in graph.nodes]
         for begin in begins:
             if begin not in called:
                 raise ModelError(f"the network calls {begin} only while training, so that no stage can begin with it")
         return [0, *(called.index(begin) for begin in begins[1:])]
+
+    def _divided(self, graph: fx.Graph, begins: Sequence[str]) -> list[list[fx.Node]]:
+        """Return the operations of each stage."""
+        nodes = list(graph.nodes)
+        return [nodes[first:last] for first, last in pairwise([*self._places(graph, begins), len(nodes)])]
+
+    def _state(self, nodes: Iterable[fx.Node]) -> dict[Tensor, str]:
+        """Return the parameters that operations use, and the buffers of the modules that they call, with their names.
+
+        Only one stage can have them, as it changes them.
+        """
+        state: dict[Tensor, str] = {}
+        for node in nodes:
+            if node.op == "call_module":
+                module = self.network.get_submodule(str(node.target))
+                named = [*module.named_parameters(str(node.target)), *module.named_buffers(str(node.target))]
+                state |= {tensor: name for name, tensor in named}
+            elif node.op == "get_attr":
+                value = operator.attrgetter(str(node.target))(self.network)
+                state |= {value: str(node.target)} if isinstance(value, nn.Parameter) else {}
+        return state
 
     def measure(self, inputs: Any, update: Callable[[nn.Module], float] = lambda _: 0.0) -> list[LayerSegment]:
         """Time the segments with the inputs of one micro-batch.
@@ -242,16 +266,17 @@ class TracedNetwork:
         `update` returns the seconds of an optimizer's step on some layers, for each micro-batch.
         """
         graph = self.graphs[True]
-        nodes = list(graph.nodes)
-        begins = self._places(True, self.names)
         timer = _Timer(fx.GraphModule(self.network, graph))
         args, kwargs = arguments_of(self.network, inputs)
         before = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
         for _ in range(REPEATS):
             timer.run(*_in_order(graph, args, kwargs))
+        divided = self._divided(graph, self.names)
+        used = [set(self._state(nodes)) for nodes in divided]
         segments = []
-        for place, (name, begin) in enumerate(zip(self.names, begins, strict=True)):
-            own = nodes[begin : begins[place + 1] if place + 1 < len(begins) else len(nodes)]
+        for place, (name, begin, own) in enumerate(
+            zip(self.names, self._places(graph, self.names), divided, strict=True)
+        ):
             seconds = sum(timer.seconds.get(node, 0.0) for node in own)
             layers = nn.ModuleList(
                 self.network.get_submodule(str(node.target)) for node in own if node.op == "call_module"
@@ -260,7 +285,8 @@ class TracedNetwork:
             seconds += update(layers) if has_parameters else 0.0
             live = _live(graph, begin) if begin else []
             nbytes = sum(timer.nbytes.get(node, 0) for node in live)
-            segments.append(LayerSegment(name, seconds, nbytes, has_parameters=has_parameters))
+            is_tied = not set().union(*used[:place]).isdisjoint(set().union(*used[place:]))
+            segments.append(LayerSegment(name, seconds, nbytes, has_parameters, is_tied))
         self.network.load_state_dict(before)
         self.network.zero_grad()
         return segments
@@ -272,14 +298,16 @@ def balanced(segments: Sequence[LayerSegment], stages: int) -> tuple[str, ...]:
     Received and sent tensors count as copying, once each way. Stages begin with a module that has parameters, if
     there are enough of these.
     """
-    if stages <= sum(segment.has_parameters for segment in segments):
-        segments = _joined(segments)
+    segments = _joined(segments, lambda _, segment: not segment.is_tied)
     count = len(segments)
     if stages > count:
         raise ExperimentError(
             f"parallel.stages = {stages}: the network can be cut into at most {count} stages, one for each of the "
-            "modules that it calls"
+            "modules that it calls, where those that share parameters count as one"
         )
+    if stages <= sum(segment.has_parameters for segment in segments):
+        segments = _joined(segments, lambda before, segment: before.has_parameters and segment.has_parameters)
+        count = len(segments)
     costs = [0.0]
     for segment in segments:
         costs.append(costs[-1] + segment.seconds)
@@ -301,11 +329,13 @@ def balanced(segments: Sequence[LayerSegment], stages: int) -> tuple[str, ...]:
     return tuple(reversed(begins))
 
 
-def _joined(segments: Sequence[LayerSegment]) -> list[LayerSegment]:
-    """Return the segments with those that have no parameters joined to the ones before them, at the start after."""
+def _joined(
+    segments: Sequence[LayerSegment], apart: Callable[[LayerSegment, LayerSegment], bool]
+) -> list[LayerSegment]:
+    """Return the segments, each joined to the one before where the two need not be apart."""
     joined: list[LayerSegment] = []
     for segment in segments:
-        if joined and not (segment.has_parameters and joined[-1].has_parameters):
+        if joined and not apart(joined[-1], segment):
             last = joined.pop()
             has_parameters = last.has_parameters or segment.has_parameters
             segment = replace(last, seconds=last.seconds + segment.seconds, has_parameters=has_parameters)
@@ -410,11 +440,11 @@ def _in_order(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _as_leaf(value: Any) -> Any:
-    """Return a tensor that gradients can reach without going on to the operation that made it."""
+    """Return a tensor that gradients reach, without going on to the operation that made it."""
     if not isinstance(value, Tensor):
         return value
     leaf = value.detach()
-    return leaf.requires_grad_() if leaf.is_floating_point() else leaf
+    return leaf.requires_grad_().clone() if leaf.is_floating_point() else leaf  # operations may work in place
 
 
 def _called(graph: fx.Graph) -> Iterator[str]:
