@@ -179,8 +179,8 @@ class TestDrawing:
 
     @pytest.mark.parametrize("n", [3, 8, 9])
     def test_pairs_as_arrays_meet_as_their_rounds_do(self, n):
-        fast = StrategyRounds(Gossip(seed=3), n, 1000, Cluster.of(n).round_cost(n))
-        slow = StrategyRounds(Gossip(seed=3), n, 1000, lambda *given: Cluster.of(n).round_cost(n)(*given))
+        fast = StrategyRounds(Gossip(seed=3), n, [1000], Cluster.of(n).round_cost(n))
+        slow = StrategyRounds(Gossip(seed=3), n, [1000], lambda *given: Cluster.of(n).round_cost(n)(*given))
         now = np.random.default_rng(0).random((2, n))
         for r in range(20):
             np.testing.assert_array_equal(fast[r].wait(now), slow[r].wait(now))

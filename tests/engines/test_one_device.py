@@ -105,6 +105,7 @@ def test_folds_learn_what_each_learns_alone(fields: dict[str, Any], way: str) ->
         {"average": "gradients", "sync_every": None},
         {"sync_every": "epoch", "optimizer_state": "reset", "patience": 1, "lr": 0.8},
         {"outer": "bmuf", "compression": "int8", "sync_every": 2},
+        {"optimizer": "muon", "optimizer_state": "average", "sync_every": 2},
     ],
 )
 def test_the_nodes_of_a_fold_average_as_its_workers_would(fields: dict[str, Any]) -> None:

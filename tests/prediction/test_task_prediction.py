@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from profiles import task_on_zeros
+from threaded import Threads
 
 from tenfold.cluster.cluster import HERE, Cluster
 from tenfold.data import Tensors
@@ -197,11 +198,30 @@ def test_compression_makes_messages_smaller_but_not_shared_memory():
     assert workload_of(task, compressed=True).compression == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "sgd", "adam"])
+def test_rounds_send_the_averaged_state_of_the_optimizer(optimizer: str) -> None:
+    task = planned(strategy="ring", sync_every=2, optimizer=optimizer, momentum=0.9, optimizer_state="average")
+    predicted, local = (
+        task_prediction.predict_task(item)
+        for item in (task, replace(task, resolved=task.resolved.replace(optimizer_state="local")))
+    )
+    assert predicted.bytes_per_worker.max() == Threads(task).train().coordinator.result["bytes_moved"]
+    assert predicted.seconds > local.seconds
+
+
+def test_averaging_the_state_of_the_optimizer_makes_rounds_here_longer() -> None:
+    task = task_of(optimizer_state="average")
+    [name] = cost_keys.round_extras(task.experiment)
+    profile = profile_for(task).with_costs(round_overhead={name: {workload_of(task).nbytes: 1e-3}})
+    found = predict_from_profile(task, profile)
+    assert found.seconds == pytest.approx(2 * STEPS * STEP + STEPS * (ROUND + 1e-3))
+
+
 def test_a_cluster_steps_as_this_machine_does_at_its_own_speed():
     task = task_of()
     slow = Cluster.of(2, link={"latency": 0.5, "bandwidth": 1e12}, speed=0.5, adding=0.0)
     found = predict_from_profile(task, profile_for(task), slow)
-    assert found.seconds == pytest.approx(2 * STEPS * 2 * STEP + STEPS * 0.5, rel=1e-3)
+    assert found.seconds == pytest.approx(2 * STEPS * 2 * STEP + STEPS * 2 * 0.5, rel=1e-3), "weights, then momenta"
 
 
 def test_a_group_may_have_a_profile_of_its_own(tmp_path: Path):

@@ -90,7 +90,7 @@ class _EventClock:
         self.cost = hardware.exchange_cost or cost_as_rounds(hardware.round_cost, n)
         self.pace = Pace(step_times, 1, np.random.default_rng(seed))
         self.relative_times = relative_step_times(workload, step_times)
-        self.final = StrategyRounds(workload.strategy, n, workload.compressed_bytes, hardware.round_cost).final
+        self.final = StrategyRounds(workload.strategy, n, [workload.compressed_bytes], hardware.round_cost).final
         self.done = 0
         self.now = np.full(n, hardware.start)
         self.not_training = np.full(n, hardware.start)

@@ -1,6 +1,6 @@
 """The clock of runs with rounds: max-plus recurrences over all workers; and what both clocks share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -175,13 +175,14 @@ class _Matching(Protocol):
 class StrategyRounds:
     """The rounds of a strategy, each with its cost, put into the clock's form once."""
 
-    def __init__(self, strategy: Strategy, workers: int, nbytes: int, cost: RoundCost) -> None:
-        self._strategy, self._n, self._nbytes, self._cost = strategy, workers, nbytes, cost
+    def __init__(self, strategy: Strategy, workers: int, messages: Sequence[int], cost: RoundCost) -> None:
+        """`messages` are the bytes of the weights, and of what else is averaged in every round but the final one."""
+        self._strategy, self._n, self._messages, self._cost = strategy, workers, messages, cost
         self._period = strategy.period(workers)
         self._kept: dict[int, TimedRound] = {}
         is_uniform = getattr(cost, "is_uniform", False)
         self._matching = strategy if is_uniform and isinstance(strategy, _Matching) and workers > 2 else None
-        self._pair_cost = 0.0 if self._matching is None else float(np.max(cost(strategy.round(0, workers), nbytes)))
+        self._pair_cost = 0.0 if self._matching is None else float(np.max(self._seconds(strategy.round(0, workers))))
 
     def __getitem__(self, r: int) -> TimedRound:
         if self._matching is not None:
@@ -190,13 +191,15 @@ class StrategyRounds:
         if key not in self._kept:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            self._kept[key] = self._with_cost(self._strategy.round(r, self._n))
+            round_ = self._strategy.round(r, self._n)
+            self._kept[key] = IDLE if round_.is_idle else timed_round(round_, self._seconds(round_))
         return self._kept[key]
 
     @property
     def final(self) -> TimedRound:
         """The round that gives all replicas their mean."""
-        return self._with_cost(self._strategy.final(self._n))
+        round_ = self._strategy.final(self._n)
+        return IDLE if round_.is_idle else timed_round(round_, self._cost(round_, self._messages[0]))
 
     @property
     def always(self) -> TimedRound | None:
@@ -204,8 +207,8 @@ class StrategyRounds:
         only = self[0] if self._period == 1 else None
         return only if only is not None and only.everybody and isinstance(only.cost, float) else None
 
-    def _with_cost(self, round_: Round) -> TimedRound:
-        return IDLE if round_.is_idle else timed_round(round_, self._cost(round_, self._nbytes))
+    def _seconds(self, round_: Round) -> float | Floats:
+        return sum(self._cost(round_, nbytes) for nbytes in self._messages)
 
     def _matched(self, pairs: Integers) -> TimedRound:
         partner = np.arange(self._n)
@@ -241,7 +244,7 @@ class _RoundClock:
         step_times = hardware.step_times(n)
         self.pace = Pace(step_times, repeats, np.random.default_rng(seed))
         self.relative_times = relative_step_times(workload, step_times)
-        self.timed_rounds = StrategyRounds(workload.strategy, n, workload.compressed_bytes, hardware.round_cost)
+        self.timed_rounds = StrategyRounds(workload.strategy, n, workload.round_messages, hardware.round_cost)
         self.final = self.timed_rounds.final
         self.now = np.full((repeats, n), hardware.start)
         self.not_training = np.full((repeats, n), hardware.start)

@@ -85,7 +85,7 @@ def predict_time(
         interval=prediction_interval(timing.seconds, hardware.model_error),
         total=float(timing.total.mean()),
         times=timing.times,
-        bytes_per_worker=_sent(workload) if timing.sent is None else timing.sent,
+        bytes_per_worker=bytes_sent(workload) if timing.sent is None else timing.sent,
         marks={step: float(seconds.mean()) for step, seconds in timing.marks.items()},
         spans=timing.spans,
         reasons=find_reasons(workload, hardware, timing),
@@ -113,11 +113,13 @@ def prediction_interval(seconds: Floats | Sequence[float], model_error: float) -
     return float(np.exp(middle - half)), float(np.exp(middle + half))
 
 
-def _sent(workload: Workload) -> Floats:
+def bytes_sent(workload: Workload) -> Floats:
+    """Return the bytes that each worker sends in all rounds of a run."""
     n, strategy = workload.workers, workload.strategy
     sent = np.zeros(n)
     for turn, times in _turns(workload.rounds, strategy.period(n)).items():
-        sent += times * np.asarray(strategy.round(turn, n).bytes_per_worker(workload.compressed_bytes), dtype=float)
+        for nbytes in workload.round_messages:
+            sent += times * np.asarray(strategy.round(turn, n).bytes_per_worker(nbytes), dtype=float)
     return sent
 
 

@@ -30,6 +30,8 @@ class Workload:
     average: Literal["weights", "gradients"] = "weights"
     compression: float = 1.0
     """The size of a message, as a share of `nbytes`."""
+    state_bytes: tuple[int, ...] = ()
+    """Bytes of each vector of the optimizer that is averaged after the weights, in the same round."""
     batch_sizes: Sequence[Sequence[int]] | NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     """For each step of an epoch each worker's samples, 0 when it has none left. Default: all batches are full."""
     portions: int = 0
@@ -58,6 +60,11 @@ class Workload:
     def compressed_bytes(self) -> int:
         """Bytes of one replica as they are sent, after compression."""
         return round(self.nbytes * self.compression)
+
+    @property
+    def round_messages(self) -> tuple[int, ...]:
+        """Bytes that replicas exchange in a round, one after another: of the weights, and of the optimizer's state."""
+        return (self.compressed_bytes, *self.state_bytes)
 
     @property
     def epoch_ends(self) -> tuple[int, ...]:

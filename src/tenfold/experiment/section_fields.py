@@ -424,6 +424,11 @@ class Parallel(Section):
         return bool(member_of(STRATEGIES, self.strategy).asynchronous)
 
     @property
+    def averages_state(self) -> bool:
+        """Whether rounds average the optimizer's state, too."""
+        return self.optimizer_state == "average" and self.average != "gradients" and not self.is_asynchronous
+
+    @property
     def needs_gradient_buffer(self) -> bool:
         """Whether gradients or momenta are sent, which need a buffer beside the one of the weights."""
         return self.average == "gradients" or self.optimizer_state == "average"

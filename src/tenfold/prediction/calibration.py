@@ -15,7 +15,7 @@ from tenfold.data import Splits, Tensors
 from tenfold.data.part import describe_shape
 from tenfold.engines.prepare import prepare
 from tenfold.errors import MachineError, ModelError
-from tenfold.experiment import Experiment, Parallel
+from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
 from tenfold.machine import cores
 from tenfold.machine.cores import using_threads
@@ -75,9 +75,15 @@ def work_of(task: Task) -> tuple[str, int]:
     return step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
 
 
-def round_extras(parallel: Parallel) -> dict[str, dict[str, Any]]:
-    """Return the compression and the outer optimizer as fields, under a key that includes the options."""
-    extras = {}
+def round_extras(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Return what else a round does, as fields of an experiment, under keys that include the options.
+
+    It may compress, step the outer optimizer, and average the optimizer's state.
+    """
+    parallel, extras = experiment.parallel, {}
+    if parallel.averages_state:
+        optimizer = experiment.training.model_dump(mode="json")["optimizer"]
+        extras[f"optimizer_state average {optimizer}"] = {"optimizer_state": "average"}
     for field in ("compression", "outer"):
         name, options = getattr(parallel, field), getattr(parallel, f"{field}_options")
         if name != "none":
@@ -351,10 +357,10 @@ def measure_steps(
     """Measure an experiment's steps with each of these numbers of workers; they take turns."""
     resolved = Resolved.of(experiment)
     experiment = resolved.experiment
-    splits = prepare(resolved.replace(workers=1, shards="iid", fractions=None)).splits
-    return _with_steps(
-        profile, experiment, splits, _shared(experiment, counts, few=turns is not None), report, turns=turns
-    )
+    task = prepare(resolved.replace(workers=1, shards="iid", fractions=None))
+    settings = _shared(experiment, counts, few=turns is not None)
+    profile = _with_steps(profile, experiment, task.splits, settings, report, turns=turns)
+    return _with_round_overhead(profile, replace(task, resolved=resolved, threads=settings[-1][0]), report)
 
 
 def profile_metadata() -> dict[str, Any]:
@@ -370,7 +376,7 @@ def _with_start_and_save(profile: Profile, report: ReportProgress) -> Profile:
 
 def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -> Profile:
     """Measure what compression and outer optimizer add to a task's rounds, unless known for a network of this size."""
-    extras = round_extras(task.experiment.parallel) if task.workers > 1 else {}
+    extras = round_extras(task.experiment) if task.workers > 1 else {}
     if not extras:
         return profile
     was_busy = profile.costs.round_overhead_load > MOST_LOAD_PER_CORE

@@ -30,9 +30,10 @@ from tenfold.prediction.measurements import Step
 from tenfold.prediction.probes import Burst, ReportProgress, step_burst, step_entry
 from tenfold.prediction.profile import Profile
 from tenfold.training.flat import ALIGNMENT
+from tenfold.training.optimizers import ASSUMED, state_bytes
 from tenfold.workers.process import bytes_to_share
 from tenfold.workers.rounds import largest_share, shared_stacks, stacked_bytes
-from tenfold.workers.task import Task
+from tenfold.workers.task import Task, make_network
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 """Limits of how much rounds between real steps may differ from those measured alone; beyond, one was disturbed."""
@@ -53,7 +54,9 @@ def workload_and_hardware(task: Task, profile: Profile, cluster: ClusterOrHere) 
 
 
 def workload_of(task: Task, *, compressed: bool = False) -> Workload:
-    """Return the steps, rounds and bytes of a task; shared memory moves whole weights, whatever the compression."""
+    """Return the steps, rounds and bytes of a task; in shared memory weights are not compressed, and what averaging
+    the optimizer's state costs was measured (see `round_extras`).
+    """
     parallel = task.parallel
     nbytes = task.metadata.nbytes
     workload = Workload(
@@ -66,9 +69,20 @@ def workload_of(task: Task, *, compressed: bool = False) -> Workload:
         average="gradients" if parallel.average == "gradients" else "weights",
         nbytes=nbytes,
         compression=_compressed_share(task, nbytes) if compressed else 1.0,
+        state_bytes=_averaged_state_bytes(task) if compressed else (),
         batch_sizes=task.batch_sizes,
     )
     return replace(workload, **_divided_steps(task, measured=not compressed))
+
+
+def _averaged_state_bytes(task: Task) -> tuple[int, ...]:
+    """Return the bytes of each vector of the optimizer's state that a round averages."""
+    if not task.parallel.averages_state:
+        return ()
+    try:
+        return tuple(state_bytes(task.experiment.training, make_network(task)).values())
+    except Exception:  # a user's own optimizer may need more than gradients of zero
+        return (task.metadata.nbytes,) * ASSUMED
 
 
 def _divided_steps(task: Task, *, measured: bool) -> dict[str, Any]:
@@ -152,7 +166,7 @@ def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, 
     in_epoch = (len(task.evaluation_steps) + 1) * evaluation(task.evaluation_part)
     saved = task.workers * workload.nbytes * (1 + (training.optimizer_traits.state_vectors or 0))
     return {
-        "overhead": profile.round_overhead_seconds(round_extras(task.experiment.parallel), workload.nbytes),
+        "overhead": profile.round_overhead_seconds(round_extras(task.experiment), workload.nbytes),
         "evaluation": in_epoch + evaluation(task.splits.test) / training.epochs,
         "save": profile.save_seconds(saved),
     }
@@ -347,7 +361,7 @@ def _load(task: Task, profile: Profile, cluster: ClusterOrHere) -> float:
     loads = [profile.load_of(work_of(task)[0])]
     if task.workers > 1:
         loads += [profile.costs.rounds_load] if cluster is HERE else []
-        loads += [profile.costs.round_overhead_load] if round_extras(task.experiment.parallel) else []
+        loads += [profile.costs.round_overhead_load] if round_extras(task.experiment) else []
     return max(loads)
 
 

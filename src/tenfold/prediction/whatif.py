@@ -9,7 +9,7 @@ import numpy as np
 
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.hardware import LINKS, Floats, Hardware, RoundCost, StepTime
-from tenfold.cluster.time_prediction import predict_time
+from tenfold.cluster.time_prediction import bytes_sent, predict_time
 from tenfold.cluster.workload import Workload
 from tenfold.errors import ExperimentError, MachineError
 from tenfold.machine.metadata import MOST_LOAD_PER_CORE
@@ -76,7 +76,7 @@ def replay_changed(run: Run, links: Sequence[str] = USUAL_LINKS) -> WhatIf:
     scale = float(run.seconds or 0.0) / replayed
     changes = [
         Change(what, scale * predict_time(one_workload, one_hardware).seconds, basis)
-        for what, one_workload, one_hardware, basis in _changed(workload, hardware, links)
+        for what, one_workload, one_hardware, basis in _changed(workload, hardware, links, _state_bytes(run, workload))
     ]
     return WhatIf(run, steps, replayed, [*changes, *_measured_precisions(run)])
 
@@ -128,6 +128,14 @@ def _weight_bytes(run: Run) -> int:
     return int(run.metadata.get("weight_bytes") or each * run.metadata["parameters"])
 
 
+def _state_bytes(run: Run, workload: Workload) -> tuple[int, ...]:
+    """Return the bytes of the optimizer's state that a worker sent in a round beside the weights, as it recorded."""
+    weights = float(bytes_sent(workload).max())
+    if not run.experiment.parallel.averages_state or not weights:
+        return ()
+    return (max(0, round(workload.nbytes * (run.result["bytes_moved"] / weights - 1))),)
+
+
 def _round_cost(arrived: Floats, left: Floats, workload: Workload) -> RoundCost:
     """Return the seconds of a round as the run recorded them, the same for every round."""
     in_round = (left > arrived).any(axis=1)
@@ -142,7 +150,7 @@ def _free(_round: Round, _nbytes: int) -> float:
 
 
 def _changed(
-    workload: Workload, hardware: Hardware, links: Sequence[str]
+    workload: Workload, hardware: Hardware, links: Sequence[str], state_bytes: tuple[int, ...]
 ) -> Iterator[tuple[str, Workload, Hardware, str]]:
     """Yield each change with the inputs of the clock and its basis, beside the recorded steps."""
     n = workload.workers
@@ -155,9 +163,10 @@ def _changed(
             rare = replace(workload, average="weights", sync_every=RARE_ROUNDS)
             yield f"weights averaged every {RARE_ROUNDS} steps", rare, hardware, assumed
         yield from _other_strategies(workload, hardware)
+        messages = replace(workload, state_bytes=state_bytes)
         for link in links:
             linked = replace(hardware, round_cost=Cluster.of(n, link).round_cost(n))
-            yield f"one worker per node, {link}", workload, linked, f"latency and bandwidth of {link}"
+            yield f"one worker per node, {link}", messages, linked, f"latency and bandwidth of {link}"
     doubled = replace(workload, workers=2 * n, steps_per_epoch=-(-workload.steps_per_epoch // 2))
     yield "twice the workers on twice the cores", doubled, hardware, assumed
 

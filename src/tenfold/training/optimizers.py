@@ -25,18 +25,28 @@ ASSUMED = 2
 
 def count_state_vectors(training: Training, network: nn.Module) -> int:
     """Return how many vectors of the size of the weights the optimizer keeps after a step."""
+    weights = sum(parameter.nbytes for parameter in network.parameters() if parameter.requires_grad)
+    try:
+        return math.ceil(sum(state_bytes(training, network).values()) / max(1, weights))
+    except Exception:  # a user's own optimizer may need more: sparse gradients, a closure
+        return ASSUMED
+
+
+def state_bytes(training: Training, network: nn.Module) -> dict[str, int]:
+    """Return the bytes of each vector that the optimizer keeps after a step of zeros, by its name in the state."""
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     if not parameters:
-        return 0
+        return {}
     optimizer = make_optimizer(training, network)
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
-    try:
-        optimizer.step()
-    except Exception:  # a user's own optimizer may need more: sparse gradients, a closure
-        return ASSUMED
-    kept = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor))
-    return math.ceil(sum(tensor.numel() for tensor in kept if tensor.ndim) / sum(p.numel() for p in parameters))
+    optimizer.step()
+    kept: dict[str, int] = defaultdict(int)
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.ndim:
+                kept[name] += value.nbytes
+    return dict(kept)
 
 
 def make_missing_states(

@@ -18,7 +18,7 @@ from tenfold.mixing.compression import row_lengths
 from tenfold.training import FlatState, Replica
 from tenfold.training.flat import ALIGNMENT, DIGEST_SIZE, BatchNormStatistics, padded_size, view_like
 from tenfold.training.muon import SMALL, Muon, Shape
-from tenfold.training.optimizers import make_missing_states, make_optimizer
+from tenfold.training.optimizers import make_missing_states, make_optimizer, state_bytes
 from tenfold.training.stacked_replicas import ReplicaRows
 from tenfold.transport import SharedMemoryTransport
 from tenfold.workers.channels import Channels, MakeRound, StackedTransport
@@ -254,11 +254,19 @@ class StackedRounds(Rounds):
     def average_optimizers(self, make_round: MakeRound) -> None:
         for transport in self._roles:
             transport.mix(make_round(self.size), self.samples)
+        for nbytes in self._state_bytes:
+            self.count_bytes(make_round(self.size), nbytes)
 
     @cached_property
     def _roles(self) -> list[StackedTransport]:
         roles = self.replica.stacked.optimizer.roles.values()
         return [StackedTransport(role[self.replica.rows]) for role in roles]
+
+    @cached_property
+    def _state_bytes(self) -> list[int]:
+        """The bytes of each vector that a worker with one of these replicas would send."""
+        stacked = self.replica.stacked
+        return list(state_bytes(stacked.training, copy.deepcopy(stacked.stack.network)).values())
 
 
 class ReplicaRounds(Rounds):
@@ -332,8 +340,9 @@ class ReplicaRounds(Rounds):
         for name in dict.fromkeys(name for _, name in momenta):
             tensors = [optimizer.state[owner][name] for owner, other in momenta if other == name]
             compared = digest.clone()
-            average_tensors(self.channels, make_round, [*tensors, compared], self.samples)
+            round_ = average_tensors(self.channels, make_round, [*tensors, compared], self.samples)
             self._check_digest(compared - digest)
+            self.count_bytes(round_, sum(tensor.nbytes for tensor in tensors))
 
     def _find_momenta(self) -> list[tuple[nn.Parameter, str]]:
         """Return the vectors of the optimizer's state that are averaged: of which parameters, and under which names.
@@ -408,15 +417,14 @@ def average_tensors(
     channels: Channels, make_round: MakeRound, tensors: list[Tensor], samples: Sequence[float]
 ) -> Round:
     """Average tensors that are not part of the replica's flat state, such as momenta, in place."""
-    buffer, start = channels.gradient_transport.buffer, 0
-    for tensor in tensors:
-        buffer[start : start + tensor.numel()].copy_(tensor.reshape(-1))
-        start += tensor.numel()
+    sizes = [tensor.numel() for tensor in tensors]
+    parts = torch.split(channels.gradient_transport.buffer[: sum(sizes)], sizes)
+    shared = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+    if tensors:
+        torch._foreach_copy_(shared, tensors)
     round_ = channels.run_round(channels.gradient_transport, make_round, samples)
-    start = 0
-    for tensor in tensors:
-        tensor.copy_(buffer[start : start + tensor.numel()].view_as(tensor))
-        start += tensor.numel()
+    if tensors:
+        torch._foreach_copy_(tensors, shared)
     return round_
 
 
