@@ -376,11 +376,11 @@ def showing_runs(
             yield _both(shown.watch, watch), _both(shown.listen, listen)
 
 
-def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Callable[[Any], None]:
+def _both(first: Callable[[Any], None], other: Callable[[Any], None] | None) -> Callable[[Any], None]:
     """Return a function that calls both, or the first if there is no second."""
 
     def call(value: Any) -> None:
-        one(value)
+        first(value)
         if other is not None:
             other(value)
 
@@ -409,8 +409,9 @@ def _reusable_runs(
                 experiment = Experiment.recorded(record["experiment"], Origin(f"run {record['id']}"))
                 metadata = record["metadata"]
                 if not experiment.unrecorded_fields:
-                    asked = stored(as_asked(experiment, metadata))
-                    reusable[asked] = ReusableRun(record["id"], metadata.get("user_files", {}))
+                    reusable[stored(as_asked(experiment, metadata))] = ReusableRun(
+                        record["id"], metadata.get("user_files", {})
+                    )
     return reusable
 
 
@@ -449,11 +450,11 @@ def experiments_of(
     seen: list[Experiment] = []
     for repeat in range(repeats):
         for *values, group in product(*dimensions.values(), together or [{}]):
-            one = base.replace(**dict(zip(dimensions, values, strict=True)), **group)
-            one = without_idle_fields(one.replace(seed=one.training.seed + repeat))
-            if one not in seen:  # by equality, which distinguishes Python objects of one name
-                seen.append(one)
-                yield one
+            experiment = base.replace(**dict(zip(dimensions, values, strict=True)), **group)
+            experiment = without_idle_fields(experiment.replace(seed=experiment.training.seed + repeat))
+            if experiment not in seen:  # by equality, which distinguishes Python objects of one name
+                seen.append(experiment)
+                yield experiment
 
 
 def without_idle_fields(experiment: Experiment) -> Experiment:

@@ -269,10 +269,10 @@ def _dimensions(shape: Any) -> Any:
 def _several_inputs(run: Run, x: Any, shape: Any) -> Any:
     """Return the inputs of a model that takes several, as a tuple or a dict of tensors."""
     dtype = flat_dtype(run.model)
-    inputs = as_inputs(tree_map(lambda one: as_tensor(one, "an input in x", dtype), x), dtype)
+    inputs = as_inputs(tree_map(lambda value: as_tensor(value, "an input in x", dtype), x), dtype)
     inputs, shape = _needed_inputs(run, inputs, shape)
     lengths = {len(leaf) for leaf in tree_leaves(inputs)}
-    shapes = tree_map(lambda one: tuple(one.shape[1:]), inputs)
+    shapes = tree_map(lambda value: tuple(value.shape[1:]), inputs)
     if not have_fitting_shape(run, shapes, shape) or len(lengths) != 1:
         raise DataError(
             f"x holds inputs of shape {describe_shape(shapes)} for {', '.join(map(str, sorted(lengths)))} samples; the "

@@ -225,10 +225,10 @@ def _sweep(
     number = find(store, base, metadata)
     before: dict[str, Any] = store.find(number)["result"] if number is not None else {}
     asked = _asked_before(before)
-    known = (
+    num_trials = (
         len({record["metadata"]["trial"]["number"] for record in store.trials(number)} | set(asked)) if number else 0
     )
-    search = SpaceSearch(varied, sampler, seed=base.training.seed + known, lower=goal.lower)
+    search = SpaceSearch(varied, sampler, seed=base.training.seed + num_trials, lower=goal.lower)
     if number is None:
         about = describe(task) | ({"executor": submitter.name} if submitter is not None else {})
         number = store.create(base, kind=SWEEP, metadata=about | {"sweep": metadata | {"trials": trials}})
@@ -267,8 +267,8 @@ def _find_sweep(store: Store, base: Experiment, metadata: dict[str, Any]) -> int
         before = {name: record["metadata"].get("sweep", {}).get(name) for name in metadata}
         if before == metadata and record["metadata"].get("user_files", {}) == files:
             with suppress(ExperimentError):  # a sweep of another version, which may have had other fields
-                found = Experiment.recorded(record["experiment"], Origin(f"run {record['id']}"))
-                if not found.unrecorded_fields and stored(found) == wanted:
+                recorded = Experiment.recorded(record["experiment"], Origin(f"run {record['id']}"))
+                if not recorded.unrecorded_fields and stored(recorded) == wanted:
                     return int(record["id"])
     return None
 

@@ -263,8 +263,8 @@ class RaceDisplay(Display):
         self._turn = -1
 
     def begin(self, turn: int) -> None:
-        self._turn, one = turn, self.race.contestants[turn]
-        self._say(f"{one.name} ({one.about}): {duration(one.seconds)} predicted", style="dim")
+        self._turn, contestant = turn, self.race.contestants[turn]
+        self._say(f"{contestant.name} ({contestant.about}): {duration(contestant.seconds)} predicted", style="dim")
 
     def listen(self, event: Event) -> None:
         if isinstance(event, Metric) and not event.worker:
@@ -273,12 +273,12 @@ class RaceDisplay(Display):
                 self._accuracies[self._turn] = event.value
 
     def finish(self, run: Run) -> None:
-        one = self.race.contestants[self._turn]
+        contestant = self.race.contestants[self._turn]
         self._seconds[self._turn] = run.seconds or 0.0
         short = "" if self.race.has_finished(run) else ", below the target"
-        off = f" (prediction off by {signed_percent(one.seconds / run.seconds - 1)})" if run.seconds else ""
+        off = f" (prediction off by {signed_percent(contestant.seconds / run.seconds - 1)})" if run.seconds else ""
         self._say(
-            f"{one.name}: {duration(run.seconds)} measured{off}, "
+            f"{contestant.name}: {duration(run.seconds)} measured{off}, "
             f"{metric_value('accuracy', run.accuracy)} test accuracy{short}"
         )
 
@@ -291,8 +291,8 @@ class RaceDisplay(Display):
         self._longest = max(self._longest, *self._seconds)
         names = [contestant.name for contestant in self.race.contestants]
         states = [self._state(at) for at in range(len(names))]
-        taken = max(map(len, names)) + max(map(len, [*states, LONGEST_STATE])) + 4
-        width = max(self.NARROWEST, min(self.WIDEST, self.console.width - taken))
+        labels_width = max(map(len, names)) + max(map(len, [*states, LONGEST_STATE])) + 4
+        width = max(self.NARROWEST, min(self.WIDEST, self.console.width - labels_width))
         table = Table.grid(padding=(0, 2, 0, 0))
         for at, item in enumerate(self.race.contestants):
             reached, flag = (

@@ -106,7 +106,7 @@ def with_several_values(settings: list[str] | None) -> tuple[list[str], list[str
     """Return the settings of --set that have one value, and those that list several, which are varied."""
     from tenfold.experiment import Experiment, nested
 
-    one: list[str] = []
+    single_values: list[str] = []
     several_values: list[str] = []
     for text in settings or []:
         name, value = parse_setting(text)
@@ -115,8 +115,8 @@ def with_several_values(settings: list[str] | None) -> tuple[list[str], list[str
             with suppress(ExperimentError):  # a value that may have commas, such as pin=0,1
                 Experiment(**nested({name: value}))
                 is_list = False
-        (several_values if is_list else one).append(text)
-    return one, several_values
+        (several_values if is_list else single_values).append(text)
+    return single_values, several_values
 
 
 def short_name(name: str) -> str:

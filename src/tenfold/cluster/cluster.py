@@ -121,9 +121,9 @@ class Cluster(Section):
     def placed(self, workers: int) -> list[int]:
         """Return how many of the workers each group runs: they fill one node after another, group by group."""
         if workers > self.workers:
-            room = ", ".join(f"{group.name} {group.count} x {group.workers}" for group in self.groups)
+            groups = ", ".join(f"{group.name} {group.count} x {group.workers}" for group in self.groups)
             raise ExperimentError(
-                f"the cluster has room for {self.workers} workers ({room}), not for {workers}; raise a group's count"
+                f"the cluster has room for {self.workers} workers ({groups}), not for {workers}; raise a group's count"
             )
         placed_workers, left = [], workers
         for group in self.groups:

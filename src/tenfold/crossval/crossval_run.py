@@ -168,30 +168,30 @@ def predict_fold_times(task: Task, predict: Callable[[Task], TimePrediction]) ->
     return _repeated(prediction, mode.turns(len(splits)))
 
 
-def _slowed(one: TimePrediction, factor: float) -> TimePrediction:
+def _slowed(prediction: TimePrediction, factor: float) -> TimePrediction:
     """Return a prediction whose steps take `factor` times as long, because workers share the cores of their node."""
-    added = (factor - 1) * float(one.times["compute"].max())
-    low, high = one.interval
+    added = (factor - 1) * float(prediction.times["compute"].max())
+    low, high = prediction.interval
     return replace(
-        one,
-        seconds=one.seconds + added,
+        prediction,
+        seconds=prediction.seconds + added,
         interval=(low + added, high + added),
-        total=one.total + added,
-        times=one.times | {"compute": factor * one.times["compute"]},
+        total=prediction.total + added,
+        times=prediction.times | {"compute": factor * prediction.times["compute"]},
     )
 
 
-def _repeated(one: TimePrediction, turns: int) -> TimePrediction:
+def _repeated(prediction: TimePrediction, turns: int) -> TimePrediction:
     """Return the prediction of `turns` trainings, one after another; workers start once."""
-    low, high = one.interval
-    start = float(one.times["start"].max())
+    low, high = prediction.interval
+    start = float(prediction.times["start"].max())
     return replace(
-        one,
-        seconds=one.seconds * turns,
+        prediction,
+        seconds=prediction.seconds * turns,
         interval=(low * turns, high * turns),
-        total=(one.total - start) * turns + start,
-        times={kind: seconds if kind == "start" else seconds * turns for kind, seconds in one.times.items()},
-        bytes_per_worker=one.bytes_per_worker * turns,
+        total=(prediction.total - start) * turns + start,
+        times={kind: seconds if kind == "start" else seconds * turns for kind, seconds in prediction.times.items()},
+        bytes_per_worker=prediction.bytes_per_worker * turns,
     )
 
 

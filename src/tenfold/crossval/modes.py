@@ -50,8 +50,8 @@ def share_cores(experiment: Experiment, models: int) -> CoreSlots:
     machine, workers = experiment.machine, experiment.parallel.workers
     usable = cpu_count_of(machine.pin, cores.budget())
     by_node = FoldMode.of(experiment).by_node
-    room = workers if by_node or workers > 1 else max(1, usable // (machine.threads or 1))
-    at_once = min(room, models)
+    most = workers if by_node or workers > 1 else max(1, usable // (machine.threads or 1))
+    at_once = min(most, models)
     each = cores.share(usable, at_once, machine.threads, oversubscribe=machine.oversubscribe)
     equal = by_node or machine.threads is not None
     threads = (each,) * models if equal else spread_threads(models, at_once, usable)

@@ -109,8 +109,8 @@ def draw(
         labels = targets.cpu().numpy()
         _, sizes = np.unique(labels, return_counts=True)
         members = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
-        room = sizes - 1 if count <= samples - len(sizes) else sizes
-        quotas = _apportion(count, sizes, room)
+        most_drawn = sizes - 1 if count <= samples - len(sizes) else sizes
+        quotas = _apportion(count, sizes, most_drawn)
         drawn = np.concatenate([generator.permutation(some)[:q] for some, q in zip(members, quotas, strict=True)])
     chosen = np.zeros(samples, dtype=bool)
     chosen[drawn] = True
@@ -161,12 +161,12 @@ def _take_out(
     return whole.subset(rest), whole.subset(chosen)
 
 
-def _keep(one: Numbered, limit: int, stratify: bool, generator: np.random.Generator) -> Numbered:
-    if len(one.part) <= limit:
-        return one
+def _keep(whole: Numbered, limit: int, stratify: bool, generator: np.random.Generator) -> Numbered:
+    if len(whole.part) <= limit:
+        return whole
     # What is kept is the rest of a draw, because every class keeps a sample in the rest.
-    _, kept = draw(len(one.part), len(one.part) - limit, one.part.read_targets() if stratify else None, generator)
-    return one.subset(kept)
+    _, kept = draw(len(whole.part), len(whole.part) - limit, whole.part.read_targets() if stratify else None, generator)
+    return whole.subset(kept)
 
 
 def _checked_groups(groups: Any, splits: Splits, test_fraction: float | None, validation_fraction: float) -> Groups:

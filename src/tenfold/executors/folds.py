@@ -74,11 +74,11 @@ def _record(submitter: Submitter, work: FoldWork, place: int, end: JobEnd, lanes
         times = {"began": began, "ended": ended, "cores": [lane * count + core for core in range(count)]}
         result["crossval"] |= times
     about = {"parent": context.parent, "fold": split.fold, "repeat": split.repeat, "node": split.node}
-    known = {name: context.metadata[name] for name in ("command", "code", "user_files") if name in context.metadata}
+    inherited = {name: context.metadata[name] for name in ("command", "code", "user_files") if name in context.metadata}
     number = context.store.import_run(
         bundle,
         experiment=fold_experiment(context.stored_experiment, split.name),
-        metadata=known | {"crossval": about, "executor": submitter.name},
+        metadata=inherited | {"crossval": about, "executor": submitter.name},
     )
     for event in context.store.events(number):
         try:

@@ -157,7 +157,7 @@ class Slurm(Executor):
         return f"scancel {self.numbers.replace(',', '')}"
 
     def _watch(self) -> None:
-        asked = 0.0
+        polled_at = 0.0
         while not self._over.wait(COLLECT_SECONDS):
             with self._lock:
                 new, self._new = self._new, []
@@ -168,9 +168,9 @@ class Slurm(Executor):
                 for _, future in new:
                     if id(future) not in submitted and not future.done():
                         future.set_exception(error)
-            if self._under_way and time.monotonic() - asked > POLL_SECONDS:
+            if self._under_way and time.monotonic() - polled_at > POLL_SECONDS:
                 self._look()
-                asked = time.monotonic()
+                polled_at = time.monotonic()
 
     def _start(self, new: Sequence[tuple[Job, "Future[Any]"]]) -> None:
         """Attach to jobs that are under way already, and submit the others, those that need the same as one array."""

@@ -59,8 +59,8 @@ def executor_named(on: "Asked | Submitter", **options: str) -> "Submitter | None
         name = on if isinstance(on, str) else PythonObject(on).name
         _check_options(name, inspect.signature(member).parameters, options)
         return Submitter(name, partial(member, **options) if options else member)
-    known = ", ".join((LOCAL, *EXECUTORS))
-    raise ExperimentError(f"on = {format_value(on)}: should be one of {known}, or a concurrent.futures.Executor")
+    names = ", ".join((LOCAL, *EXECUTORS))
+    raise ExperimentError(f"on = {format_value(on)}: should be one of {names}, or a concurrent.futures.Executor")
 
 
 def _refuse_threads(executor: Executor) -> None:

@@ -319,15 +319,15 @@ def write(results: Sequence[RecipeResult], path: str | Path) -> Path:
     """Write the page of one or more recipes; that of several begins with a table of contents."""
     charts: dict[str, Chart | None] = {}
     sections = [_section(result, charts) for result in results]
-    one = results[0].recipe if len(results) == 1 else None
+    recipe = results[0].recipe if len(results) == 1 else None
     content = {
-        "title": f"{one.name}: {one.title}" if one else "The experiments of five papers",
+        "title": f"{recipe.name}: {recipe.title}" if recipe else "The experiments of five papers",
         "details": [
-            *([] if one else [plural(len(results), "recipe"), *_count_verdicts(results)]),
+            *([] if recipe else [plural(len(results), "recipe"), *_count_verdicts(results)]),
             f"scale {results[0].scale}",
         ],
         "truth": "Predicted times are marked in the column time; all others were measured",
-        "papers": [] if one else _contents(results),
+        "papers": [] if recipe else _contents(results),
         "recipes": sections,
         "figures": page_figures([], [], charts) if charts else None,
     }
@@ -350,7 +350,7 @@ def _contents(results: Sequence[RecipeResult]) -> list[dict[str, Any]]:
                 for member in group
             ],
         }
-        for citation, group in groupby(results, key=lambda one: one.recipe.paper.citation)
+        for citation, group in groupby(results, key=lambda result: result.recipe.paper.citation)
     ]
 
 

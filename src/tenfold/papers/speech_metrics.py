@@ -126,7 +126,7 @@ def decode(scores: Scores, grammar: Grammar) -> tuple[list[str], float]:
         chosen = reached.argmax(1)
         came_from[frame] = np.take_along_axis(grammar.before, chosen[:, None], 1)[:, 0]
         best[:count] = np.take_along_axis(reached, chosen[:, None], 1)[:, 0] + emitted[frame]
-    state = max(grammar.last, key=lambda one: best[one])
+    state = max(grammar.last, key=lambda state: best[state])
     total = float(best[state])
     if not np.isfinite(total):
         return [], -np.inf  # shorter than the shortest path

@@ -164,8 +164,8 @@ def measure_until(
         measured = profile.add(steps=whole, evaluating=evaluating)
         measured.save_changes(before, place)
         profile = measured
-    found = profile.add(steps=entries.values(), evaluating=evaluating)
-    return _with_rounds(found, name, nbytes), {setting[1:] for setting in bursts}
+    extended = profile.add(steps=entries.values(), evaluating=evaluating)
+    return _with_rounds(extended, name, nbytes), {setting[1:] for setting in bursts}
 
 
 def _with_orthogonalization_share(
@@ -203,7 +203,7 @@ def _measure(
 
 def _extremes_first(settings: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return settings (threads, workers): one worker with all threads, most workers, then what lies between."""
-    listed = sorted(settings, key=lambda one: (one[1], -one[0]))
+    listed = sorted(settings, key=lambda setting: (setting[1], -setting[0]))
     return [listed[0], *listed[:0:-1]] if len(listed) > 1 else listed
 
 

@@ -93,10 +93,10 @@ class Virtual(Processes):
 
     def _ranks_by_process(self, task: Task) -> list[range]:
         """Divide the workers among processes; those without rounds share one, where their order is known."""
-        room = 1 if self._exchange_times() is not None else max(1, cores.budget() // task.threads)
+        most = 1 if self._exchange_times() is not None else max(1, cores.budget() // task.threads)
         if task.division is not None and task.division.kind == "neurons":
-            room = task.workers  # they wait for each other inside autograd, which several in a process cannot
-        parts = np.array_split(np.arange(task.workers), min(room, task.workers))
+            most = task.workers  # they wait for each other inside autograd, which several in a process cannot
+        parts = np.array_split(np.arange(task.workers), min(most, task.workers))
         return [range(int(part[0]), int(part[-1]) + 1) for part in parts]
 
     def _exchange_times(self) -> NDArray[Any] | None:

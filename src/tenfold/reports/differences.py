@@ -174,10 +174,10 @@ def group_repeats(runs: Sequence[Run]) -> list[list[Run]]:
     """Return groups of runs that differ only in the seed, in the order of their first runs."""
     groups: list[tuple[tuple[Experiment, str, str | None], list[Run]]] = []
     for run in runs:
-        one = as_asked(run.experiment, run.metadata).replace(name="", seed=0), run.clock, find_launcher(run)
-        group = next((group for other, group in groups if other == one), None)
+        setting = as_asked(run.experiment, run.metadata).replace(name="", seed=0), run.clock, find_launcher(run)
+        group = next((group for other, group in groups if other == setting), None)
         if group is None:
-            groups.append((one, [run]))
+            groups.append((setting, [run]))
         else:
             group.append(run)
     return [group for _, group in groups]
@@ -187,7 +187,7 @@ def _phrase(name: str, value: Any) -> str:
     if name in COUNTED and value is not None:
         return plural(value, COUNTED[name])
     if name.endswith("_options") and isinstance(value, dict) and value:
-        return ", ".join(f"{option} {field_value(one)}" for option, one in value.items())
+        return ", ".join(f"{option} {field_value(text)}" for option, text in value.items())
     if value is None:
         return f"default {name.replace('_', ' ')}"
     return field_value(value) if name in VALUE_ONLY else f"{name.replace('_', ' ')} {field_value(value)}"

@@ -131,7 +131,7 @@ def _knee_reason(group: Sequence[Row]) -> str:
         fastest, largest = duration(mean_seconds(knee.peak)), duration(mean_seconds(last))
         times = f"{fastest} predicted with {count(knee.peak.workers)}, {largest} with {count(last.workers)}"
         reasons.append((knee.peak.workers, f"beyond {count(knee.peak.workers)}, more workers do not help ({times})"))
-    text = "; ".join(reason for _, reason in sorted(reasons, key=lambda one: one[0]))
+    text = "; ".join(reason for _, reason in sorted(reasons, key=lambda pair: pair[0]))
     return f"levels off at {plural(knee.first.workers, 'worker')}: {text}.{without_rounds}"
 
 
@@ -212,8 +212,8 @@ class Forecast(ResultTable):
         return f"<Forecast of {plural(len(self.rows), 'setting')}, {summary.PREDICTED}>"
 
 
-def _row(one: Predicted, names: Sequence[str]) -> Row:
-    experiment, prediction = one.experiment, one.prediction
+def _row(predicted: Predicted, names: Sequence[str]) -> Row:
+    experiment, prediction = predicted.experiment, predicted.prediction
     flat = experiment.flat()
     settings = {name: flat[name] for name in names}
     if experiment.parallel.average == "gradients":

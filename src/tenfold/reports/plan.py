@@ -196,90 +196,94 @@ class Plan(ResultTable):
         return f"<Plan: {chosen}, {duration(self.predicted_seconds)} {summary.PREDICTED}>"
 
 
-def _row(one: Assessment) -> Row:
+def _row(assessment: Assessment) -> Row:
     return Row(
-        label=describe_candidate(one.candidate),
+        label=describe_candidate(assessment.candidate),
         settings={},
-        experiment=one.experiment,
-        workers=one.candidate.workers,
-        threads=one.candidate.threads,
-        cores=one.candidate.workers * (one.candidate.threads or 1),
-        seconds=Spread((one.cost.training,)) if one.cost else Spread(),
+        experiment=assessment.experiment,
+        workers=assessment.candidate.workers,
+        threads=assessment.candidate.threads,
+        cores=assessment.candidate.workers * (assessment.candidate.threads or 1),
+        seconds=Spread((assessment.cost.training,)) if assessment.cost else Spread(),
         clock=summary.PREDICTED,
-        interval=one.interval,
+        interval=assessment.interval,
         bytes_per_worker=0.0,
         times={},
     )
 
 
-def _hosts(one: Assessment) -> str:
-    if one.candidate.device != "cpu":
-        return one.candidate.device
-    threads = one.candidate.threads
-    return f"{one.candidate.workers} × {threads}" if threads else f"{one.candidate.workers}"
+def _hosts(assessment: Assessment) -> str:
+    if assessment.candidate.device != "cpu":
+        return assessment.candidate.device
+    threads = assessment.candidate.threads
+    return f"{assessment.candidate.workers} × {threads}" if threads else f"{assessment.candidate.workers}"
 
 
-def _mixing(one: Assessment) -> str:
-    parallel = one.candidate.experiment.parallel
-    if one.candidate.workers == 1:
+def _mixing(assessment: Assessment) -> str:
+    parallel = assessment.candidate.experiment.parallel
+    if assessment.candidate.workers == 1:
         return NOTHING
     return "gradients" if parallel.average == "gradients" else f"{parallel.strategy} every {parallel.pace}"
 
 
-def _threads(one: Assessment) -> str:
-    threads = one.candidate.threads
+def _threads(assessment: Assessment) -> str:
+    threads = assessment.candidate.threads
     return f", {plural(threads, 'thread')} each" if threads else ""
 
 
-def _evidence(one: Assessment) -> str:
-    if not one.tried:
+def _evidence(assessment: Assessment) -> str:
+    if not assessment.tried:
         return "; it was not tried with these epochs, so they are extrapolated from shorter runs"
-    early = one.stops_after is not None and one.epochs is not None and one.stops_after < one.epochs
-    after = f", which stop after {one.stops_after:.1f} epochs on average" if early else ""
-    return f"; {one.reached} of {plural(one.tried, 'seed')} reached the target in trial runs{after}"
+    early = (
+        assessment.stops_after is not None
+        and assessment.epochs is not None
+        and assessment.stops_after < assessment.epochs
+    )
+    after = f", which stop after {assessment.stops_after:.1f} epochs on average" if early else ""
+    return f"; {assessment.reached} of {plural(assessment.tried, 'seed')} reached the target in trial runs{after}"
 
 
-def _reaching(one: Assessment) -> str:
-    if one.probability is None:
+def _reaching(assessment: Assessment) -> str:
+    if assessment.probability is None:
         return NOTHING
-    return f"{one.reached} of {one.tried}" if one.tried else f"~{one.probability:.0%}"
+    return f"{assessment.reached} of {assessment.tried}" if assessment.tried else f"~{assessment.probability:.0%}"
 
 
-def _seconds(one: Assessment) -> str:
-    if one.cost is None or one.interval is None:
+def _seconds(assessment: Assessment) -> str:
+    if assessment.cost is None or assessment.interval is None:
         return NOTHING
-    return f"{duration(one.cost.training)} {interval(*one.interval, one.cost.training)}"
+    return f"{duration(assessment.cost.training)} {interval(*assessment.interval, assessment.cost.training)}"
 
 
-def _probed(one: Assessment) -> str:
-    return metric_value(one.probes[-1].metric, one.probes[-1].value) if one.probes else NOTHING
+def _probed(assessment: Assessment) -> str:
+    return metric_value(assessment.probes[-1].metric, assessment.probes[-1].value) if assessment.probes else NOTHING
 
 
-def _record(one: Assessment, chosen: bool) -> dict[str, Any]:
-    experiment, cost = one.candidate.experiment, one.cost
-    low, high = one.interval or (None, None)
+def _record(assessment: Assessment, chosen: bool) -> dict[str, Any]:
+    experiment, cost = assessment.candidate.experiment, assessment.cost
+    low, high = assessment.interval or (None, None)
     return {
         "chosen": chosen,
-        "workers": one.candidate.workers,
-        "threads": one.candidate.threads,
-        "device": one.candidate.device,
-        "precision": one.candidate.precision,
+        "workers": assessment.candidate.workers,
+        "threads": assessment.candidate.threads,
+        "device": assessment.candidate.device,
+        "precision": assessment.candidate.precision,
         "batch_size": experiment.training.samples_per_step,
         "strategy": experiment.parallel.strategy,
         "average": experiment.parallel.average,
         "sync_every": experiment.parallel.pace if experiment.parallel.average == "weights" else 1,
-        "epochs": one.epochs,
-        "epochs_to_target": one.stops_after,
-        "epoch_seconds": one.epoch_seconds,
+        "epochs": assessment.epochs,
+        "epochs_to_target": assessment.stops_after,
+        "epoch_seconds": assessment.epoch_seconds,
         "seconds_to_target": cost.training if cost else None,
         "seconds_low": low,
         "seconds_high": high,
         "total_seconds": cost.total if cost else None,
-        "probed_samples": one.probes[-1].samples if one.probes else 0,
-        "probed_value": one.probes[-1].value if one.probes else None,
-        "probability": one.probability,
-        "expected_seconds": one.expected,
-        "seeds_tried": one.tried,
-        "seeds_reached": one.reached,
-        "dropped": one.dropped,
+        "probed_samples": assessment.probes[-1].samples if assessment.probes else 0,
+        "probed_value": assessment.probes[-1].value if assessment.probes else None,
+        "probability": assessment.probability,
+        "expected_seconds": assessment.expected,
+        "seeds_tried": assessment.tried,
+        "seeds_reached": assessment.reached,
+        "dropped": assessment.dropped,
     }

@@ -465,21 +465,21 @@ def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) ->
 
     staying = {assessment.candidate.curve_key for assessment in assessments if not assessment.dropped}
 
-    def line(at: int, one: Assessment) -> ChartLine:
+    def line(at: int, assessment: Assessment) -> ChartLine:
         color, marker = series(at)
-        left = one.candidate.curve_key not in staying
-        name = describe_candidate(one.candidate)
+        left = assessment.candidate.curve_key not in staying
+        name = describe_candidate(assessment.candidate)
         return ChartLine(
             label=f"{name}, left the search" if left else name,
-            x=[probe.samples for probe in one.probes],
-            y=[probe.value * scale for probe in one.probes],
+            x=[probe.samples for probe in assessment.probes],
+            y=[probe.value * scale for probe in assessment.probes],
             notes=[
                 f"{name}\n{plural(probe.samples, 'sample')}: {metric_value(metric, probe.value)}"
-                for probe in one.probes
+                for probe in assessment.probes
             ],
             color=color,
             dash=(2, 3) if left else (),
-            markers=[marker] * len(one.probes),
+            markers=[marker] * len(assessment.probes),
         )
 
     return LineChart(

@@ -197,15 +197,15 @@ class Sweep:
         """Return conclusions from the trials, in sentences: the best one, which fields matter, and others."""
         first, *rest = self.remarks()
         shares = sorted(self.importance.items(), key=lambda pair: -pair[1])
-        found = ["importance: " + ", ".join(f"{name} {share:.0%}" for name, share in shares)] if shares else []
+        conclusions = ["importance: " + ", ".join(f"{name} {share:.0%}" for name, share in shares)] if shares else []
         try:
             best = self.best
         except StoreError:
-            return [first, *found, *rest]
-        found.append(
+            return [first, *conclusions, *rest]
+        conclusions.append(
             f"best: trial {best.number} (run {best.run}), {best.label}: {self.heading} {self.written(best.value)}"
         )
-        return [first, *found, *rest]
+        return [first, *conclusions, *rest]
 
     def remarks(self) -> list[str]:
         """Return how the trials ended, how far the best can be trusted, and what to do with it."""

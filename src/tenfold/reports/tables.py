@@ -113,7 +113,7 @@ def make_crosstables(rows: Sequence[Row], axes: tuple[str, str] = CROSSED) -> li
         belonging = [(at, row) for at, row in enumerate(rows) if row.clock == clock and _belongs(row, other)]
         labels = [tuple(_label(name, row.settings[name]) for name in axes) for _, row in belonging]
         places = {(down, across): at for (down, across), (at, _) in zip(labels, belonging, strict=True)}
-        order = [sorted(belonging, key=lambda one: _order(one[1].settings[name])) for name in axes]
+        order = [sorted(belonging, key=lambda pair: _order(pair[1].settings[name])) for name in axes]
         down, across = (
             list(dict.fromkeys(_label(name, row.settings[name]) for _, row in listed))
             for name, listed in zip(axes, order, strict=True)
@@ -364,17 +364,17 @@ def spread_cells(
     means = [abs(spread.mean * factor) for spread in spreads if spread.mean]
     wide_range = bool(means) and max(means) > WIDE_RANGE * min(means)
 
-    def shown(one: Spread, interval: Interval | None) -> str:
-        if one.mean is None:
+    def shown(spread: Spread, interval: Interval | None) -> str:
+        if spread.mean is None:
             return NOTHING
         places = (
             decimals
             if decimals is not None
-            else significant_decimals(one.mean * factor if wide_range else min(means, default=1))
+            else significant_decimals(spread.mean * factor if wide_range else min(means, default=1))
         )
-        text = f"{one.mean * factor:.{places}f}"
-        if one.deviation is not None:
-            text += f" ± {one.deviation * factor:.{places}f}"
+        text = f"{spread.mean * factor:.{places}f}"
+        if spread.deviation is not None:
+            text += f" ± {spread.deviation * factor:.{places}f}"
         if interval is not None:
             text += f" [{interval[0] * factor:.{places}f}-{interval[1] * factor:.{places}f}]"
         return text

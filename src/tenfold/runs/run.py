@@ -34,9 +34,9 @@ FIELDS_OF_DATA = ("batch_size", "stages")
 
 def as_asked(experiment: Experiment, metadata: Mapping[str, Any]) -> Experiment:
     """Return a recorded experiment as it was before fields were set by the data or by measurements."""
-    asked = {name: value for name, value in metadata.get("asked", {}).items() if name in FIELDS_OF_DATA}
+    changed = {name: value for name, value in metadata.get("asked", {}).items() if name in FIELDS_OF_DATA}
     with suppress(ExperimentError):  # the record is damaged
-        return experiment.replace(**asked) if asked else experiment
+        return experiment.replace(**changed) if changed else experiment
     return experiment
 
 

@@ -551,9 +551,9 @@ class Follower:
     def events(self, run: int, after: int = 0) -> tuple[list[tuple[int, dict[str, Any]]], int]:
         """Return the numbers and the values of a run's events after a cursor, and the new cursor."""
         with self._lock:
-            found = self._connection.execute(SINCE, (run, after)).fetchall()
-        read = ((number, *decoded(body)) for number, body in found)
-        return [(number, row) for number, row, damaged in read if not damaged], found[-1][0] if found else after
+            rows = self._connection.execute(SINCE, (run, after)).fetchall()
+        read = ((number, *decoded(body)) for number, body in rows)
+        return [(number, row) for number, row, damaged in read if not damaged], rows[-1][0] if rows else after
 
     def repeated(self, run: int) -> int:
         """Return how many events of a run do not count any more, because their epochs were repeated."""

@@ -114,7 +114,7 @@ class FlatState:
             start += padded_size(tensor.numel())
         self._slots = [(parameter, padded_size(parameter.numel())) for parameter in network.parameters()]
         self._names = [name for name, _ in network.named_parameters()]
-        self.parameters = sum(room for _, room in self._slots)
+        self.parameters = sum(slot_size for _, slot_size in self._slots)
         """How many of the vector's first numbers are parameters."""
         self.batch_norm = BatchNormStatistics.of(network)
         """The running statistics in the vector, which a round averages as second moments."""
@@ -134,20 +134,20 @@ class FlatState:
     def find_replaced(self, network: nn.Module, *, memory: bool) -> str:
         """Return the name of a parameter that the network has replaced by another since, or ""; `memory`: or moved."""
         now, start = dict(network.named_parameters()), 0
-        for name, (parameter, room) in zip(self._names, self._slots, strict=True):
+        for name, (parameter, slot_size) in zip(self._names, self._slots, strict=True):
             place = self.vector.data_ptr() + start * self.vector.element_size()
             if now.pop(name, None) is not parameter or (memory and parameter.numel() and parameter.data_ptr() != place):
                 return name
-            start += room
+            start += slot_size
         return next(iter(now), "")
 
     def add_gradients(self, total: Tensor) -> None:
         """Add the parameters' gradients to a vector that is laid out like this one."""
         start = 0
-        for parameter, room in self._slots:
+        for parameter, slot_size in self._slots:
             if parameter.grad is not None:
                 view_like(parameter, total, start).add_(parameter.grad)
-            start += room
+            start += slot_size
 
     @property
     def frozen(self) -> list[slice]:

@@ -402,13 +402,13 @@ def _repeatable(module: nn.Module) -> Iterator[None]:
         raise ModelError(f"it {what}, which a trace would not repeat; do that in a submodule")
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(value: Any, other: Any) -> bool:
     """Return whether two values are one object, or like containers of the same objects, as an export leaves behind."""
-    if one is other:
+    if value is other:
         return True
-    if type(one) is not type(other) or not isinstance(one, (tuple, list, dict)):
+    if type(value) is not type(other) or not isinstance(value, (tuple, list, dict)):
         return False
-    leaves, others = tree_leaves(one), tree_leaves(other)
+    leaves, others = tree_leaves(value), tree_leaves(other)
     return len(leaves) == len(others) and all(map(operator.is_, leaves, others))
 
 

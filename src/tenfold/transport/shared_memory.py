@@ -327,21 +327,21 @@ class SharedMemoryTransport(Transport):
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Return every worker's values by rank, one mailbox full at a time."""
-        room = MAILBOX - 1
+        values_per_mailbox = MAILBOX - 1
         boxes = [self._segment.mailboxes[member] for member in self._members]
         gathered: list[list[float]] = [[] for _ in range(self.size)]
         sent, longest = 0, 1
         with self._working:
             while sent < longest:
-                part = values[sent : sent + room]
+                part = values[sent : sent + values_per_mailbox]
                 boxes[self.rank][0] = len(values)
                 boxes[self.rank][1 : 1 + len(part)] = part
                 self._meet(self._others)
                 lengths = [int(box[0]) for box in boxes]
                 for rank, length in enumerate(lengths):
-                    gathered[rank] += boxes[rank][1 : 1 + max(0, min(room, length - sent))].tolist()
+                    gathered[rank] += boxes[rank][1 : 1 + max(0, min(values_per_mailbox, length - sent))].tolist()
                 self._meet(self._others)
-                sent, longest = sent + room, max(lengths)
+                sent, longest = sent + values_per_mailbox, max(lengths)
         return gathered
 
     def abort(self) -> None:

@@ -147,14 +147,14 @@ class SharedMessages:
         """Put bytes into the ring; return whether that was the last part of the message."""
         at, row = self._channel(self.rank, receiver), self._rows[receiver] + self.rank * self._ring
         put = self._words[at]
-        room = self._ring - (put - self._words[at + TAKEN_AT])
+        free_bytes = self._ring - (put - self._words[at + TAKEN_AT])
         while message.parts:
             part = message.parts[0]
-            now = min(room, part.nbytes)
-            if part.nbytes == HEAD and len(message.parts) == 2 and room < HEAD:
+            now = min(free_bytes, part.nbytes)
+            if part.nbytes == HEAD and len(message.parts) == 2 and free_bytes < HEAD:
                 return False
             self._copy(row, put % self._ring, part.address, now, into_ring=True)
-            put, room = put + now, room - now
+            put, free_bytes = put + now, free_bytes - now
             self._words[at] = put
             message.parts.popleft()
             if now < part.nbytes:

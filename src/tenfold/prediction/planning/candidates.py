@@ -140,9 +140,9 @@ def compare_bf16(task: Task, report: ReportProgress) -> float:
 
 
 def candidates_on(cluster: Cluster, base: Experiment, *, most_workers: int | None = None) -> list[Candidate]:
-    room = min(cluster.workers, most_workers or cluster.workers)
+    most = min(cluster.workers, most_workers or cluster.workers)
     base = base.replace(engine="virtual", cluster=cluster, link=None, device="cpu")
-    return [setting for workers in counts_up_to(room) for setting in _settings(base.replace(workers=workers), BATCHES)]
+    return [setting for workers in counts_up_to(most) for setting in _settings(base.replace(workers=workers), BATCHES)]
 
 
 def drop_dominated(timed: Iterable[tuple[Candidate, float]]) -> list[Candidate]:
@@ -152,12 +152,14 @@ def drop_dominated(timed: Iterable[tuple[Candidate, float]]) -> list[Candidate]:
     """
     listed = list(timed)
 
-    def setting(one: Candidate) -> tuple[Any, ...]:
-        return one.workers, one.threads, one.batch, one.device, one.precision
+    def setting(candidate: Candidate) -> tuple[Any, ...]:
+        return candidate.workers, candidate.threads, candidate.batch, candidate.device, candidate.precision
 
-    def is_dominated(one: Candidate, seconds: float) -> bool:
+    def is_dominated(candidate: Candidate, seconds: float) -> bool:
         return any(
-            setting(one) == setting(other) and other.looseness < one.looseness and seconds > SAVING * other_seconds
+            setting(candidate) == setting(other)
+            and other.looseness < candidate.looseness
+            and seconds > SAVING * other_seconds
             for other, other_seconds in listed
         )
 
@@ -170,12 +172,12 @@ def _settings(base: Experiment, factors: Iterable[float]) -> Iterator[Candidate]
     sizes = {max(1, round(usual * factor)) for factor in factors} | {resolve_defaults(base).training.samples_per_step}
     for size in sorted(sizes):
         for mixing in _mixings(base):
-            one = resolve_defaults(base.replace(batch_size=size, **mixing))
+            candidate = resolve_defaults(base.replace(batch_size=size, **mixing))
             try:
-                validate_combination(Resolved.of(one))
+                validate_combination(Resolved.of(candidate))
             except ExperimentError:  # this strategy cannot be combined with the experiment's other settings
                 continue
-            yield Candidate(one)
+            yield Candidate(candidate)
 
 
 def _mixings(base: Experiment) -> list[dict[str, Any]]:
@@ -371,7 +373,14 @@ class CostModel:
         if self._cluster is not HERE and self._cluster.has_given_times:
             return Profile(made="", machine={})
         # one of the usual batch size; of those, one whose workers divide the most of a step
-        usual = min(on_cpu, key=lambda one: (abs(one.batch / one.workers - USUAL_BATCH), -one.workers, one.looseness))
+        usual = min(
+            on_cpu,
+            key=lambda candidate: (
+                abs(candidate.batch / candidate.workers - USUAL_BATCH),
+                -candidate.workers,
+                candidate.looseness,
+            ),
+        )
         task = self._task(usual, 1)
         if self._cluster is not HERE:
             return complete_profile(task, report=self._report, cluster=self._cluster)

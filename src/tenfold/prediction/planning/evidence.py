@@ -235,12 +235,12 @@ class Search:
 def find_setting(assessments: Iterable[Assessment], wanted: Candidate) -> Assessment | None:
     """Return the assessment of a setting; where it leaves the threads open, that with the most."""
 
-    def setting(one: Candidate) -> tuple[Any, ...]:
-        return one.device, one.precision, one.workers, one.batch, one.mixing
+    def setting(candidate: Candidate) -> tuple[Any, ...]:
+        return candidate.device, candidate.precision, candidate.workers, candidate.batch, candidate.mixing
 
     equal = [assessment for assessment in assessments if setting(assessment.candidate) == setting(wanted)]
     same = [item for item in equal if wanted.threads is None or item.candidate.threads == wanted.threads]
-    return max(same, key=lambda one: one.candidate.threads or 0, default=None)
+    return max(same, key=lambda assessment: assessment.candidate.threads or 0, default=None)
 
 
 def describe_candidate(candidate: Candidate) -> str:
@@ -294,22 +294,22 @@ class Evidence:
         self._warm: set[str] = set()
         """Devices on which a probe has trained."""
 
-    def add(self, one: Assessment, latest: Probe, seconds: float) -> None:
+    def add(self, assessment: Assessment, latest: Probe, seconds: float) -> None:
         """Add a run of a setting, which took `seconds` seconds of wall time."""
-        key, device = one.candidate.curve_key, one.candidate.device
-        self.walls.add(one.candidate, seconds, latest)
+        key, device = assessment.candidate.curve_key, assessment.candidate.device
+        self.walls.add(assessment.candidate, seconds, latest)
         latest = replace(latest, weights={}, cold=device not in self._warm)
         self._warm.add(device)
         probes = self.runs.setdefault(key, [])
-        for some in (probes, one.own_probes):
+        for some in (probes, assessment.own_probes):
             some.append(latest)
             some.sort(key=lambda probe: probe.samples)
-        for other in self.with_same_curve(one):
+        for other in self.with_same_curve(assessment):
             other.probes = probes
 
-    def with_same_curve(self, one: Assessment) -> list[Assessment]:
+    def with_same_curve(self, assessment: Assessment) -> list[Assessment]:
         """Return the settings still in the search that have the same learning curve, this one included."""
-        key = one.candidate.curve_key
+        key = assessment.candidate.curve_key
         return [other for other in self.assessments if other.candidate.curve_key == key and not other.dropped]
 
     def assess(self) -> None:
@@ -332,136 +332,145 @@ class Evidence:
                 assessment.epoch_seconds = self.epoch_seconds(assessment)
                 self._choose_epochs(assessment)
 
-    def _choose_epochs(self, one: Assessment) -> None:
+    def _choose_epochs(self, assessment: Assessment) -> None:
         """Set the epochs of a setting, and their predicted time; all None where the target is too far away."""
-        assert one.curve is not None
-        confirmed, listed = self.confirmed_epochs(one), self.schedules(one, self.longest_missed(one, by_own_seed=True))
+        assert assessment.curve is not None
+        confirmed, listed = (
+            self.confirmed_epochs(assessment),
+            self.schedules(assessment, self.longest_missed(assessment, by_own_seed=True)),
+        )
         best = learning.choose_best(listed)
         if confirmed is not None:
-            best = self._confirmed_schedule(one, confirmed, listed)
+            best = self._confirmed_schedule(assessment, confirmed, listed)
         if best is None:
-            one.epochs = one.probability = one.expected = one.stops_after = one.cost = one.interval = None
-            one.tried = one.reached = 0
+            assessment.epochs = assessment.probability = assessment.expected = assessment.stops_after = (
+                assessment.cost
+            ) = assessment.interval = None
+            assessment.tried = assessment.reached = 0
             return
-        one.epochs, one.probability, one.expected = best
-        trials = self.trials(one, best.epochs)
-        one.tried, one.reached, one.stops_after = len(trials), trials.reached, self.stops_after(one, best.epochs)
-        one.cost = self._cost(one, one.stops_after)
-        stops: list[float] = [*trials.stops] or [one.stops_after]
-        first, last = self._cost(one, min(stops)), self._cost(one, max(stops))
+        assessment.epochs, assessment.probability, assessment.expected = best
+        trials = self.trials(assessment, best.epochs)
+        assessment.tried, assessment.reached, assessment.stops_after = (
+            len(trials),
+            trials.reached,
+            self.stops_after(assessment, best.epochs),
+        )
+        assessment.cost = self._cost(assessment, assessment.stops_after)
+        stops: list[float] = [*trials.stops] or [assessment.stops_after]
+        first, last = self._cost(assessment, min(stops)), self._cost(assessment, max(stops))
         if first is not None and last is not None:
-            high = last.interval[1] if confirmed else self._at_most(one, best.epochs, listed)
-            one.interval = first.interval[0], high
+            high = last.interval[1] if confirmed else self._at_most(assessment, best.epochs, listed)
+            assessment.interval = first.interval[0], high
 
-    def _confirmed_schedule(self, one: Assessment, epochs: int, listed: Sequence[Schedule]) -> Schedule:
+    def _confirmed_schedule(self, assessment: Assessment, epochs: int, listed: Sequence[Schedule]) -> Schedule:
         """Return a confirmed schedule and its expected seconds: other seeds may still miss the target."""
-        assert one.curve is not None
-        trials, by_curve = self.trials(one, epochs), learning.probability(one.curve, self.goal, epochs)
+        assert assessment.curve is not None
+        trials, by_curve = self.trials(assessment, epochs), learning.probability(assessment.curve, self.goal, epochs)
         chance = (CURVE_WORTH * by_curve + trials.reached) / (CURVE_WORTH + len(trials))
-        seconds, after = self.seconds(one), learning.next_epochs(epochs)
+        seconds, after = self.seconds(assessment), learning.next_epochs(epochs)
         repeated = next((schedule.expected for schedule in listed if schedule.epochs == after), seconds(after))
-        expected = chance * seconds(self.stops_after(one, epochs)) + (1 - chance) * (seconds(epochs) + repeated)
+        expected = chance * seconds(self.stops_after(assessment, epochs)) + (1 - chance) * (seconds(epochs) + repeated)
         return Schedule(epochs, chance, expected)
 
-    def _at_most(self, one: Assessment, epochs: int, listed: Sequence[Schedule]) -> float:
+    def _at_most(self, assessment: Assessment, epochs: int, listed: Sequence[Schedule]) -> float:
         """Return the seconds of training within which nearly all have reached the target, repeated runs included."""
         chances = {schedule.epochs: schedule.probability for schedule in listed}
         missed, seconds = 1.0, 0.0
         while missed > MISSED:
-            cost = self._cost(one, epochs)
+            cost = self._cost(assessment, epochs)
             seconds += cost.interval[1] if cost else 0.0
             missed *= 1 - chances.get(epochs, 1.0)  # beyond the longest, a run should not miss
             epochs = learning.next_epochs(epochs)
         return seconds
 
-    def _cost(self, one: Assessment, epochs: float) -> RunCost | None:
-        of = one.candidate
+    def _cost(self, assessment: Assessment, epochs: float) -> RunCost | None:
+        of = assessment.candidate
         others = [other for other in self.assessments if other.candidate.device == of.device]
         similar = [probe for other in others if other.candidate.workers == of.workers for probe in other.own_probes]
-        return self.costs(of, epochs, one.own_probes, similar)
+        return self.costs(of, epochs, assessment.own_probes, similar)
 
-    def schedules(self, one: Assessment, missed: int, optimism: float = 0.0) -> list[Schedule]:
+    def schedules(self, assessment: Assessment, missed: int, optimism: float = 0.0) -> list[Schedule]:
         """Return the schedules of a setting with more epochs than those that missed the target."""
-        assert one.curve is not None
-        seconds, stop = self.seconds(one), self.stop_share(one)
-        return learning.schedules(one.curve, self.goal, seconds, stop=stop, more_than=missed, optimism=optimism)
+        assert assessment.curve is not None
+        seconds, stop = self.seconds(assessment), self.stop_share(assessment)
+        return learning.schedules(assessment.curve, self.goal, seconds, stop=stop, more_than=missed, optimism=optimism)
 
-    def stops_after(self, one: Assessment, epochs: int) -> float:
+    def stops_after(self, assessment: Assessment, epochs: int) -> float:
         """Return the epochs after which a run of `epochs` epochs stops, in the mean of its trial runs or of others."""
-        stops = self.trials(one, epochs).stops
-        return statistics.mean(stops) if stops else self.stop_share(one) * epochs
+        stops = self.trials(assessment, epochs).stops
+        return statistics.mean(stops) if stops else self.stop_share(assessment) * epochs
 
-    def stop_share(self, one: Assessment) -> float:
+    def stop_share(self, assessment: Assessment) -> float:
         """Return the part of its epochs after which a run stops: as seen on this curve, or else on any."""
-        own = stop_share(one.probes, self.gap)
+        own = stop_share(assessment.probes, self.gap)
         if own is None:
             own = stop_share((probe for some in self.runs.values() for probe in some), self.gap)
         return own if own is not None else 1.0
 
-    def trials(self, one: Assessment, epochs: int) -> Trials:
-        return Trials.with_epochs(one.own_probes, epochs, self.gap)
+    def trials(self, assessment: Assessment, epochs: int) -> Trials:
+        return Trials.with_epochs(assessment.own_probes, epochs, self.gap)
 
-    def _lengths(self, one: Assessment) -> list[int]:
+    def _lengths(self, assessment: Assessment) -> list[int]:
         """Return the numbers of epochs for which a setting was trained; parts of an epoch do not count."""
-        return sorted({probe.epochs for probe in one.own_probes if probe.epochs})
+        return sorted({probe.epochs for probe in assessment.own_probes if probe.epochs})
 
-    def confirmed_epochs(self, one: Assessment) -> int | None:
+    def confirmed_epochs(self, assessment: Assessment) -> int | None:
         """Return the epochs with which enough seeds have reached the target, and soonest."""
-        sure = [epochs for epochs in self._lengths(one) if self._is_complete(one, epochs)]
-        sure = [epochs for epochs in sure if not self.is_missed(one, epochs)]
-        return min(sure, key=lambda epochs: self.stops_after(one, epochs), default=None)
+        sure = [epochs for epochs in self._lengths(assessment) if self._is_complete(assessment, epochs)]
+        sure = [epochs for epochs in sure if not self.is_missed(assessment, epochs)]
+        return min(sure, key=lambda epochs: self.stops_after(assessment, epochs), default=None)
 
-    def _is_complete(self, one: Assessment, epochs: int) -> bool:
+    def _is_complete(self, assessment: Assessment, epochs: int) -> bool:
         """Return whether this number of epochs was tried with enough seeds."""
-        tried = len(self.trials(one, epochs))
-        return tried > 0 and tried >= self._enough(one, epochs)
+        tried = len(self.trials(assessment, epochs))
+        return tried > 0 and tried >= self._enough(assessment, epochs)
 
-    def is_open(self, one: Assessment, epochs: int) -> bool:
+    def is_open(self, assessment: Assessment, epochs: int) -> bool:
         """Return whether further seeds could show that this number of epochs is better than the confirmed schedule."""
-        return not self._is_complete(one, epochs) and not self._is_later(one, epochs)
+        return not self._is_complete(assessment, epochs) and not self._is_later(assessment, epochs)
 
-    def _is_later(self, one: Assessment, epochs: int) -> bool:
+    def _is_later(self, assessment: Assessment, epochs: int) -> bool:
         """Return whether runs of `epochs` epochs stop no sooner than those of the confirmed schedule, seed by seed."""
-        confirmed = self.confirmed_epochs(one)
+        confirmed = self.confirmed_epochs(assessment)
         if confirmed is None or confirmed == epochs:
             return False
-        mine, others = (self.trials(one, each).stop_by_seed for each in (epochs, confirmed))
+        mine, others = (self.trials(assessment, each).stop_by_seed for each in (epochs, confirmed))
         seeds = mine.keys() & others.keys()
         return bool(seeds) and sum(mine[seed] for seed in seeds) >= sum(others[seed] for seed in seeds)
 
-    def longest_missed(self, one: Assessment, *, by_own_seed: bool = False) -> int:
+    def longest_missed(self, assessment: Assessment, *, by_own_seed: bool = False) -> int:
         """Return the most epochs with which a setting missed the target, or its own seed did; 0: none."""
         is_missed = self._own_seed_missed if by_own_seed else self.is_missed
-        return max((epochs for epochs in self._lengths(one) if is_missed(one, epochs)), default=0)
+        return max((epochs for epochs in self._lengths(assessment) if is_missed(assessment, epochs)), default=0)
 
-    def is_missed(self, one: Assessment, epochs: int) -> bool:
+    def is_missed(self, assessment: Assessment, epochs: int) -> bool:
         """Return whether too many seeds have missed the target with these epochs, or the experiment's own has."""
-        missed = self.trials(one, epochs).missed
-        own = self._own_seed_missed(one, epochs)
-        return own or (bool(missed) and len(missed) > int(MISSES * self._enough(one, epochs)))
+        missed = self.trials(assessment, epochs).missed
+        own = self._own_seed_missed(assessment, epochs)
+        return own or (bool(missed) and len(missed) > int(MISSES * self._enough(assessment, epochs)))
 
-    def _own_seed_missed(self, one: Assessment, epochs: int) -> bool:
-        return self.seed(one, 0) in self.trials(one, epochs).missed
+    def _own_seed_missed(self, assessment: Assessment, epochs: int) -> bool:
+        return self.seed(assessment, 0) in self.trials(assessment, epochs).missed
 
-    def _enough(self, one: Assessment, epochs: int) -> int:
+    def _enough(self, assessment: Assessment, epochs: int) -> int:
         """Return how many seeds confirm a schedule: more where they take little of the time."""
-        key = one.candidate, epochs
+        key = assessment.candidate, epochs
         if key not in self._needed:
-            seconds = self.wall_seconds(one, epochs * len(self.splits.train))
-            room = CONFIRMATION_SHARE * self._time / seconds if seconds else MOST_SEEDS
-            self._needed[key] = max(SEEDS, min(MOST_SEEDS, int(room)))
+            seconds = self.wall_seconds(assessment, epochs * len(self.splits.train))
+            affordable = CONFIRMATION_SHARE * self._time / seconds if seconds else MOST_SEEDS
+            self._needed[key] = max(SEEDS, min(MOST_SEEDS, int(affordable)))
         return self._needed[key]
 
-    def wall_seconds(self, one: Assessment, samples: int) -> float:
+    def wall_seconds(self, assessment: Assessment, samples: int) -> float:
         """Return the expected wall time in seconds of a run of a setting over `samples` samples; 0 if not known."""
-        expected = self.walls.predict(one.candidate, samples)
+        expected = self.walls.predict(assessment.candidate, samples)
         if expected is None and self.costs.are_here:
-            expected = self.seconds(one)(samples / len(self.splits.train)) or None
+            expected = self.seconds(assessment)(samples / len(self.splits.train)) or None
         return expected if expected is not None else self.walls.predict_any(samples)
 
-    def seed(self, one: Assessment, number: int) -> int:
+    def seed(self, assessment: Assessment, number: int) -> int:
         """Return the seed of a setting's trial run: the experiment's own, then others."""
-        own = one.candidate.experiment.training.seed
+        own = assessment.candidate.experiment.training.seed
         return own if number == 0 else own + OTHER_SEEDS + number - 1
 
     def still_in_search(self) -> list[Assessment]:
@@ -476,15 +485,15 @@ class Evidence:
         chance = chance_error(self.metric, self.gap, validation, self.splits.classes)
         return Goal(self.gap, len(self.splits.train), factor * math.hypot(SEED_ERROR, chance))
 
-    def seconds(self, one: Assessment) -> Callable[[float], float]:
+    def seconds(self, assessment: Assessment) -> Callable[[float], float]:
         """Return the function from a number of epochs to the total seconds of a run."""
-        first, both = (self._cost(one, epochs) for epochs in (1, 2))
+        first, both = (self._cost(assessment, epochs) for epochs in (1, 2))
         if first is None or both is None:
             return lambda _: 0.0
         start, each = first.total, both.total - first.total
         return lambda epochs: start + (epochs - 1) * each
 
-    def epoch_seconds(self, one: Assessment) -> float | None:
+    def epoch_seconds(self, assessment: Assessment) -> float | None:
         """Return the training seconds of an epoch after the first, which has slow first steps."""
-        first, both = (self._cost(one, epochs) for epochs in (1, 2))
+        first, both = (self._cost(assessment, epochs) for epochs in (1, 2))
         return both.training - first.training if first and both else None

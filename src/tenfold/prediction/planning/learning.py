@@ -265,7 +265,7 @@ def schedules(
 
 def choose_best(listed: list[Schedule]) -> Schedule | None:
     """Return the schedule with the fewest expected seconds; None if there is none."""
-    return min(listed, key=lambda one: one.expected, default=None)
+    return min(listed, key=lambda trial: trial.expected, default=None)
 
 
 def choose_next(listed: list[Schedule]) -> Schedule | None:
@@ -431,7 +431,7 @@ def _by_epoch(events: Iterable[Event], metric: str) -> list[Metric]:
     measured = [
         event for event in events if isinstance(event, Metric) and (event.part, event.name) == ("validation", metric)
     ]
-    return list({item.epoch: item for item in sorted(measured, key=lambda one: one.epoch)}.values())
+    return list({item.epoch: item for item in sorted(measured, key=lambda metric: metric.epoch)}.values())
 
 
 class _Replicas(Virtual):

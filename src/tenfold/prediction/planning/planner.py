@@ -67,20 +67,20 @@ def search(
     calibrated = perf_counter() - began
     trials = TrialSearch(candidates, splits, costs, metric, gap, deadline=began + budget, given=given, report=report)
     trials.run()
-    assessments = sorted(trials.assessments, key=lambda one: one.rank)
+    assessments = sorted(trials.assessments, key=lambda assessment: assessment.rank)
     probed = perf_counter() - began - calibrated
     return Search(assessments, metric, trials.noise_batch, calibrated, probed, costs.speeds, costs.load)
 
 
 def best_of(search: Search, target: float) -> Assessment:
     """Return the soonest of those that were trained; raise ExperimentError if none is expected to reach the target."""
-    best = min(search.assessments, key=lambda one: one.rank)
+    best = min(search.assessments, key=lambda assessment: assessment.rank)
     if best.expected is not None:
         return best
     tried = [assessment for assessment in search.assessments if assessment.probes]
     if not tried:
         raise ExperimentError(f"no setting could be trained: {search.assessments[0].dropped or 'there is none'}")
-    top = max(tried, key=lambda one: one.probes[-1].samples)
+    top = max(tried, key=lambda assessment: assessment.probes[-1].samples)
     last = top.probes[-1]
     raise ExperimentError(
         f"no setting was found that reaches {search.metric} {target:g}: {describe_candidate(top.candidate)} has "
@@ -163,17 +163,17 @@ class TrialSearch:
             if item.epoch_seconds is not None and item.candidate not in kept and item is not self.given:
                 item.dropped = HARDLY_FASTER
         left = [assessment for assessment in self.assessments if not assessment.dropped]
-        reference = min(left, key=lambda one: (one.candidate.batch, one.epoch_seconds or 0.0))
+        reference = min(left, key=lambda assessment: (assessment.candidate.batch, assessment.epoch_seconds or 0.0))
         first = self._train(reference, self._samples(reference.candidate, 0))
         if first is not None:
             task = Task.of(Resolved.of(reference.candidate.experiment), self.splits, 1)
             self.noise_batch = measure_noise(task, first.weights)
         fewest = reference.candidate.batch
 
-        def expected(one: Assessment) -> float:
-            factor = data_factor(one.candidate.batch, fewest, self.noise_batch)
-            return self.evidence.seconds(one)(
-                USUAL_EPOCHS * factor * (1 + LOOSE * math.log2(1 + one.candidate.looseness))
+        def expected(assessment: Assessment) -> float:
+            factor = data_factor(assessment.candidate.batch, fewest, self.noise_batch)
+            return self.evidence.seconds(assessment)(
+                USUAL_EPOCHS * factor * (1 + LOOSE * math.log2(1 + assessment.candidate.looseness))
             )
 
         left = sorted((item for item in left if not item.dropped), key=expected)
@@ -187,7 +187,7 @@ class TrialSearch:
 
     def _halve(self, alive: list[Assessment]) -> None:
         """Learn fewer and fewer learning curves from more and more samples, up to half an epoch."""
-        room, rung = MOST_PROBED, 0
+        kept, rung = MOST_PROBED, 0
         while alive:
             for item in self._of_each_curve(alive, rung):
                 samples = self._samples(item.candidate, rung)
@@ -201,8 +201,8 @@ class TrialSearch:
             if rung == 0:
                 self._time_short_runs(alive)
             self.evidence.assess()
-            room, rung = max(FEWEST_PROBED, room // 2), rung + 1
-            alive = self._soonest([item for item in alive if item.probes and not item.dropped], room)
+            kept, rung = max(FEWEST_PROBED, kept // 2), rung + 1
+            alive = self._soonest([item for item in alive if item.probes and not item.dropped], kept)
             alive = [item for item in alive if self._samples(item.candidate, rung) < len(self.splits.train)]
 
     def _of_each_curve(self, alive: Iterable[Assessment], rung: int) -> list[Assessment]:
@@ -237,44 +237,48 @@ class TrialSearch:
             trials = trials or [trial for item in alive if (trial := self._longer(item, limit, too_long))]
             if not trials:
                 return
-            _, one, epochs = min(trials, key=lambda trial: trial[0])
+            _, assessment, epochs = min(trials, key=lambda trial: trial[0])
             samples = epochs * len(self.splits.train)
-            if not self._in_time(one, samples):
-                too_long[one.candidate] = epochs
+            if not self._in_time(assessment, samples):
+                too_long[assessment.candidate] = epochs
                 continue
             runs += 1
-            self._train(one, samples, self.evidence.seed(one, len(self.evidence.trials(one, epochs))))
+            self._train(
+                assessment, samples, self.evidence.seed(assessment, len(self.evidence.trials(assessment, epochs)))
+            )
             self.evidence.assess()
 
     def _trial(
-        self, one: Assessment, limit: float, too_long: dict[Candidate, int]
+        self, assessment: Assessment, limit: float, too_long: dict[Candidate, int]
     ) -> tuple[float, Assessment, int] | None:
         """Return the epochs to try of a setting, and their seconds if they are enough; None if not below the limit."""
-        seconds, stop = self.evidence.seconds(one), self.evidence.stop_share(one)
-        room = too_long.get(one.candidate, math.inf)
+        seconds, stop = self.evidence.seconds(assessment), self.evidence.stop_share(assessment)
+        too_many = too_long.get(assessment.candidate, math.inf)
         listed = [
             schedule
-            for schedule in self.evidence.schedules(one, self.evidence.longest_missed(one), optimism=OPTIMISM)
+            for schedule in self.evidence.schedules(
+                assessment, self.evidence.longest_missed(assessment), optimism=OPTIMISM
+            )
             if seconds(stop * schedule.epochs) < limit
-            and schedule.epochs < room
-            and self.evidence.is_open(one, schedule.epochs)
+            and schedule.epochs < too_many
+            and self.evidence.is_open(assessment, schedule.epochs)
         ]
         trial = choose_next(listed)
-        return (seconds(stop * trial.epochs), one, trial.epochs) if trial is not None else None
+        return (seconds(stop * trial.epochs), assessment, trial.epochs) if trial is not None else None
 
     def _longer(
-        self, one: Assessment, limit: float, too_long: dict[Candidate, int]
+        self, assessment: Assessment, limit: float, too_long: dict[Candidate, int]
     ) -> tuple[float, Assessment, int] | None:
         """Return a longer schedule to try of a setting whose runs stop early, as in `_trial`."""
-        confirmed = self.evidence.confirmed_epochs(one)
+        confirmed = self.evidence.confirmed_epochs(assessment)
         if confirmed is None:
             return None
-        stop, epochs = self.evidence.stops_after(one, confirmed), next_epochs(confirmed)
-        seconds = LONGER * self.evidence.seconds(one)(stop)
-        if stop == confirmed or seconds >= limit or epochs >= too_long.get(one.candidate, math.inf):
+        stop, epochs = self.evidence.stops_after(assessment, confirmed), next_epochs(confirmed)
+        seconds = LONGER * self.evidence.seconds(assessment)(stop)
+        if stop == confirmed or seconds >= limit or epochs >= too_long.get(assessment.candidate, math.inf):
             return None
-        is_open = self.evidence.is_open(one, epochs) and not self.evidence.is_missed(one, epochs)
-        return (seconds, one, epochs) if is_open else None
+        is_open = self.evidence.is_open(assessment, epochs) and not self.evidence.is_missed(assessment, epochs)
+        return (seconds, assessment, epochs) if is_open else None
 
     def _conclude(self) -> None:
         """Note the settings that fell behind: those that were never trained for as long as they need."""
@@ -282,32 +286,32 @@ class TrialSearch:
             if assessment.probes and not assessment.dropped and not assessment.tried:
                 assessment.dropped = FELL_BEHIND
 
-    def _train(self, one: Assessment, samples: int, seed: int | None = None) -> Probe | None:
+    def _train(self, assessment: Assessment, samples: int, seed: int | None = None) -> Probe | None:
         """Train a setting over `samples` samples; None if it diverges."""
-        experiment = one.candidate.experiment
+        experiment = assessment.candidate.experiment
         seed = experiment.training.seed if seed is None else seed
         of = f" with seed {seed}" if seed != experiment.training.seed else ""
-        self.report(f"training {describe_candidate(one.candidate)} over {samples:,} samples{of}")
+        self.report(f"training {describe_candidate(assessment.candidate)} over {samples:,} samples{of}")
         began = perf_counter()
         try:
             probe = train_probe(experiment.replace(seed=seed), self.splits, samples, self.costs.predict)
         except TrainingError as error:
-            for other in self.evidence.with_same_curve(one):
+            for other in self.evidence.with_same_curve(assessment):
                 other.dropped = f"{DIVERGED}: {str(error).partition(';')[0]}"
             return None
-        self.evidence.add(one, probe, perf_counter() - began)
+        self.evidence.add(assessment, probe, perf_counter() - began)
         return probe
 
-    def _soonest(self, some: Iterable[Assessment], room: int) -> list[Assessment]:
+    def _soonest(self, some: Iterable[Assessment], most: int) -> list[Assessment]:
         """Return the candidates with the learning curves that should reach the target soonest."""
 
-        def seconds(one: Assessment) -> float:
+        def seconds(assessment: Assessment) -> float:
             """As if an epoch could end anywhere."""
-            assert one.curve is not None
-            return self.evidence.seconds(one)(one.curve.samples_to(self.gap) / len(self.splits.train))
+            assert assessment.curve is not None
+            return self.evidence.seconds(assessment)(assessment.curve.samples_to(self.gap) / len(self.splits.train))
 
         listed = sorted((item for item in some if item.curve is not None), key=seconds)
-        kept = list(dict.fromkeys(entry.candidate.curve_key for entry in listed))[:room]
+        kept = list(dict.fromkeys(entry.candidate.curve_key for entry in listed))[:most]
         return [entry for entry in listed if entry.candidate.curve_key in kept]
 
     def _samples(self, candidate: Candidate, rung: int) -> int:
@@ -316,8 +320,8 @@ class TrialSearch:
         samples = first * (1 << rung)
         return round(samples) if samples < whole else whole * max(1, round(samples / whole))
 
-    def _in_time(self, one: Assessment, samples: int) -> bool:
-        return perf_counter() + MOST_OVER_EXPECTED * self.evidence.wall_seconds(one, samples) <= self.deadline
+    def _in_time(self, assessment: Assessment, samples: int) -> bool:
+        return perf_counter() + MOST_OVER_EXPECTED * self.evidence.wall_seconds(assessment, samples) <= self.deadline
 
 
 def _of_all_sizes(ordered: Iterable[Candidate]) -> list[str]:

@@ -192,7 +192,7 @@ def _forecast_headline(forecast: Forecast) -> sections.Headline:
         numbers.append((f"highest speedup{which}, predicted", ratio(top.speedup), top.label))
     knees = [(name, first) for name, group in scaling_families(rows) if (first := find_knee(group).first)]
     if knees:
-        name, last = max(knees, key=lambda one: one[1].workers)
+        name, last = max(knees, key=lambda knee: knee[1].workers)
         where = f"the highest of {len(knees)} settings: {name}" if len(knees) > 1 else name
         numbers.append(("workers where the speedup levels off", count(last.workers), where))
     return numbers
