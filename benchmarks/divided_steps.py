@@ -16,10 +16,10 @@ from support.gloo_ranks import run_ranks
 from support.options import make_parser, write_json
 from torch import nn
 
-from tenfold.catalog import MODELS
 from tenfold.experiment import Parallel, Training
 from tenfold.machine import cores
 from tenfold.mixing.builders import Mixing, make_strategy
+from tenfold.registry import MODELS
 from tenfold.training import Replica, flat_size
 from tenfold.training.flat import exchange_size
 from tenfold.workers.channels import SharedChannels

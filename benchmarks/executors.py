@@ -23,7 +23,7 @@ from typing import Any
 from support.options import make_parser, write_json
 
 import tenfold
-from tenfold.catalog import EXECUTORS
+from tenfold.registry import EXECUTORS
 from tenfold.runs import JobsChanged
 
 RUN: dict[str, Any] = {"model": "mlp", "data": "digits", "epochs": 1, "threads": 1}

@@ -17,8 +17,8 @@ import torch
 from support.options import make_parser, write_json
 from torch import nn
 
-from tenfold.catalog import MODELS
 from tenfold.experiment import Training
+from tenfold.registry import MODELS
 from tenfold.training import Replica
 
 GOALS = {("lenet5", "muon"): 1.2, ("cnn", "muon"): 1.15, ("three of 1024", "ng-sgd"): 1.5}

@@ -20,7 +20,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from tenfold.api.train import finished_run, noting, warn
-from tenfold.catalog import MODELS
 from tenfold.data import Splits
 from tenfold.data.part import Tensors
 from tenfold.engines import RecordedRun, require_no_launcher, resolve
@@ -31,6 +30,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.experiment.values import PythonObject, count_workers
+from tenfold.registry import MODELS
 from tenfold.runs import Event, Run, Stopwatch, Store
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.run import History

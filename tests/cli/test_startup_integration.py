@@ -37,8 +37,8 @@ def run(*words):
 
 import tenfold
 done("import tenfold")
-import tenfold.catalog
-done("catalog")
+import tenfold.registry
+done("registry")
 run("--help")
 tenfold.Experiment(model="mlp")
 done("Experiment")
@@ -65,7 +65,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 @pytest.mark.timeout(120)
 def test_names_and_help_import_nothing_heavy(imported: dict[str, set[str]]) -> None:
-    assert imported["import tenfold"] == imported["catalog"] == imported["--help"] == set()
+    assert imported["import tenfold"] == imported["registry"] == imported["--help"] == set()
     assert imported["Experiment"] == imported["train --help"] == {"pydantic"}
 
 

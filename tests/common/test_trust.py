@@ -563,7 +563,7 @@ def test_names_are_imported_in_few_places() -> None:
     assert found == {
         "common/imports.py",  # checks what a record or a file names
         "common/trust.py",  # the check: finds files, imports nothing but torch's own
-        "catalog.py",  # the catalog's own members
+        "registry.py",  # the registry's own members
         "cli/__init__.py",  # the commands
         "machine/rank_guard.py",  # a function that the rank which starts the guard names
         "prediction/library_averaging.py",  # whether mpi4py is there

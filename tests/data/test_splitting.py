@@ -16,11 +16,11 @@ from sklearn.model_selection import (
     StratifiedKFold,
 )
 
-from tenfold.catalog import SHARD_KINDS
 from tenfold.data import Splits, SubsetPart, Tensors, batch_sizes, batches, make_folds, make_shards, order
 from tenfold.data.splitting import draw, split
 from tenfold.data.user_data import as_splits
 from tenfold.errors import DataError, ExperimentError
+from tenfold.registry import SHARD_KINDS
 
 
 def whole(labels: list[int], test: list[int] | None = None, validation: list[int] | None = None) -> Splits:

@@ -11,7 +11,6 @@ from looped import looped
 from strangers import forget, install
 
 import tenfold
-from tenfold.catalog import ENGINES
 from tenfold.crossval import check_folds
 from tenfold.crossval.fold import FoldMode
 from tenfold.engines import choose, resolve
@@ -22,6 +21,7 @@ from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.machine import devices
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
+from tenfold.registry import ENGINES
 from tenfold.workers.task import Resolved
 
 ALIKE = "requires identical replicas after each round"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from looped import looped
 from torch.nn import functional
 
-from tenfold import catalog, experiment
+from tenfold import experiment, registry
 from tenfold.cluster import Cluster, Link
 from tenfold.common.metric_traits import METRICS
 from tenfold.common.optimizer_traits import OPTIMIZERS
@@ -38,11 +38,11 @@ options = st.dictionaries(texts, plain, max_size=3)
 
 VALUES = {
     "name": texts,
-    "model": st.sampled_from([*catalog.MODELS, "package.module:Net"]),
+    "model": st.sampled_from([*registry.MODELS, "package.module:Net"]),
     "hidden": st.none() | st.lists(counts, max_size=4).map(tuple),
     "dropout": st.none() | from_zero,
     "batchnorm": st.none() | st.booleans(),
-    "data": st.sampled_from([*catalog.SOURCES, "package.module:load"]),
+    "data": st.sampled_from([*registry.SOURCES, "package.module:load"]),
     "test_fraction": st.none() | shares,
     "validation_fraction": from_zero,
     "stratify": st.booleans(),
@@ -67,7 +67,7 @@ VALUES = {
     "ema": st.none() | shares,
     "warmup": not_negative,
     "clip": st.none() | positive,
-    "loss": st.none() | st.sampled_from([*catalog.LOSSES, "package.module:loss"]),
+    "loss": st.none() | st.sampled_from([*registry.LOSSES, "package.module:loss"]),
     "metrics": st.lists(st.sampled_from([*METRICS, "f1_macro"]), unique=True).map(tuple),
     "lower_is_better": st.none() | st.booleans(),
     "patience": st.none() | counts,

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from looped import looped
 from torch import nn
 
-from tenfold.catalog import MODELS
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
 from tenfold.models import build, parameter_count
 from tenfold.models.networks import ACTIVATIONS
+from tenfold.registry import MODELS
 
 FOR_ANY_IMAGE = [name for name in MODELS if name != "recommender"]
 

@@ -17,8 +17,8 @@ from tenfold.papers.recipe_page import recipe_plots, write
 from tenfold.papers.recipe_result import Pair, RecipeResult, ResultRow, Setting, check_claim, compare_column
 from tenfold.papers.run_recipe import is_available, settings_of
 from tenfold.prediction import probes
+from tenfold.reports.comparison_rows import DOUBTS
 from tenfold.reports.formatting import NOTHING
-from tenfold.reports.rows import DOUBTS
 
 TINY = {
     "name": "tiny",

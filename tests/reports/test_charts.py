@@ -21,8 +21,8 @@ from tenfold.reports import run_plots as device_plots
 from tenfold.reports import run_plots as timeline_plots
 from tenfold.reports.charts import PlotStyles
 from tenfold.reports.comparison import Comparison
+from tenfold.reports.comparison_rows import Row, Spread, make_rows, with_ratios
 from tenfold.reports.pages import run_pages as report
-from tenfold.reports.rows import Row, Spread, make_rows, with_ratios
 from tenfold.reports.setting_plots import target_plot
 from tenfold.runs import Span
 

@@ -12,9 +12,9 @@ from made_runs import FACTS, make_run, read_run
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.reports.comparison import Comparison
+from tenfold.reports.comparison_rows import make_rows, pareto_front
 from tenfold.reports.display import as_plain_text
 from tenfold.reports.pages.comparison_page import comparison_tables
-from tenfold.reports.rows import make_rows, pareto_front
 from tenfold.runs import Metric, Recorder, Store
 
 OTHER_TIMES = {"evaluate": 1.0, "start": 2.0, "save": 0.5}

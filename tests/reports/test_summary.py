@@ -17,11 +17,11 @@ from tenfold.reports import run_plots as timeline_plots
 from tenfold.reports import run_tables, setting_plots, summary
 from tenfold.reports.charts import PlotStyles
 from tenfold.reports.comparison import Comparison
+from tenfold.reports.comparison_rows import make_rows
 from tenfold.reports.display import as_plain_text
 from tenfold.reports.formatting import duration, interval
 from tenfold.reports.pages import run_pages as report
 from tenfold.reports.progress import RunProgress
-from tenfold.reports.rows import make_rows
 
 SHORT = {"steps_per_epoch": 40, "epochs": 1}
 

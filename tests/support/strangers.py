@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tenfold.catalog import Registry, scan
+from tenfold.registry import Registry, scan
 
 
 def install(folder: Path, patch: pytest.MonkeyPatch, package: str, points: dict[str, dict[str, str]]) -> None:

@@ -5,9 +5,9 @@ import torch
 from looped import looped
 from torch import nn
 
-from tenfold.catalog import MODELS
 from tenfold.data import Tensors
 from tenfold.experiment import Training
+from tenfold.registry import MODELS
 from tenfold.training import Replica
 from tenfold.training.muon import COEFFICIENTS, Muon, as_matrices, factors, find_matrices, gram
 from tenfold.training.replica import plan_lr_schedule

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tenfold.catalog import SHARD_KINDS
 from tenfold.data import Splits, Tensors, batches, order
 from tenfold.engines import resolve
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.registry import SHARD_KINDS
 from tenfold.workers.task import Resolved, Task, make_network
 
 

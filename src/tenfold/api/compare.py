@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
 from tenfold.api.train import continue_cross_validation, cross_validate, finished_run, train_and_record
-from tenfold.catalog import SOURCES, suggest
 from tenfold.common.files import short_path
 from tenfold.common.trust import Origin
 from tenfold.crossval import CrossValidation
@@ -29,12 +28,13 @@ from tenfold.experiment.values import TakesList, label_of
 from tenfold.machine.metadata import collect_metadata
 from tenfold.mixing.builders import make_strategy
 from tenfold.mixing.strategies import exchange_pattern
+from tenfold.registry import SOURCES, suggest
 from tenfold.reports.comparison import Comparison
+from tenfold.reports.comparison_rows import NOT_VALIDATED, require_columns
 from tenfold.reports.differences import describe_settings
 from tenfold.reports.display import is_watched
 from tenfold.reports.loggers import make_loggers
 from tenfold.reports.progress import GridProgress, Turn
-from tenfold.reports.rows import NOT_VALIDATED, require_columns
 from tenfold.runs import Emit, Run, Stopwatch, Store
 from tenfold.runs.bundle import Bundle, unpack
 from tenfold.runs.callbacks import Callbacks, as_list

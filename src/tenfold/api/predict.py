@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tenfold.catalog import MODELS, suggest
 from tenfold.common import PARTS
 from tenfold.common.files import read_regular, replacing
 from tenfold.common.imports import optional_module
@@ -45,6 +44,7 @@ from tenfold.experiment.values import LARGEST_PICKLE, PythonObject, UnrecordedOb
 from tenfold.machine.cores import use_threads_that_exist
 from tenfold.models import build
 from tenfold.models.networks import add_scaling, scaling_in
+from tenfold.registry import MODELS, suggest
 from tenfold.runs import Run
 from tenfold.runs.store import FOLD, MODEL_PICKLE, SWEEP
 from tenfold.training import choose_loss, choose_metrics, evaluation

@@ -10,12 +10,12 @@ from itertools import product
 from typing import Any, get_args
 
 from tenfold.api.compare import split_grid
-from tenfold.catalog import suggest
 from tenfold.common.imports import optional_module
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.experiment.field_types import Fields
 from tenfold.experiment.values import format_value
+from tenfold.registry import suggest
 from tenfold.reports.sweep import Trial
 
 RANGE = re.compile(r"\s*([^:\s]+)\s*:\s*([^:\s]+?)\s*(?::\s*(log)\s*)?")

@@ -23,7 +23,6 @@ from tenfold.api.search import (
     split_space,
 )
 from tenfold.api.train import finished_run, noting
-from tenfold.catalog import suggest
 from tenfold.common.metric_traits import LOSS, main_metric
 from tenfold.common.trust import Origin
 from tenfold.engines import Outcome, RecordedRun, Resolved, require_no_launcher, resolve
@@ -35,6 +34,7 @@ from tenfold.executors.jobs import OF_RUN, Job
 from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named, follow_jobs, recorded_executor
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
+from tenfold.registry import suggest
 from tenfold.reports.differences import describe_settings
 from tenfold.reports.formatting import duration, grouped, metric_value
 from tenfold.reports.loggers import make_loggers

@@ -19,7 +19,6 @@ from tenfold.api.simulate import forecast
 from tenfold.api.train import finished_run, train_and_record
 from tenfold.board.demo_tasks import TASKS, RaceTask, image_task
 from tenfold.board.race import PROFILE, Contestant, Race
-from tenfold.catalog import MODELS, suggest
 from tenfold.data import Splits, load
 from tenfold.engines import resolve
 from tenfold.engines.base import Engine, Outcome
@@ -31,6 +30,7 @@ from tenfold.machine.cores import load_is_high
 from tenfold.machine.metadata import profile_path, using_profile
 from tenfold.prediction.calibration import measure_until, silent, work_of
 from tenfold.prediction.probes import FEWEST_STEPS, step_burst
+from tenfold.registry import MODELS, suggest
 from tenfold.reports.display import Display
 from tenfold.reports.forecast import signed_percent
 from tenfold.reports.formatting import duration, metric_value, plural

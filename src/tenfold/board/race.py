@@ -16,10 +16,10 @@ from tenfold.experiment import Experiment
 from tenfold.machine.metadata import using_profile
 from tenfold.reports import summary
 from tenfold.reports.charts import SERIES, Chart, ChartLine, LineChart, chart_data
+from tenfold.reports.comparison_rows import DOUBTS, load_doubts_of
 from tenfold.reports.forecast import signed_percent
 from tenfold.reports.formatting import NOTHING, duration, interval, metric_value, plural, ratio
 from tenfold.reports.pages.page import page_figures, render_template
-from tenfold.reports.rows import DOUBTS, load_doubts_of
 from tenfold.reports.tables import DOUBT
 from tenfold.runs import Run
 

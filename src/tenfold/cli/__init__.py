@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from tenfold.catalog import installed, load, package_of
 from tenfold.cli.output import (
     Terminated,
     UsageError,
@@ -28,6 +27,7 @@ from tenfold.cli.output import (
 )
 from tenfold.errors import TenfoldError
 from tenfold.machine import limits
+from tenfold.registry import installed, load, package_of
 
 
 class Commands(TyperGroup):

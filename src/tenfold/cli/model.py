@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenfold.catalog import SOURCES, suggest
 from tenfold.cli import options
 from tenfold.cli.options import complete_from
 from tenfold.cli.output import print_json, print_rich, write_file
 from tenfold.common import PARTS
 from tenfold.common.metric_traits import METRICS
 from tenfold.errors import DataError, ExperimentError
+from tenfold.registry import SOURCES, suggest
 
 if TYPE_CHECKING:
     from tenfold.runs import Run

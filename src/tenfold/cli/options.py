@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tenfold.catalog import EXECUTORS, FOLD_KINDS, FOLD_MODES, LOGGERS, MODELS, SOURCES, STRATEGIES
 from tenfold.common.files import check_output
 from tenfold.common.optimizer_traits import OPTIMIZERS
 from tenfold.errors import ExperimentError
+from tenfold.registry import EXECUTORS, FOLD_KINDS, FOLD_MODES, LOGGERS, MODELS, SOURCES, STRATEGIES
 
 if TYPE_CHECKING:
     from tenfold.executors import Submitter

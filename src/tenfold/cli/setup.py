@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenfold.catalog import SOURCES
 from tenfold.cli import options
 from tenfold.cli.output import fetching, print_json, print_rich, write_file
+from tenfold.registry import SOURCES
 
 if TYPE_CHECKING:
     from tenfold.machine.doctor import Finding

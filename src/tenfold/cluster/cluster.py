@@ -40,13 +40,13 @@ from typing import Annotated, Any, Final, Self
 import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from tenfold.catalog import Registry, suggest
 from tenfold.cluster.costs import LinkCost, Wiring
 from tenfold.cluster.hardware import GroupLink, Hardware, Link, LinkField, NodeGroup, StepTime, Stragglers
 from tenfold.common.files import read_toml, write_toml
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment, Section
 from tenfold.experiment.values import AsTuple, Text, explain, format_value
+from tenfold.registry import Registry, suggest
 
 
 class Cluster(Section):

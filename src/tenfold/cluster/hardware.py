@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from tenfold.catalog import Registry, suggest
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Section
 from tenfold.experiment.values import AsTuple, Count, Positive, Text, format_value
 from tenfold.mixing import Round
+from tenfold.registry import Registry, suggest
 
 FORMS = "give a name such as 10gbe, or {latency = 1e-3, bandwidth = 1e7}"
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tenfold.catalog import suggest
 from tenfold.common.trust import check_trusted, is_in_current_folder
 from tenfold.errors import ExperimentError, MachineError, TenfoldError
+from tenfold.registry import suggest
 
 
 def resolve(path: str, what: str, error: type[TenfoldError] = ExperimentError) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tenfold.catalog import Registry
+from tenfold.registry import Registry
 
 LOSS = "loss"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tenfold.catalog import Registry
+from tenfold.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ USERS_OWN = OptimizerTraits(takes_sparse=True)
 
 
 def traits_of(name: object) -> OptimizerTraits:
-    """Return the traits of an optimizer by its name; one that has no name in the catalog is the user's own."""
+    """Return the traits of an optimizer by its name; one that has no name in the registry is the user's own."""
     if isinstance(name, str) and name in OPTIMIZERS:
         return OPTIMIZER_TRAITS.get(name, OptimizerTraits())
     path = name if isinstance(name, str) else repr(name)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tenfold.catalog import suggest
 from tenfold.common import PARTS
 from tenfold.common.metric_traits import LOSS, main_metric
 from tenfold.crossval.fold import OUTPUTS, FoldMode, FoldSplit
@@ -19,6 +18,7 @@ from tenfold.data.part import find_main_output, tree_combine
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Training
 from tenfold.mixing.round import exact_round
+from tenfold.registry import suggest
 from tenfold.runs import Run, stored_predictions, tensor_file
 from tenfold.runs.run import details_table, fold_name, short_number, values_table
 from tenfold.runs.store import CROSSVAL

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tenfold.catalog import ENGINES, FOLD_MODES
 from tenfold.common.imports import describe_error
 from tenfold.data import Fold, Part, SubsetPart, make_folds
 from tenfold.data.loading import with_same_scaling
@@ -22,6 +21,7 @@ from tenfold.errors import TenfoldError
 from tenfold.experiment import FOLD_FIELDS, Experiment, Parallel
 from tenfold.experiment.values import AUTO
 from tenfold.machine.cores import NOT_PINNED, CoreMap, using_threads
+from tenfold.registry import ENGINES, FOLD_MODES
 from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, stored_predictions, tensor_file
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.run import fold_name

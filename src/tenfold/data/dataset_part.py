@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, default_collate
 
-from tenfold.catalog import suggest
 from tenfold.common import RANDOM_LOCK
 from tenfold.common.imports import user_frames
 from tenfold.data.part import (
@@ -35,6 +34,7 @@ from tenfold.data.part import (
     tree_map,
 )
 from tenfold.errors import DataError, TenfoldError
+from tenfold.registry import suggest
 
 TARGET_NAMES = ("labels", "label", "targets", "target", "y", "class")
 """Usual names of the target; one of these is recognized where it is not named."""

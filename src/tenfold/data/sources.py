@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from platformdirs import user_cache_path
 from pydantic import ValidationError
 
-from tenfold import catalog
-from tenfold.catalog import Registry
+from tenfold import registry
 from tenfold.common.files import open_regular, remove_partial_files, write_atomically
 from tenfold.errors import DataError
 from tenfold.experiment.section_fields import Section
 from tenfold.experiment.values import explain
+from tenfold.registry import Registry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,7 +74,7 @@ class Source:
     """The Debian package that installs the files."""
 
 
-SOURCES: Registry[Source] = catalog.SOURCES
+SOURCES: Registry[Source] = registry.SOURCES
 
 
 # The idx format, in which MNIST and its relatives come.

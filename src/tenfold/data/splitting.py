@@ -9,12 +9,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from tenfold.catalog import FOLD_KINDS, SHARD_KINDS
 from tenfold.common import PARTS
 from tenfold.data.dataset_part import join_parts
 from tenfold.data.part import Part, Splits, labels_in
 from tenfold.data.streams import StreamPart, check_stream_is_not_cut
 from tenfold.errors import DataError, ExperimentError
+from tenfold.registry import FOLD_KINDS, SHARD_KINDS
 
 Groups = NDArray[Any] | None
 TEST_FRACTION = 0.2

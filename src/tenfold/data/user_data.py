@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from tenfold.catalog import suggest
 from tenfold.common import PARTS
 from tenfold.common.files import names_data_file
 from tenfold.common.imports import resolve
@@ -35,6 +34,7 @@ from tenfold.data.user_datasets import (
 )
 from tenfold.errors import DataError
 from tenfold.experiment.experiment import fields_of_loader, is_loader
+from tenfold.registry import suggest
 
 FORMS = (
     "data should be a built-in name, a file or folder, a pair (x, y) of tensors or arrays (x may be a tuple or dict of "

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tenfold.catalog import ENGINES, STRATEGIES, package_of
 from tenfold.common.imports import warn_user
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
@@ -12,6 +11,7 @@ from tenfold.experiment.values import AUTO, member_of
 from tenfold.launch.detect import World, detect_world
 from tenfold.machine import devices
 from tenfold.mixing.builders import Mixing
+from tenfold.registry import ENGINES, STRATEGIES, package_of
 from tenfold.training.optimizers import try_options
 from tenfold.workers.task import Resolved
 

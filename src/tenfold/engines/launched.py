@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import psutil
 
-from tenfold.catalog import SOURCES
 from tenfold.common.trust import remember_named
 from tenfold.engines.base import Engine, Outcome, RecordedRun, open_for_resume, train_recorded
 from tenfold.engines.choose import NEEDS_LAUNCHER, Notify, is_launched
@@ -42,6 +41,7 @@ from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
 from tenfold.launch.detect import World
 from tenfold.machine import cores
+from tenfold.registry import SOURCES
 from tenfold.runs import Emit, Stopwatch, Store, Warned
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.storage.claim import LostWorker, lost_in

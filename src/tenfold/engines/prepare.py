@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from tenfold import data
-from tenfold.catalog import SOURCES
 from tenfold.common.files import names_data_file, open_regular
 from tenfold.common.imports import resolve
 from tenfold.common.trust import locate
@@ -34,6 +33,7 @@ from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.machine import cores
 from tenfold.machine.cores import NOT_PINNED, CoreMap, cpu_count_of, plan
 from tenfold.machine.metadata import collect_metadata
+from tenfold.registry import SOURCES
 from tenfold.training.measures import check_labels, check_target, compares_numbers, takes_any_labels
 from tenfold.training.schedules import check_own_schedule
 from tenfold.workers.task import Resolved, Task

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tenfold.catalog import EXECUTORS
 from tenfold.common.files import make_private, read_regular, short_path
 from tenfold.common.imports import user_frames
 from tenfold.engines.choose import ignore
@@ -23,6 +22,7 @@ from tenfold.executors.jobs import FOLDER, TOKEN, Job, JobEnd, run_job
 from tenfold.executors.under_way import forget_job, note_job, state_of
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject, format_value, member_of
+from tenfold.registry import EXECUTORS
 from tenfold.runs import Emit, JobsChanged, JobState, Note, Stopwatch
 
 LOCAL = "local"

@@ -16,7 +16,6 @@ from typing import Any, Self, TypeVar, Unpack
 import tomli_w
 from pydantic import ValidationError, field_validator, model_validator
 
-from tenfold.catalog import STRATEGIES, nearest
 from tenfold.common import PARTS
 from tenfold.common.files import read_toml, write_toml
 from tenfold.common.trust import Origin, RecordedPath, check_trusted, mark_paths
@@ -34,6 +33,7 @@ from tenfold.experiment.values import (
     member_of,
     plain,
 )
+from tenfold.registry import STRATEGIES, nearest
 
 SMALLEST_BATCH, LARGEST_GLOBAL_BATCH = 16, 512
 """docs/design/0006 has the measurements behind these and the other defaults."""

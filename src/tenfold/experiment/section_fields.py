@@ -4,22 +4,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from tenfold.catalog import (
-    COMPRESSIONS,
-    ENGINES,
-    FOLD_KINDS,
-    FOLD_MODES,
-    LOSSES,
-    LR_SCALINGS,
-    MODELS,
-    NETWORK_TRANSPORTS,
-    OUTER,
-    SCHEDULES,
-    SHARD_KINDS,
-    SOURCES,
-    STRATEGIES,
-    nearest,
-)
 from tenfold.common.metric_traits import METRICS, RANKING_METRIC, lower_is_better
 from tenfold.common.optimizer_traits import OPTIMIZERS, OptimizerTraits, describe_usual_lr, traits_of
 from tenfold.errors import ExperimentError
@@ -46,6 +30,22 @@ from tenfold.experiment.values import (
     member_of,
     named_or_imported,
     refuse_others,
+)
+from tenfold.registry import (
+    COMPRESSIONS,
+    ENGINES,
+    FOLD_KINDS,
+    FOLD_MODES,
+    LOSSES,
+    LR_SCALINGS,
+    MODELS,
+    NETWORK_TRANSPORTS,
+    OUTER,
+    SCHEDULES,
+    SHARD_KINDS,
+    SOURCES,
+    STRATEGIES,
+    nearest,
 )
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]

@@ -26,11 +26,11 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
-from tenfold.catalog import Registry, suggest
 from tenfold.common.files import names_data_file
 from tenfold.common.imports import resolve
 from tenfold.common.trust import RecordedPath
 from tenfold.errors import ExperimentError
+from tenfold.registry import Registry, suggest
 
 LARGEST = 2**63
 EPOCH = "epoch"

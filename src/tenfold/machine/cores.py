@@ -16,9 +16,9 @@ from time import sleep
 
 import psutil
 
-from tenfold.catalog import Registry
 from tenfold.errors import MachineError
 from tenfold.machine import limits
+from tenfold.registry import Registry
 
 ROOT = Path("/")
 _HIGHEST_CPU = 65_535

@@ -8,8 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tenfold.catalog import suggest
 from tenfold.errors import MachineError
+from tenfold.registry import suggest
 
 if TYPE_CHECKING:
     import torch

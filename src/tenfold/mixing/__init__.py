@@ -2,19 +2,19 @@
 
 from typing import TYPE_CHECKING
 
-from tenfold import catalog
-from tenfold.catalog import Registry
+from tenfold import registry
 from tenfold.mixing.collectives import COLLECTIVES
 from tenfold.mixing.round import Round, group_round, is_round_due
 from tenfold.mixing.strategies import AsynchronousStrategy, Strategy
+from tenfold.registry import Registry
 
 if TYPE_CHECKING:  # both need torch, which commands that only read runs do not import
     from tenfold.mixing.compression import Compressor
     from tenfold.mixing.outer import OuterOptimizer
 
-STRATEGIES: Registry[type[Strategy]] = catalog.STRATEGIES
-OUTER: "Registry[type[OuterOptimizer]]" = catalog.OUTER
-COMPRESSIONS: "Registry[type[Compressor]]" = catalog.COMPRESSIONS
+STRATEGIES: Registry[type[Strategy]] = registry.STRATEGIES
+OUTER: "Registry[type[OuterOptimizer]]" = registry.OUTER
+COMPRESSIONS: "Registry[type[Compressor]]" = registry.COMPRESSIONS
 
 __all__ = [
     "COLLECTIVES",

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tenfold import catalog
-from tenfold.catalog import COMPRESSIONS, OUTER, STRATEGIES, Registry
+from tenfold import registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment, Parallel
 from tenfold.experiment.values import member_of
 from tenfold.mixing.compression import Compressor
 from tenfold.mixing.outer import OuterOptimizer
 from tenfold.mixing.strategies import Strategy
+from tenfold.registry import COMPRESSIONS, OUTER, STRATEGIES, Registry
 
 
 def make_strategy(parallel: Parallel) -> Strategy:
@@ -111,7 +111,7 @@ def scale_sqrt(n: int) -> float:
     return math.sqrt(n)
 
 
-LR_SCALINGS: Registry[Callable[[int], float]] = catalog.LR_SCALINGS
+LR_SCALINGS: Registry[Callable[[int], float]] = registry.LR_SCALINGS
 
 
 def lr_scale(experiment: Experiment, strategy: Strategy) -> float:

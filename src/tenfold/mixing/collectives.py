@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tenfold.catalog import Registry
 from tenfold.errors import ExperimentError
+from tenfold.registry import Registry
 
 Group = tuple[int, ...]
 Integers = NDArray[np.int64]

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from tenfold.catalog import MODELS
 from tenfold.common import RANDOM_LOCK
 from tenfold.common.imports import resolve
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
 from tenfold.experiment.values import PythonObject, UnrecordedObject
+from tenfold.registry import MODELS
 
 __all__ = ["build", "find_tensor_hook", "parameter_count"]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tenfold.catalog import suggest
 from tenfold.errors import ModelError
+from tenfold.registry import suggest
 
 LISTS = (nn.ModuleList, nn.ModuleDict)
 """Containers that cannot be called; naming one means its members."""

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tenfold.catalog import Registry
 from tenfold.errors import ModelError
+from tenfold.registry import Registry
 
 
 class Vector(nn.Module):

@@ -44,15 +44,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from tenfold.catalog import suggest
 from tenfold.common.files import read_toml
 from tenfold.common.metric_traits import METRICS
 from tenfold.common.trust import Origin, mark_paths
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Section
 from tenfold.experiment.values import label_of
+from tenfold.registry import suggest
+from tenfold.reports.comparison_rows import is_timed, known_columns
 from tenfold.reports.formatting import metric_scale
-from tenfold.reports.rows import is_timed, known_columns
 
 Verb = Literal["train", "launch", "crossval", "simulate", "forecast"]
 Scale = Literal["small", "machine", "full"]

@@ -22,10 +22,10 @@ from tenfold.reports.charts import (
     ChartLine,
     LineChart,
 )
+from tenfold.reports.comparison_rows import is_time, is_timed
 from tenfold.reports.differences import describe_settings
 from tenfold.reports.formatting import field_value, joined, metric_scale, plural
 from tenfold.reports.pages.page import page_figures, render_template, save_page
-from tenfold.reports.rows import is_time, is_timed
 from tenfold.reports.summary import HOW_RUN, PREDICTED
 
 MOST_FOLDS = 10

@@ -9,9 +9,19 @@ from typing import Any, Literal, NamedTuple
 
 from tenfold.common.metric_traits import lower_is_better, main_metric
 from tenfold.papers.recipe import NEEDS, PaperClaim, PaperRow, Recipe, Scale, Size
+from tenfold.reports.comparison_rows import (
+    DOUBTS,
+    EXPLAINED,
+    RATIOS,
+    SECONDS,
+    Doubt,
+    is_time,
+    is_timed,
+    make_rows,
+    run_value,
+)
 from tenfold.reports.differences import describe_settings
 from tenfold.reports.formatting import NOTHING, duration, field_value, grouped, metric_scale, metric_value, name_some
-from tenfold.reports.rows import DOUBTS, EXPLAINED, RATIOS, SECONDS, Doubt, is_time, is_timed, make_rows, run_value
 from tenfold.reports.tables import DOUBT, TextTable
 from tenfold.runs import Run
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from tenfold.catalog import MODELS
 from tenfold.cluster.cluster import HERE, Cluster, ClusterOrHere
 from tenfold.data import Splits, Tensors
 from tenfold.data.part import describe_shape
@@ -34,6 +33,7 @@ from tenfold.prediction.probes import (
     step_entry,
 )
 from tenfold.prediction.profile import Profile
+from tenfold.registry import MODELS
 from tenfold.training import Replica, choose_loss
 from tenfold.training.flat import flat_dtype
 from tenfold.training.muon import Muon

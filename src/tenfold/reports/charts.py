@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from tenfold.common.files import check_output
 from tenfold.common.imports import optional_module
 from tenfold.errors import StoreError
+from tenfold.reports.comparison_rows import Row
 from tenfold.reports.differences import MIXING_FIELDS, describe_settings
 from tenfold.reports.formatting import joined, plural
-from tenfold.reports.rows import Row
 from tenfold.reports.summary import PREDICTED
 
 if TYPE_CHECKING:

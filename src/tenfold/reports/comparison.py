@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tenfold.common.files import json_text
 from tenfold.errors import ExperimentError
 from tenfold.reports import summary, tables
-from tenfold.reports.exports import write_csv
-from tenfold.reports.formatting import CROSSVAL_TIME, NOTHING, grouped, plural
-from tenfold.reports.rows import (
+from tenfold.reports.comparison_rows import (
     DOUBTS,
     NUMBERS,
     RATIOS,
@@ -27,6 +25,8 @@ from tenfold.reports.rows import (
     require_columns,
     select_by_validation,
 )
+from tenfold.reports.exports import write_csv
+from tenfold.reports.formatting import CROSSVAL_TIME, NOTHING, grouped, plural
 from tenfold.reports.tables import (
     Column,
     TextTable,

@@ -11,6 +11,18 @@ from tenfold.common.files import json_text
 from tenfold.experiment import Experiment
 from tenfold.reports import summary
 from tenfold.reports.comparison import Comparison, ResultTable
+from tenfold.reports.comparison_rows import (
+    DOUBTS,
+    Row,
+    Spread,
+    baseline_row,
+    idle_share,
+    is_clearly_worse,
+    load_doubts,
+    mean_seconds,
+    rows_metric,
+    with_ratios,
+)
 from tenfold.reports.differences import describe_settings, varied_fields
 from tenfold.reports.exports import write_csv
 from tenfold.reports.formatting import (
@@ -23,18 +35,6 @@ from tenfold.reports.formatting import (
     one_line,
     plural,
     ratio,
-)
-from tenfold.reports.rows import (
-    DOUBTS,
-    Row,
-    Spread,
-    baseline_row,
-    idle_share,
-    is_clearly_worse,
-    load_doubts,
-    mean_seconds,
-    rows_metric,
-    with_ratios,
 )
 from tenfold.reports.summary import KIND_NAMES
 from tenfold.reports.tables import Column, TextTable

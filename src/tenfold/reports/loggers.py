@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tenfold import catalog
-from tenfold.catalog import suggest
+from tenfold import registry
 from tenfold.common.imports import optional_module
 from tenfold.common.trust import Origin
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world
+from tenfold.registry import suggest
 from tenfold.runs import Store
 from tenfold.runs.callbacks import Callback
 from tenfold.runs.events import Ended, EpochEnded, FoldChanged, FoldsStarted, Metric, Recorded, Started
@@ -201,9 +201,9 @@ def make_loggers(log: str | Sequence[str] | None, runs: str | Path | None) -> li
     """Return the loggers with these names, for runs in a folder; none on ranks that do not record."""
     names = [log] if isinstance(log, str) else list(log or ())
     for name in names:
-        if name not in catalog.LOGGERS:
-            raise ExperimentError(f"unknown logger {name!r}; {suggest(str(name), catalog.LOGGERS)}")
+        if name not in registry.LOGGERS:
+            raise ExperimentError(f"unknown logger {name!r}; {suggest(str(name), registry.LOGGERS)}")
     world = detect_world() if names else None
     if world is not None and world.rank:
         return []
-    return [catalog.LOGGERS[name](absolute(runs)) for name in dict.fromkeys(names)]
+    return [registry.LOGGERS[name](absolute(runs)) for name in dict.fromkeys(names)]

@@ -10,8 +10,8 @@ from tenfold.experiment import Experiment
 from tenfold.prediction.planning.evidence import UNTRIED, Assessment, Search, describe_candidate
 from tenfold.reports import summary
 from tenfold.reports.comparison import ResultTable
+from tenfold.reports.comparison_rows import DOUBTS, Row, Spread, load_doubts
 from tenfold.reports.formatting import NOTHING, duration, interval, metric_value, plural
-from tenfold.reports.rows import DOUBTS, Row, Spread, load_doubts
 from tenfold.reports.tables import Column
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from tenfold.common.metric_traits import loss_last, main_metric
 from tenfold.experiment import FIELDS
 from tenfold.reports import summary
+from tenfold.reports.comparison_rows import MACHINE_FIELDS, Doubt, make_rows
 from tenfold.reports.differences import CLUSTER_FIELDS, MIXING_FIELDS, comparable_fields, differing_fields
 from tenfold.reports.formatting import NOTHING, count, duration, field_value, metric_value, one_line, plural
-from tenfold.reports.rows import MACHINE_FIELDS, Doubt, make_rows
 from tenfold.runs import Run
 from tenfold.runs.run import as_asked
 from tenfold.runs.storage.tables import RunRecord

@@ -22,8 +22,8 @@ from tenfold.reports.charts import (
     Strip,
     StripChart,
 )
+from tenfold.reports.comparison_rows import CPU, Row, Spread, choose_rows, mean_seconds, rows_metric
 from tenfold.reports.formatting import duration, joined, metric_scale, metric_value, one_line, ratio
-from tenfold.reports.rows import CPU, Row, Spread, choose_rows, mean_seconds, rows_metric
 from tenfold.reports.run_tables import PART_NAMES, RecordedFold, name_of
 from tenfold.reports.tables import common_part
 from tenfold.runs import Run, Span

@@ -24,6 +24,7 @@ from tenfold.reports.charts import (
     save_figure,
     series,
 )
+from tenfold.reports.comparison_rows import Row, choose_rows, direction, mean_seconds, pareto_front, rows_metric
 from tenfold.reports.forecast import ScalingPoint, find_knee, scaling_families
 from tenfold.reports.formatting import (
     duration,
@@ -36,7 +37,6 @@ from tenfold.reports.formatting import (
     plural,
     ratio,
 )
-from tenfold.reports.rows import Row, choose_rows, direction, mean_seconds, pareto_front, rows_metric
 from tenfold.reports.tables import common_part, reached_by, time_unit
 from tenfold.runs import Run
 

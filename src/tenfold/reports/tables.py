@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenfold.common import PARTS
 from tenfold.reports import summary
-from tenfold.reports.differences import CLUSTER_FIELDS, LAUNCHER, MIXING_FIELDS, describe_settings
-from tenfold.reports.formatting import (
-    NOTHING,
-    byte_size,
-    field_value,
-    joined,
-    metric_scale,
-    metric_value,
-    one_line,
-    significant_decimals,
-)
-from tenfold.reports.rows import (
+from tenfold.reports.comparison_rows import (
     EXPLAINED,
     KIND_SECONDS,
     RATIOS,
@@ -30,6 +19,17 @@ from tenfold.reports.rows import (
     is_timed,
     run_value,
     spread_of,
+)
+from tenfold.reports.differences import CLUSTER_FIELDS, LAUNCHER, MIXING_FIELDS, describe_settings
+from tenfold.reports.formatting import (
+    NOTHING,
+    byte_size,
+    field_value,
+    joined,
+    metric_scale,
+    metric_value,
+    one_line,
+    significant_decimals,
 )
 
 if TYPE_CHECKING:

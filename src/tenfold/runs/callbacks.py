@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, get_args
 
-from tenfold.catalog import suggest
 from tenfold.errors import ExperimentError, StopTraining
+from tenfold.registry import suggest
 from tenfold.runs.events import (
     Emit,
     Ended,

@@ -20,10 +20,10 @@ from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any
 
-from tenfold.catalog import suggest
 from tenfold.common.metric_traits import beyond_share
 from tenfold.errors import StoreError
 from tenfold.experiment import FIELDS
+from tenfold.registry import suggest
 from tenfold.runs.run import Run
 from tenfold.runs.store import Store
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tenfold import catalog
-from tenfold.catalog import Registry
+from tenfold import registry
 from tenfold.common.imports import definition_of, resolve, user_frames
 from tenfold.common.metric_traits import LOSS, METRICS, beyond_share, main_metric, metric_traits
 from tenfold.data.part import NO_LABEL, main_output, tree_concatenate, tree_leaves, tree_map
 from tenfold.errors import ExperimentError, ModelError, TenfoldError
 from tenfold.experiment import Training
 from tenfold.experiment.values import PythonObject, UnrecordedObject, label_of
+from tenfold.registry import Registry
 from tenfold.training.metrics import (
     ExactSum,
     SumMetric,
@@ -247,7 +247,7 @@ def _find_loss(outputs: tuple[Any, ...]) -> Tensor:
     return loss
 
 
-LOSSES: Registry[Measure] = catalog.LOSSES
+LOSSES: Registry[Measure] = registry.LOSSES
 
 _LOSSES_OF_ELEMENTS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     mean_square_loss: _shaped(partial(functional.mse_loss, reduction="none")),

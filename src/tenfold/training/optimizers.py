@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from tenfold.catalog import suggest
 from tenfold.common import RANDOM_LOCK
 from tenfold.common.imports import resolve, user_frames
 from tenfold.common.optimizer_traits import OPTIMIZERS, OptimizerTraits
@@ -18,6 +17,7 @@ from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
 from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.experiment.values import PythonObject, UnrecordedObject, format_value
+from tenfold.registry import suggest
 
 ASSUMED = 2
 """As many vectors as Adam keeps, for an optimizer that does not step without a batch."""

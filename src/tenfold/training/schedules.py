@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from tenfold import catalog
-from tenfold.catalog import Registry
+from tenfold import registry
 from tenfold.common.imports import resolve, user_frames
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.experiment.values import PythonObject, UnrecordedObject
+from tenfold.registry import Registry
 
 
 def constant(_progress: float) -> float:
@@ -40,7 +40,7 @@ def one_cycle(progress: float, *, rise: float = 0.3, start: float = 1 / 25, end:
     return end + (1 - end) * cosine((progress - rise) / (1 - rise))
 
 
-SCHEDULES: Registry[Callable[[float], float]] = catalog.SCHEDULES
+SCHEDULES: Registry[Callable[[float], float]] = registry.SCHEDULES
 
 
 def factor(schedule: str, step: int, steps: int, warmup_steps: int = 0) -> float:

@@ -20,12 +20,12 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from tenfold.catalog import NETWORK_TRANSPORTS
 from tenfold.errors import MachineError, WorkerLost
 from tenfold.experiment.values import member_of
 from tenfold.launch.detect import World, detect_world
 from tenfold.machine.liveness import LifeWatch
 from tenfold.machine.rank_guard import addresses_of_host, describe_stop, kill_if_stopped, start_guard
+from tenfold.registry import NETWORK_TRANSPORTS
 from tenfold.transport.base import Transport
 from tenfold.transport.codec import decode_error, encode_error
 from tenfold.transport.failure_detector import HEARTBEAT_SECONDS, HEARTBEAT_TIMEOUT_SECONDS

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from tenfold.catalog import MODELS
 from tenfold.data import Part, Splits, batch_sizes, make_shards, order
 from tenfold.data.part import change_main_output, find_main_output
 from tenfold.data.splitting import Shard
@@ -28,6 +27,7 @@ from tenfold.mixing.builders import Mixing, lr_scale, warmup_epochs
 from tenfold.models import build, parameter_count
 from tenfold.models.activation_checkpointing import checkpoint_activations
 from tenfold.models.networks import add_scaling
+from tenfold.registry import MODELS
 from tenfold.runs import stored_predictions
 from tenfold.training import base_lr, choose_loss, choose_metrics, flat_size
 from tenfold.training.evaluation import EvaluatedShare, share_of

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tenfold.catalog import MODELS
 from tenfold.data import DatasetPart, Part
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.machine.liveness import WorkerProgress, memory_use, peak_memory
+from tenfold.registry import MODELS
 from tenfold.runs import Emit, Metric, Note, Span, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
 from tenfold.runs.events import SpanKind
 from tenfold.training.evaluation import EvaluatedShare, evaluate_share, make_training_accuracy, pass_share

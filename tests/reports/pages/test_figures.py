@@ -2,8 +2,8 @@ from made_runs import make_run, make_virtual_run, read_run
 
 from tenfold.experiment import Experiment
 from tenfold.reports.charts import PlotStyles
+from tenfold.reports.comparison_rows import make_rows
 from tenfold.reports.pages.page import mean_figure, page_figures, run_figure
-from tenfold.reports.rows import make_rows
 from tenfold.runs import Metric, Recorder, Store
 
 

@@ -6,6 +6,19 @@ from typing import Any
 from tenfold.reports import run_plots, setting_plots, summary
 from tenfold.reports.charts import Chart, LaneChart, PlotStyles
 from tenfold.reports.comparison import Comparison, ResultTable
+from tenfold.reports.comparison_rows import (
+    Row,
+    baseline_row,
+    choose_rows,
+    direction,
+    is_clearly_faster,
+    is_clearly_worse,
+    mean_seconds,
+    notable_rows,
+    pareto_front,
+    quality,
+    rows_metric,
+)
 from tenfold.reports.formatting import (
     count,
     date_time,
@@ -20,19 +33,6 @@ from tenfold.reports.formatting import (
 )
 from tenfold.reports.pages.page import mean_figure, page_figures
 from tenfold.reports.pages.sections import Headline, describe_run, page_title
-from tenfold.reports.rows import (
-    Row,
-    baseline_row,
-    choose_rows,
-    direction,
-    is_clearly_faster,
-    is_clearly_worse,
-    mean_seconds,
-    notable_rows,
-    pareto_front,
-    quality,
-    rows_metric,
-)
 from tenfold.reports.run_plots import first_steps, timeline_plot, total_seconds
 from tenfold.reports.tables import OPTIONAL, SHARES, heat_maps
 from tenfold.runs import Run

@@ -20,8 +20,8 @@ from tenfold.common.files import check_output, write_atomically
 from tenfold.errors import StoreError
 from tenfold.reports import summary
 from tenfold.reports.charts import KIND_COLORS, SERIES, Chart, Style, chart_data
+from tenfold.reports.comparison_rows import Row
 from tenfold.reports.formatting import date_time
-from tenfold.reports.rows import Row
 from tenfold.runs import Run, Started
 from tenfold.runs.store import Follower
 

@@ -10,6 +10,7 @@ from tenfold.errors import ExperimentError, StoreError
 from tenfold.reports import summary
 from tenfold.reports.charts import Chart, PlotStyles
 from tenfold.reports.comparison import Comparison
+from tenfold.reports.comparison_rows import DOUBTS, Row, mean_seconds
 from tenfold.reports.exports import to_csv, to_json
 from tenfold.reports.forecast import (
     Forecast,
@@ -35,7 +36,6 @@ from tenfold.reports.related_runs import (
     offered_runs,
     similar_runs,
 )
-from tenfold.reports.rows import DOUBTS, Row, mean_seconds
 from tenfold.reports.run_plots import twin_timeline_plot
 from tenfold.reports.run_tables import failed_folds, operations_table, ranks_table
 from tenfold.reports.setting_plots import forecast_speedup_plot, has_bands, probe_plot, scaling_plot, share_plots

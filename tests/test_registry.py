@@ -4,11 +4,11 @@ from hypothesis import strategies as st
 from looped import looped
 from strangers import forget, install
 
-from tenfold import catalog
-from tenfold.catalog import Registry, suggest
+from tenfold import registry
 from tenfold.errors import DataError, ExperimentError
+from tenfold.registry import Registry, suggest
 
-FAMILIES = {name: family for name, family in vars(catalog).items() if isinstance(family, Registry)}
+FAMILIES = {name: family for name, family in vars(registry).items() if isinstance(family, Registry)}
 
 
 @looped("family", FAMILIES)

@@ -4,9 +4,9 @@ import pytest
 from made_runs import FACTS, make_run, make_virtual_run
 
 from tenfold.reports.comparison import Comparison
+from tenfold.reports.comparison_rows import is_clearly_faster, make_rows, pareto_front
 from tenfold.reports.pages.run_pages import render_report
 from tenfold.reports.related_runs import find_baseline
-from tenfold.reports.rows import is_clearly_faster, make_rows, pareto_front
 
 SHORT = {"steps_per_epoch": 20, "epochs": 1}
 IDLE, BUSY = ({"before": load, "after": 0.5, "cores": 2} for load in (0.5, 3.0))

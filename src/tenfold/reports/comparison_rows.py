@@ -8,12 +8,12 @@ from itertools import zip_longest
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from tenfold.catalog import suggest
 from tenfold.common import PARTS
 from tenfold.common.metric_traits import describe_direction, loss_last, main_metric
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.machine.metadata import MOST_LOAD_PER_CORE
+from tenfold.registry import suggest
 from tenfold.reports import summary
 from tenfold.reports.differences import (
     MIXING_FIELDS,
