@@ -19,7 +19,7 @@ def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(evidence, "SEEDS", 2)
     monkeypatch.setattr(evidence, "MOST_SEEDS", 2)
     base = tenfold.Experiment(model="mlp", data="digits", limit=400, hidden=[16])
-    plan = tenfold.plan(base, target=0.5, cluster=NODES, budget=600)
+    plan = tenfold.plan(base, target=0.5, cluster=NODES, budget=600, on="processes", runs=tmp_path / "runs")
     assert plan.table[0]["chosen"]
     assert plan.interval[0] <= plan.predicted_seconds <= plan.interval[1]
     assert plan.predicted_seconds <= plan.total_seconds
@@ -30,6 +30,8 @@ def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: py
     text = " ".join(str(plan).split())
     assert "tenfold twin" not in text  # which trains on this machine
     assert "planning took" in text
+    assert "on processes a first run" in text
+    assert not (tmp_path / "runs" / "tenfold.db").exists()
     assert plan.to_markdown().startswith("| ")
     assert "<table>" in plan._repr_html_()
     page = plan.report(tmp_path / "plan.html").read_text(encoding="utf-8")

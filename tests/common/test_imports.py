@@ -3,8 +3,8 @@ import sys
 import pytest
 from looped import looped
 
-from tenfold.common.imports import resolve
-from tenfold.errors import DataError, ExperimentError
+from tenfold.common.imports import optional_module, resolve
+from tenfold.errors import DataError, ExperimentError, MachineError
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +20,13 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_module_in_the_current_folder_is_found():
     assert resolve("my_own_things:blobs", "data")() == 1
+
+
+def test_a_folder_with_the_name_of_an_optional_package_is_not_that_package(folder, monkeypatch):
+    (folder / "my_scheduler").mkdir()
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(MachineError, match="not installed"):
+        optional_module("my_scheduler", "scheduling", "scheduler")
 
 
 def test_attributes_of_attributes_are_found():

@@ -9,6 +9,7 @@ from tenfold.cluster.cluster import HERE, cluster_of
 from tenfold.engines import require_no_launcher, validate
 from tenfold.engines.prepare import load_task
 from tenfold.errors import ExperimentError, TenfoldError
+from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.section_fields import Precision
@@ -24,7 +25,9 @@ from tenfold.prediction.probes import ReportProgress
 from tenfold.prediction.profile import Profile
 from tenfold.prediction.virtual_engine import describe_division
 from tenfold.reports.display import reporter
+from tenfold.reports.formatting import duration
 from tenfold.reports.plan import Plan
+from tenfold.runs.store import absolute
 from tenfold.training.measures import check_target
 from tenfold.workers.task import Resolved, Task, resolve_defaults
 
@@ -40,6 +43,8 @@ def plan(
     cluster: Cluster | dict[str, Any] | str | Path | None = None,
     max_workers: int | None = None,
     budget: float = planner.BUDGET,
+    on: Asked | Submitter = LOCAL,
+    runs: str | Path | None = None,
     progress: bool | ReportProgress | None = None,
     **fields: Any,
 ) -> Plan:
@@ -51,8 +56,9 @@ def plan(
     all training runs. Step times and short training runs predict how long each setting takes; trial runs with several
     seeds, measured on a validation part, show how few epochs are enough.
     `plan.best` is the experiment to run, which stops when the same part reaches the target: where the experiment has no
-    validation part, the plan holds one out of the training part. `plan.table` has every setting. `progress` is as in
-    `forecast`.
+    validation part, the plan holds one out of the training part. `plan.table` has every setting. With `on`, as in
+    `compare`, the plan also says how much later a run comes back from there than from here; Slurm's jobs are kept
+    beside the store `runs`. `progress` is as in `forecast`.
     """
     require_no_launcher("a plan")
     base = Experiment.given(experiment, **fields)
@@ -63,6 +69,7 @@ def plan(
         raise ExperimentError(f"budget = {budget:g}: a plan needs more than 0 seconds, such as 90")
     if max_workers is not None and max_workers < 1:
         raise ExperimentError(f"max_workers = {max_workers}: a plan needs at least 1 worker")
+    submitter = executor_named(on)
     if base.parallel.shards == "fractions":
         raise ExperimentError('parallel.shards = "fractions" sets the number of workers, which a plan chooses; use iid')
     base = base.replace(target=None, engine="auto", cluster=None, link=None)
@@ -71,6 +78,7 @@ def plan(
     base, task, loading = _with_validation(base)
     splits = task.splits
     check_target(base.training, splits.classes, target)
+    delay = "" if submitter is None else _delay_on(submitter, absolute(runs))
     if hardware is not HERE:
         candidates = candidates_on(hardware, base, most_workers=max_workers)
     else:
@@ -95,7 +103,7 @@ def plan(
         report=reporter(progress),
     )
     remarks = [describe_division(task, max(2, cores.budget())), remark] if hardware is HERE else []
-    result = Plan(results, planner.best_of(results, target), find_setting(results.assessments, own), target, remarks)
+    result = Plan(results, planner.best_of(results, target), find_setting(results.assessments, own), target, [*remarks, delay])
     if hardware is HERE and result.chosen.interval is not None:
         Ledger.note_plan(result.best, len(splits.train), result.predicted_seconds, result.interval)
     return result
@@ -112,6 +120,15 @@ def _other_precisions(task: Task, report: ReportProgress) -> tuple[list[Precisio
     if ratio > BF16_WORTH:
         return [], f"bf16 was not tried: a step takes {ratio:.2f} times as long as in fp32 (one thread)"
     return ["bf16"], f"bf16 was tried: a step takes {ratio:.2f} of its time in fp32 (one thread)"
+
+
+def _delay_on(submitter: Submitter, runs: Path) -> str:
+    """Return a sentence on how long a run takes on an executor beyond its training."""
+    first, later = submitter.measure_delays(runs)
+    return (
+        f"on {submitter.name} a first run is back {duration(first)} later than it would be here, and each further one "
+        f"{duration(later)} later (measured with mlp on digits)"
+    )
 
 
 def _with_validation(base: Experiment) -> tuple[Experiment, Task, float]:

@@ -190,6 +190,7 @@ def _check_file(path: Path | None) -> Path | None:
     return path
 
 
+@options.with_executor
 @options.with_fields("target", "model", "data", "seed")
 def plan(
     file: options.File = None,
@@ -212,6 +213,8 @@ def plan(
         Path | None, typer.Option("--report", help="Also write an HTML report.", callback=options.check_report)
     ] = None,
     form: Annotated[Form, typer.Option("--format", help="How to print the settings.")] = Form.TABLE,
+    where: options.Where | None = None,
+    runs: options.Runs = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
     **fields: Any,
@@ -219,7 +222,8 @@ def plan(
     """Find the workers, threads, batch size and averaging that reach a target soonest.
 
     Step times and short training runs predict how long each setting takes; trial runs with several seeds show how few
-    epochs are enough. Nothing is recorded, and the result is a prediction.
+    epochs are enough. Nothing is recorded, and the result is a prediction. With --on the plan also says how much later
+    a run comes back from there than from here.
 
     Examples: [cyan]tenfold plan lenet.toml --target 0.99 -o best.toml[/],
     [cyan]tenfold plan lenet.toml --target 0.99 --cluster lab.toml --max-workers 64[/]
@@ -230,7 +234,10 @@ def plan(
 
     form = Form.JSON if as_json else form
     with showing_progress(quiet or form is not Form.TABLE) as show, fetching(quiet or form is not Form.TABLE):
-        chosen = find(experiment, cluster=cluster, max_workers=max_workers, budget=budget, progress=show)
+        on = where.open() if where else "local"
+        chosen = find(
+            experiment, cluster=cluster, max_workers=max_workers, budget=budget, on=on, runs=runs, progress=show
+        )
     print_result(chosen, form, report)
     if output is not None:
         chosen.best.save(output)

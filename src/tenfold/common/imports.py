@@ -79,7 +79,10 @@ def python_command() -> list[str]:
 def optional_module(name: str, what: str, extra: str) -> Any:
     """Import an optional module; the error names the feature that needs it and the extra that installs it."""
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        if module.__spec__ is not None and module.__spec__.origin is None:  # a folder, such as Ray's own /tmp/ray
+            raise ModuleNotFoundError(name=name)
+        return module
     except ModuleNotFoundError as missing:
         package = name.partition(".")[0]
         if (missing.name or package).partition(".")[0] != package:

@@ -247,6 +247,23 @@ class Submitter:
             number: int = executor.train(job, runs, listen, self.notify)
         return number
 
+    def measure_delays(self, runs: Path) -> tuple[float, float]:
+        """Return the seconds until a first small run is back, and those for another one, when the executor is warm.
+
+        `runs` is the folder of a run store that the executor's machines see; nothing is recorded there.
+        """
+        job = Job.of(Experiment(model="mlp", data="digits", epochs=1, workers=1, threads=1), "train", label="delay")
+        delays = []
+        with self:
+            self.keep_in(runs)
+            for _ in range(2):
+                began = time.perf_counter()
+                for _, (_, error) in self.run([job]):
+                    if error:
+                        raise MachineError(f"on = {self.name}: a run of mlp on digits failed: {error}")
+                delays.append(time.perf_counter() - began)
+        return delays[0], delays[1]
+
     def _placed(self, job: Job) -> Job:
         """Return a job with its folder at home; a job with the same scope and content has the same folder."""
         if self.folder is None:
