@@ -163,13 +163,13 @@ def test_a_damaged_folder_of_a_job_ends_its_job_or_does_not_matter(
 def test_a_cluster_that_does_not_answer_is_a_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip({"dask": "distributed"}.get(name, name))
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:1")
     dask = pytest.importorskip("dask")
 
     submitter = executor_named(name)
     assert submitter is not None
     with (
-        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        # as $DASK_SCHEDULER_ADDRESS says, which Dask reads once, when it is imported
+        dask.config.set({"scheduler-address": "tcp://127.0.0.1:1", "distributed.comm.timeouts.connect": "1s"}),
         pytest.raises(MachineError, match=r"127\.0\.0\.1:1") as caught,
     ):
         list(submitter.run(jobs(1)))
