@@ -1,5 +1,6 @@
 """Cross-validation from end to end: in every mode, with folds that fail, and killed in the middle."""
 
+import functools
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tenfold.crossval.fold import make_fold_splits
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError, StoreError, TrainingError
 from tenfold.machine.cores import budget
-from tenfold.runs import Event, Lifecycle, Metric
+from tenfold.runs import Event, Lifecycle, Metric, stored_predictions
 from tenfold.training import all_targets
 from tenfold.workers.task import Resolved
 
@@ -306,6 +307,27 @@ def test_models_of_a_script_are_at_hand_while_it_runs() -> None:
     )
     for network in (done.best.model, done.average_model, done.vote, done.run.model):
         assert network(x).shape == (40, 2)
+
+
+class WithLoss(torch.nn.Linear):
+    """Returns (outputs, loss) where it is given the labels, as many language models do."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> Any:  # type: ignore[override]
+        outputs = super().forward(x)
+        return outputs, None if y is None else torch.nn.functional.cross_entropy(outputs, y)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("loss", ["network", lambda outputs, _: outputs[1]], ids=["of the network", "own"])
+def test_networks_that_return_their_loss_vote(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of their outputs only the main one is kept, where all are too large."""
+    monkeypatch.setattr(stored_predictions, "LIMIT", 8 * 2 * 4)
+    x, y = torch.randn(40, 3), torch.arange(40) % 2
+    model = functools.partial(WithLoss, 3, 2)
+    fields: dict[str, Any] = {"folds": 2, "epochs": 1, "threads": 1, "fold_mode": "fold-by-fold"}
+    done = tenfold.cross_validate(model=model, data=({"x": x, "y": y}, y), loss=loss, **fields)
+    losses = [fold["metrics"]["test"]["loss"] for fold in done.folds]
+    assert done.run.result["models"]["vote"]["metrics"]["loss"] == pytest.approx(sum(losses) / 2)
 
 
 def test_five_folds_are_usual() -> None:

@@ -24,7 +24,7 @@ from tenfold.runs.run import details_table, fold_name, short_number, values_tabl
 from tenfold.runs.store import CROSSVAL
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.training import FlatState, all_targets, choose_loss, choose_metrics, evaluate, measure
-from tenfold.training.measures import OutputKind, output_kind
+from tenfold.training.measures import AlignedMeasure, OutputKind, output_kind
 from tenfold.training.network_call import plain_outputs
 from tenfold.transport import average_in_rank_order, compute_shares
 from tenfold.workers.task import Task, make_network
@@ -225,13 +225,14 @@ def measure_vote(task: Task, folders: Iterable[Path]) -> dict[str, float]:
     splits, training = task.splits, task.experiment.training
     if splits.test is None:
         return {}
-    folders = list(folders)
-    outputs = [_test_outputs(folder) for folder in folders]
-    if any(output is None for output in outputs):  # too large to be stored
-        vote = Vote([_fold_network(task, folder) for folder in folders], training, splits.classes)
-        return evaluate(vote, splits.test, *_measures(task), precision=training.precision)
+    folders, (loss, metrics) = list(folders), _measures(task)
+    main_suffices = all(item.needs_tensor for item in (loss, *metrics.values()))
+    outputs = [_test_outputs(folder, main_suffices=main_suffices) for folder in folders]
+    if any(output is None for output in outputs):
+        vote = Vote([_fold_network(task, folder) for folder in folders], training, splits.classes).to(task.device)
+        return evaluate(vote, splits.test, loss, metrics, precision=training.precision)
     kind = output_kind(training, splits.classes, find_main_output(outputs[0]))
-    return measure(combine_outputs(outputs, kind), all_targets(splits.test), *_measures(task))
+    return measure(combine_outputs(outputs, kind), all_targets(splits.test), loss, metrics)
 
 
 def _fold_network(task: Task, folder: Path) -> nn.Module:
@@ -240,15 +241,20 @@ def _fold_network(task: Task, folder: Path) -> nn.Module:
     return network
 
 
-def _measures(task: Task) -> tuple[Any, Any]:
+def _measures(task: Task) -> tuple[AlignedMeasure, dict[str, AlignedMeasure]]:
     training, classes = task.experiment.training, task.splits.classes
     return choose_loss(training, classes, task.splits.loss_unit), choose_metrics(training, classes)
 
 
-def _test_outputs(folder: Path) -> Any:
-    """Return a fold's outputs on the test part, from the file that holds them; None where there is none."""
+def _test_outputs(folder: Path, *, main_suffices: bool) -> Any:
+    """Return a fold's outputs on the test part, from the file that holds them; None where there is none.
+
+    Predictions hold the main one of several outputs, which does not always suffice.
+    """
     if (folder / OUTPUTS).exists():
         return tensor_file.load(folder / OUTPUTS)
+    if not main_suffices:
+        return None
     stored = stored_predictions.load(folder / stored_predictions.FILE, "test")
     return torch.from_numpy(stored.outputs) if stored is not None else None
 

@@ -292,7 +292,7 @@ def _measure_fold(task: Task, outcome: Outcome, validation: dict[str, float]) ->
 def _save_outputs(task: Task, outcome: Outcome) -> None:
     """Save a fold's outputs on the test part for the vote, unless they are stored as its predictions anyway.
 
-    Those that are too large to be kept are computed again for the vote.
+    Those of which not all are kept are computed again for the vote.
     """
     if outcome.outputs is None or task.checkpoints is None:
         return
