@@ -276,6 +276,7 @@ class TestFailure:
         result = compare(**SMALL, lr=[0.1, 1e30], repeats=2, runs=tmp_path, watch=turns.append)
         assert [run.experiment.training.lr for run in result.runs] == [0.1, 0.1]
         assert list(result.failed) == ["lr 1e+30, seed 0", "lr 1e+30, seed 1"]
+        assert result.failure_counts().startswith("2 of 4 runs")
         assert all("loss" in reason for reason in result.failed.values())
         assert any(note.startswith("failed: lr 1e+30") for note in result.lines())
         assert [bool(turn.error) for turn in turns if not turn.begins] == [False, True, False, True]

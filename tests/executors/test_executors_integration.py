@@ -177,7 +177,7 @@ def test_a_job_that_always_kills_its_process_is_one_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", ["rai", 3, ThreadPoolExecutor(1), ThreadPoolExecutor])
 def test_what_is_no_executor_is_refused(wrong: Any, tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match=r"executor|Executor"):
+    with pytest.raises(ExperimentError, match="local"):
         tenfold.compare(**SMALL, runs=tmp_path, on=wrong)
 
 

@@ -1,10 +1,13 @@
 """Jobs are submitted, counted and cleared away; their executors are made up here, so no job is trained."""
 
+import json
 import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,9 @@ from waiting import wait_until
 import tenfold
 from tenfold.errors import MachineError, StoreError, TenfoldError
 from tenfold.executors import slurm, submitting
-from tenfold.executors.jobs import Job
+from tenfold.executors.jobs import STORE, Job
 from tenfold.executors.submitting import Submitter, executor_named
+from tenfold.runs import Store
 from tenfold.runs.callbacks import StopBehind
 
 pytestmark = pytest.mark.timeout(30)
@@ -205,7 +209,7 @@ def test_jobs_that_slurm_will_not_start_are_said_once(tmp_path: Path, monkeypatc
     monkeypatch.setattr(slurm, "command", lambda program, *_, **__: "1" if program == "sbatch" else squeue)
     monkeypatch.setattr(slurm, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(submitting, "WATCH_SECONDS", 0.1)
-    squeue = "1_0|PENDING|PartitionConfig\n1_1|PENDING|Resources\n"
+    squeue = "1_0|PENDING|PartitionConfig\n1_1|PENDING|Resources\n1_2|PENDING|PartitionConfig\n"
     submitter, said = Submitter("slurm", slurm.Slurm), []
     submitter.notify = said.append
     submitter.keep_in(tmp_path)
@@ -213,13 +217,32 @@ def test_jobs_that_slurm_will_not_start_are_said_once(tmp_path: Path, monkeypatc
     def end_all() -> None:
         wait_until(lambda: said)
         threading.Event().wait(0.5)
-        for note in tmp_path.glob(f"jobs/*/{slurm.ID}"):
+        for note in sorted(tmp_path.glob(f"jobs/*/{slurm.ID}"), key=lambda note: note.read_text()):
             (note.parent / slurm.END).write_text('{"error": "", "bundle": false}')
+            threading.Event().wait(0.3)
 
     threading.Thread(target=end_all, daemon=True).start()
     with submitter:
-        assert len(list(submitter.run(jobs(2)))) == 2
-    assert [("1 of 2" in line, "PartitionConfig" in line) for line in said] == [(True, True)]
+        assert len(list(submitter.run(jobs(3)))) == 3
+    assert ["PartitionConfig" in line for line in said] == [True]
+
+
+def test_a_job_of_slurm_that_was_cancelled_before_it_began_to_train_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "job"
+    Store(folder / STORE)
+    [job] = (
+        Job.of(tenfold.Experiment(model="mlp", data="digits", limit=100, epochs=1, threads=1), "compare") for _ in "1"
+    )
+    (folder / slurm.OBJECTS).write_bytes(b"")
+    (folder / slurm.JOB).write_text(json.dumps(asdict(job) | {"objects": ""}))
+    monkeypatch.setattr(sys, "argv", ["job", str(folder)])
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGALRM)}
+    slurm.main()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    assert slurm.read_file(folder / slurm.END) == {"error": "", "bundle": True}
 
 
 def test_slurm_is_only_told_of_its_own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

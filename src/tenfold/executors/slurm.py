@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -60,9 +59,8 @@ REASONS = {
     "PartitionTimeLimit": "the partition does not allow their --time",
 }
 ADVICE = {
-    "CANCELLED": "; the same command runs it again",
     "OUT_OF_MEMORY": "; ask for more memory: --mem",
-    "TIMEOUT": "; the same command continues from its checkpoint, --time allows more at once",
+    "TIMEOUT": "; run again, it continues from its checkpoint; --time allows more at once",
 }
 
 
@@ -258,13 +256,13 @@ def states_of_jobs() -> dict[str, Status]:
 
 
 def _describe_waiting(jobs: Sequence[Status]) -> str:
-    """Return why jobs wait that will not start when others end; "" if there are none."""
-    reasons = Counter(job.reason for job in jobs if job.state == "PENDING" and job.reason not in SOON)
-    if not reasons:
-        return ""
-    reason, number = reasons.most_common(1)[0]
-    why = f" ({REASONS[reason]})" if reason in REASONS else ""
-    return f"{number} of {len(jobs)} jobs wait in Slurm's queue and not for other jobs: {reason}{why}"
+    """Return Slurm's reasons why jobs wait, other than the usual ones; "" if there are none.
+
+    It does not count jobs, so that it is the same until a reason comes or goes.
+    """
+    reasons = sorted({job.reason for job in jobs if job.state == "PENDING" and job.reason not in SOON})
+    said = [f"{reason} ({REASONS[reason]})" if reason in REASONS else reason for reason in reasons]
+    return f"some jobs wait in Slurm's queue: {'; '.join(said)}" if said else ""
 
 
 def command(program: str, *arguments: str, script: str = "") -> str:
@@ -347,6 +345,7 @@ def _completed_epochs(folder: Path) -> int:
     """Return after how many epochs the last checkpoint of a job was written."""
     with suppress(StoreError):
         store = Store(folder / STORE, create=False)
-        manifest, _ = find_undamaged(store.folder_of(store.runs()[0]["id"]) / "checkpoint")
-        return int(manifest["epoch"]) if manifest else 0
+        for run in store.runs():  # none, if the job was stopped before it began to train
+            manifest, _ = find_undamaged(store.folder_of(run["id"]) / "checkpoint")
+            return int(manifest["epoch"]) if manifest else 0
     return 0

@@ -22,7 +22,7 @@ from tenfold.executors.jobs import FOLDER, TOKEN, Job, JobEnd, run_job
 from tenfold.executors.under_way import forget_job, note_job, state_of
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject, format_value, member_of
-from tenfold.registry import EXECUTORS
+from tenfold.registry import EXECUTORS, suggest
 from tenfold.runs import Emit, JobsChanged, JobState, Note, Stopwatch
 
 LOCAL = "local"
@@ -51,6 +51,9 @@ def executor_named(on: "Asked | Submitter", **options: str) -> "Submitter | None
     if isinstance(on, str) and on == LOCAL:
         _check_options(on, (), options)
         return None
+    names = (LOCAL, *EXECUTORS)
+    if isinstance(on, str) and ":" not in on and on not in names:
+        raise ExperimentError(f"unknown executor '{on}'; {suggest(on, names)}")
     member = on if isinstance(on, Executor) else member_of(EXECUTORS, on if isinstance(on, str) else PythonObject(on))
     if isinstance(member, Executor):
         _refuse_threads(member)
@@ -59,8 +62,8 @@ def executor_named(on: "Asked | Submitter", **options: str) -> "Submitter | None
         name = on if isinstance(on, str) else PythonObject(on).name
         _check_options(name, inspect.signature(member).parameters, options)
         return Submitter(name, partial(member, **options) if options else member)
-    names = ", ".join((LOCAL, *EXECUTORS))
-    raise ExperimentError(f"on = {format_value(on)}: should be one of {names}, or a concurrent.futures.Executor")
+    listed = ", ".join(names)
+    raise ExperimentError(f"on = {format_value(on)}: should be one of {listed}, or a concurrent.futures.Executor")
 
 
 def _refuse_threads(executor: Executor) -> None:

@@ -333,11 +333,11 @@ class Comparison(ResultTable):
         return [f"{' | '.join(labels)}: {reason}" for reason, labels in reasons.items()]
 
     def failure_counts(self) -> str:
-        """Return how many settings and folds failed, and why the first of them did."""
+        """Return how many runs and folds failed, and why the first of them did."""
         counts = []
         if self.failed:
             reason = next(iter(self.failed.values())).partition("\n")[0]
-            counts.append(f"{len(self.failed)} of {len(self.failed) + len(self.rows)} settings failed: {reason}")
+            counts.append(f"{len(self.failed)} of {len(self.failed) + len(self.runs)} runs failed: {reason}")
         partial = [run.result for run in self.runs if run.result.get("failed")]
         if partial:
             failed, folds = (sum(len(result[kind]) for result in partial) for kind in ("failed", "folds"))
