@@ -5,7 +5,7 @@
 LeNet-5 on MNIST with more workers than cores. In one training, pairs of epochs with a fault and pairs without take
 turns: in the first epoch of a pair with a fault, a random worker is killed at a random moment. Each pair with a fault
 is compared with its two neighbors, so that the speed of the machine may change from minute to minute. Throughput is
-the samples learnt from divided by the time, evaluation and checkpoints included; samples that a lost worker had left
+the samples learned from divided by the time, evaluation and checkpoints included; samples that a lost worker had left
 are not counted. The final accuracy is compared with that of a training without faults.
 
 The rate of faults: a public run of torchft had 62 faults in 30 minutes, one every 29 s, among 32 replicas on a machine
@@ -129,16 +129,16 @@ def worker_pids() -> list[int]:
 
 
 def samples_by_epoch(run: tenfold.Run) -> list[int]:
-    """Return how many samples the workers have learnt from in each epoch."""
+    """Return how many samples the workers have learned from in each epoch."""
     shards, batch = run.metadata["shards"]["samples"], run.experiment.training.samples_per_step
     steps = -(-max(shards) // batch)
-    learnt = [sum(shards)] * run.result["epochs"]
+    learned = [sum(shards)] * run.result["epochs"]
     for loss in run.result["lost"]:
         until = run.result["steps"] if loss["joined"] is None else loss["joined"]
         for step in range(loss["step"], until):
             epoch, place = divmod(step, steps)
-            learnt[epoch] -= min(batch, max(0, shards[loss["worker"]] - place * batch))
-    return learnt
+            learned[epoch] -= min(batch, max(0, shards[loss["worker"]] - place * batch))
+    return learned
 
 
 def show(rows: list[dict[str, Any]], every: float) -> None:

@@ -116,11 +116,11 @@ class Relay:
             os.close(end)
 
     def _carry(self) -> None:
-        travelling: list[tuple[float, int, int, bytes]] = []
+        traveling: list[tuple[float, int, int, bytes]] = []
         number = itertools.count()
         sent, received = [0.0] * len(self.ends), [0.0] * len(self.ends)
         while True:
-            wait = max(0.0, travelling[0][0] - monotonic()) if travelling else None
+            wait = max(0.0, traveling[0][0] - monotonic()) if traveling else None
             ready, _, _ = select.select([*self.ends, self._wake], [], [], wait)
             if self._wake in ready:
                 return
@@ -134,9 +134,9 @@ class Relay:
                 leaves = max(now, sent[here])
                 sent[here] = leaves + seconds
                 received[there] = max(leaves + self.delay, received[there]) + seconds
-                heapq.heappush(travelling, (received[there], next(number), there, packet))
-            while travelling and travelling[0][0] <= monotonic():
-                _, _, there, packet = heapq.heappop(travelling)
+                heapq.heappush(traveling, (received[there], next(number), there, packet))
+            while traveling and traveling[0][0] <= monotonic():
+                _, _, there, packet = heapq.heappop(traveling)
                 with suppress(OSError):
                     os.write(self.ends[there], packet)
 

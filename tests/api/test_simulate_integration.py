@@ -139,9 +139,9 @@ class TestVerbs:
         tenfold.Cluster(groups=[NODES]).save("edge.toml")
         tenfold.Experiment(**SMALL | {"epochs": 1}).save("small.toml")
         shared = ["simulate", "small.toml", "--cluster", "edge.toml", "--format", "csv", "--quiet"]
-        learnt = tenfold_(*shared, "--workers", "1,2", "-o", "page.html")
-        assert learnt.exit_code == 0, learnt.output
-        assert len(learnt.stdout.splitlines()) == 3
+        learned = tenfold_(*shared, "--workers", "1,2", "-o", "page.html")
+        assert learned.exit_code == 0, learned.output
+        assert len(learned.stdout.splitlines()) == 3
         assert Path("page.html").stat().st_size > 10_000
         alone = tenfold_(*shared, "--workers", "1,2,4,...,64", "--only-time")
         assert alone.exit_code == 0, alone.output

@@ -38,7 +38,7 @@ def same(first: tenfold.Run, second: tenfold.Run) -> bool:
 
 
 def points(count: int = 120, inputs: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Samples whose class is the sign of their sum: easily learnt."""
+    """Samples whose class is the sign of their sum: easily learned."""
     x = torch.randn(count, inputs, generator=torch.Generator().manual_seed(seed))
     return x, (x.sum(1) > 0).long()
 
@@ -402,7 +402,7 @@ class TestData:
     }
 
     @pytest.mark.parametrize("form", FORMS)
-    def test_every_form_is_learnt_from(self, form: str) -> None:
+    def test_every_form_is_learned_from(self, form: str) -> None:
         run = train(model="mlp", data=self.FORMS[form], hidden=[8], epochs=12, lr=0.1, batch_size=16)
         metadata = run.metadata["data"]
         assert (metadata["shape"], metadata["classes"]) == ([4], 2)
@@ -420,7 +420,7 @@ class TestData:
         fields = {"model": "mlp", "data": Points(), "hidden": [8], "epochs": 2}
         assert same(train(**fields), train(**fields, loader_workers=1))
 
-    def test_the_test_part_is_never_learnt_from(self) -> None:
+    def test_the_test_part_is_never_learned_from(self) -> None:
         x, y = points()
         elsewhere = points(40, seed=1)
         spoilt = elsewhere[0] * 100, 1 - elsewhere[1]

@@ -239,7 +239,7 @@ def write_table(columns, path):
     return str(path)
 
 
-def test_prices_are_learnt_and_predicted_in_their_units(tmp_path):
+def test_prices_are_learned_and_predicted_in_their_units(tmp_path):
     table = make_prices()
     file = write_table(table, tmp_path / "homes.csv")
     spread = float(np.std(table["price"]))

@@ -70,7 +70,7 @@ def test_a_world_of_one_is_no_special_case(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", sorted(SHARD_KINDS))
 @pytest.mark.parametrize("data", [numbered, Numbered], ids=["tensors", "dataset"])
-def test_every_sample_is_learnt_from_once_an_epoch(data: Any, kind: str, tmp_path: Path) -> None:
+def test_every_sample_is_learned_from_once_an_epoch(data: Any, kind: str, tmp_path: Path) -> None:
     """Law 1, as the models themselves saw it."""
     seen = tmp_path / "seen"
     seen.mkdir()

@@ -138,7 +138,7 @@ def test_parameters_that_do_not_learn_are_not_counted():
 
 
 class TestRecommender:
-    def test_candidates_share_what_is_learnt_of_pairs(self):
+    def test_candidates_share_what_is_learned_of_pairs(self):
         network = make((3 + 4 * 5,), 5, name="recommender", hidden=(2,))
         assert parameter_count(network) == 3 * 5 + 5 + 4 + (5 * 2 + 2) + (2 + 1)
         with torch.no_grad():

@@ -156,7 +156,7 @@ class Words(nn.Module):
 
 
 @pytest.mark.parametrize("method", ["loop", "vmap"])
-def test_sparse_gradients_are_learnt_from_as_dense_ones(method):
+def test_sparse_gradients_are_learned_from_as_dense_ones(method):
     training, order = settings_of(lr=0.1, momentum=0.0), orders(5)
     together = stacked(made(Words), training, method=method, steps=5)
     losses = torch.stack([together.step(indices) for indices in order])

@@ -103,7 +103,9 @@ def plan(
         report=reporter(progress),
     )
     remarks = [describe_division(task, max(2, cores.budget())), remark] if hardware is HERE else []
-    result = Plan(results, planner.best_of(results, target), find_setting(results.assessments, own), target, [*remarks, delay])
+    result = Plan(
+        results, planner.best_of(results, target), find_setting(results.assessments, own), target, [*remarks, delay]
+    )
     if hardware is HERE and result.chosen.interval is not None:
         Ledger.note_plan(result.best, len(splits.train), result.predicted_seconds, result.interval)
     return result

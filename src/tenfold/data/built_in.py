@@ -77,7 +77,7 @@ def _file() -> Path:
 
 DIGITS = Source(
     name="digits",
-    description="small handwritten digits: 1,438 + 359 grey images of 8x8, 10 classes; comes with scikit-learn",
+    description="small handwritten digits: 1,438 + 359 gray images of 8x8, 10 classes; comes with scikit-learn",
     load=_load,
     scale=_scale,
     largest_pixel=LARGEST_PIXEL,
@@ -146,7 +146,7 @@ def scaled_images(contents: Mapping[str, bytes], *, mean: float, std: float) -> 
 
 MNIST = Source(
     name="mnist",
-    description="handwritten digits: 60,000 + 10,000 grey images of 28x28, 10 classes",
+    description="handwritten digits: 60,000 + 10,000 gray images of 28x28, 10 classes",
     load=partial(scaled_images, mean=0.1307, std=0.3081),
     scale=partial(scaled_pixels, mean=0.1307, std=0.3081),
     files={
@@ -185,7 +185,7 @@ MNIST = Source(
 
 FASHION_MNIST = Source(
     name="fashion-mnist",
-    description="pictures of clothes: 60,000 + 10,000 grey images of 28x28, 10 classes",
+    description="pictures of clothes: 60,000 + 10,000 gray images of 28x28, 10 classes",
     load=partial(scaled_images, mean=0.2860, std=0.3530),
     scale=partial(scaled_pixels, mean=0.2860, std=0.3530),
     files={

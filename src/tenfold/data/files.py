@@ -145,7 +145,7 @@ def read_arrays(path: Path) -> Any:
 
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
-GREY_MODES = ("1", "L", "I;16")
+GRAY_MODES = ("1", "L", "I;16")
 
 
 def read_images(folder: Path, class_names: tuple[str, ...] = (), size: Any = None) -> tuple[Any, tuple[str, ...]]:
@@ -193,7 +193,7 @@ def read_unlabeled(path: Path, shape: tuple[int, ...], size: Any = None) -> tupl
     paths = [path] if path.is_file() else sorted(_images_below(path))
     if not paths:
         raise DataError(f"the folder {path} holds no images ({', '.join(IMAGES)})")
-    images = [_read(path, size, grey=shape[0] == 1) for path in paths]
+    images = [_read(path, size, gray=shape[0] == 1) for path in paths]
     height, width = shape[-2:]
     advice = f"the model takes images of {height} x {width}: resize them, or train with data.options = {{size = ...}}"
     names = [str(item.relative_to(path)) if path.is_dir() else item.name for item in paths]
@@ -229,8 +229,8 @@ def _labeled(root: Path, classes: tuple[str, ...], size: Any) -> tuple[list[Any]
     return images, labels
 
 
-def _read(path: Path, size: Any, *, grey: bool = False) -> NDArray[np.uint8]:
-    """Return the pixels of an image as channels x height x width: one channel if it is grey, or with `grey`."""
+def _read(path: Path, size: Any, *, gray: bool = False) -> NDArray[np.uint8]:
+    """Return the pixels of an image as channels x height x width: one channel if it is gray, or with `gray`."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
@@ -239,7 +239,7 @@ def _read(path: Path, size: Any, *, grey: bool = False) -> NDArray[np.uint8]:
     try:
         require_regular(path)
         with Image.open(path) as image:
-            shown = image.convert("L" if grey or image.mode in GREY_MODES else "RGB")
+            shown = image.convert("L" if gray or image.mode in GRAY_MODES else "RGB")
             if wanted is not None:
                 shown = shown.resize(wanted[::-1])
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

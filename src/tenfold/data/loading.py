@@ -82,7 +82,7 @@ def load(
 LARGE = 20.0
 """Inputs whose root mean square is above this train badly with usual learning rates."""
 LARGE_TARGET = 100.0
-"""Targets of a regression whose root mean square is above this are learnt badly: outputs begin near 0."""
+"""Targets of a regression whose root mean square is above this are learned badly: outputs begin near 0."""
 MOST_SAMPLES = 10_000
 """Samples that are looked at to tell whether inputs are scaled."""
 
