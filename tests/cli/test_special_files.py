@@ -18,6 +18,7 @@ from tenfold.errors import ExperimentError, StoreError
 from tenfold.runs import Store
 
 SMALL = {"model": "mlp", "hidden": [4], "data": "digits", "limit": 40, "epochs": 2, "threads": 1}
+TRAIN = ("--model", "mlp", "--data", "digits", "--set", "limit=40", "--epochs", "1")
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -121,6 +122,35 @@ def test_what_is_written_into_the_folder_of_a_run_does_not_follow_links(folder, 
     assert tenfold_("remove", "1", "--yes").exit_code == 0
     assert sorted(folder.glob("private-*")) == sorted(privates)
     assert [path.read_text() for path in privates] == ["mine"] * 3
+
+
+@looped("linked", ["1-mlp-digits", "1-mlp-digits/checkpoint", "3-mlp-digits", "trash", "tenfold.db"])
+def test_links_to_folders_of_the_user_are_not_followed(folder, linked):
+    """Nor one to the user's own store."""
+    runs, private = folder / "runs", folder / f"private-{linked.replace('/', '-')}"
+    private.mkdir()
+    for name in ("model.pt", "epoch-1-worker-0.pt", "resume.log"):
+        (private / name).write_text("mine")
+    if linked == "tenfold.db":
+        shutil.copy(runs / linked, private / linked)
+    kept, target = folder / "kept", private / linked if linked == "tenfold.db" else private
+    if (runs / linked).exists():
+        (runs / linked).rename(kept)
+    (runs / linked).symlink_to(target)
+    before = {path: path.read_bytes() for path in private.rglob("*")}
+    try:
+        commands = {"trash": ("remove", "1", "--yes"), "3-mlp-digits": ("train", "--quiet", *TRAIN)}
+        commands["tenfold.db"] = ("tag", "1", "seen")
+        said = tenfold_(*commands.get(linked, ("resume", "1", "--quiet")))
+        assert_one_sentence(said, "regular file" if linked == "tenfold.db" else "link")
+        if linked.startswith("1-"):
+            with pytest.raises(StoreError, match="link"):
+                Actions(Store(runs)).resume(1, {})
+        assert {path: path.read_bytes() for path in private.rglob("*")} == before
+    finally:
+        (runs / linked).unlink()
+        if kept.exists():
+            kept.rename(runs / linked)
 
 
 @looped(

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from tenfold.board.feed import INSTANCE, Feed, Position, json_line
 from tenfold.board.pages import PLOT_COLUMNS, Pages, RunList, Watch
 from tenfold.board.security import Access, Guard
-from tenfold.common.files import open_regular, open_to_update
+from tenfold.common.files import make_own_folder, open_regular, open_to_update
 from tenfold.common.imports import tenfold_command
 from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError
 from tenfold.reports.exports import to_csv, to_json
@@ -320,8 +320,8 @@ class Actions:
             raise StoreError(f"the loss of run {number} diverged, and would again; train with other settings")
         command = tenfold_command("resume", str(number), "--runs", str(self.store.folder))
         log = self.store.path(number, record["title"]) / "resume.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
         try:
+            make_own_folder(log.parent)
             log.unlink(missing_ok=True)
             output = open_to_update(log)
         except OSError as error:

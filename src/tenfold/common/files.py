@@ -42,9 +42,17 @@ def open_to_update(path: Path) -> BufferedRandom:
     return os.fdopen(_checked(descriptor, path), "r+b")
 
 
-def require_regular(path: Path) -> None:
-    """Raise OSError for anything but a regular file, or a link to one."""
-    _check_kind(path.stat(), path)
+def require_regular(path: Path, *, links: bool = True) -> None:
+    """Raise OSError for anything but a regular file, or a link to one where `links` are allowed."""
+    _check_kind(path.stat() if links else path.lstat(), path)
+
+
+def make_own_folder(folder: Path) -> None:
+    """Make a folder to write into, if it is missing; OSError if it is a link, or holds a link to another folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (folder, *folder.iterdir()):
+        if path.is_symlink() and path.is_dir():
+            raise OSError(errno.ENOTDIR, f"{short_path(path)} is a link", str(path))
 
 
 def read_regular(path: Path, most: int = LARGEST_TEXT) -> bytes:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
-from tenfold.common.files import require_regular, short_path, unsynced, write_atomically
+from tenfold.common.files import make_own_folder, require_regular, short_path, unsynced, write_atomically
 from tenfold.common.trust import note_written, remember_named
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
@@ -176,7 +176,7 @@ class Store:
             run = _add_run(connection, experiment, metadata, kind=kind, status="running", result="{}", **place)
             # before the commit: a run that is in the store has its folder and its experiment, and is claimed
             path = self.path(run, experiment.title)
-            path.mkdir(parents=True, exist_ok=True)
+            make_own_folder(path)
             (path / "experiment.toml").unlink(missing_ok=True)
             experiment.save(path / "experiment.toml")
             _keep_model(experiment, path / MODEL_PICKLE)
@@ -278,7 +278,7 @@ class Store:
         record = self.find(run)
         with self._explained("written to"):
             path = self.path(run, record["title"])
-            path.mkdir(parents=True, exist_ok=True)
+            make_own_folder(path)
             claim = Claim.take(path, force=force)
         if claim is None:
             raise StoreError(
@@ -453,10 +453,10 @@ class Store:
             raise StoreError(f"the run store {short_path(self.file)} cannot be written to: {self._access.problem}")
 
     def _check_files(self) -> None:
-        """Raise OSError if a pipe or a device is in the place of one of the files that SQLite opens."""
+        """Raise OSError if a pipe, a device or a link is in the place of one of the files that SQLite opens."""
         for ending in ("", "-wal", "-shm", "-journal"):
             with suppress(FileNotFoundError):
-                require_regular(self.file.with_name(self.file.name + ending))
+                require_regular(self.file.with_name(self.file.name + ending), links=False)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenfold.common.files import write_atomically
+from tenfold.common.files import make_own_folder, write_atomically
 from tenfold.common.trust import Origin
 from tenfold.errors import StoreError, TenfoldError
 from tenfold.experiment import Experiment
@@ -152,7 +152,7 @@ def remove_run(store: Store, record: RunRecord) -> Path:
         try:
             kept = record | {"events": [as_row(event) for event in store.events(run)]}
             write_atomically(folder / RECORD, json.dumps(kept, indent=1, default=str).encode())
-            place.parent.mkdir(exist_ok=True)
+            make_own_folder(place.parent)
             shutil.move(folder, place)
         except OSError as error:
             raise StoreError(f"run {run} cannot be removed: {folder}: {error.strerror or error}") from None
