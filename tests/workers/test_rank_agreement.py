@@ -14,6 +14,7 @@ from torch import nn
 from tenfold.engines.rank import (
     describe_attributes,
     describe_layers,
+    describe_methods,
     describe_software,
     describe_sources,
     describe_tensors,
@@ -158,6 +159,32 @@ def test_values_that_python_objects_hold(one: Any, other: Any, what: str) -> Non
     assert same == describe_values({"loss": one})
     [said] = compared(same, describe_values({"loss": other}))[:1]
     assert f"{what} of the loss" in said
+
+
+def test_what_a_script_defines_in_another_way() -> None:
+    def losses(twice: bool) -> Any:
+        if twice:
+            return lambda outputs, targets: 2 * nn.functional.cross_entropy(outputs, targets)
+        return lambda outputs, targets: nn.functional.cross_entropy(outputs, targets)
+
+    def layers(doubles: bool) -> nn.Module:
+        class Net(nn.Module):
+            if doubles:
+
+                def forward(self, x: Any) -> Any:
+                    return 2 * x
+            else:
+
+                def forward(self, x: Any) -> Any:
+                    return x if "a" in {"a", "b", "c"} else None
+
+        return Net()
+
+    assert compared(*(describe_values({"loss": losses(False)}) for _ in range(2))) == ["", ""]
+    assert "code" in compared(*(describe_values({"loss": losses(twice)}) for twice in (False, True)))[0]
+    assert compared(*(describe_methods(layers(False)) for _ in range(2))) == ["", ""]
+    assert "forward" in compared(*(describe_methods(layers(doubles)) for doubles in (False, True)))[0]
+    assert describe_methods(nn.Linear(2, 2)) == {}
 
 
 class Layer(nn.Module):

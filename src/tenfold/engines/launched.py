@@ -23,6 +23,7 @@ from tenfold.engines.rank import (
     describe_attributes,
     describe_differences,
     describe_layers,
+    describe_methods,
     describe_software,
     describe_sources,
     describe_tensors,
@@ -299,7 +300,8 @@ class Launched(Engine):
             for value in values
             if isinstance(value, PythonObject)
         }
-        require_same_values(ranks, describe_values(objects) | describe_attributes(network), SAME_EVERYWHERE)
+        values = describe_values(objects) | describe_attributes(network) | describe_methods(network)
+        require_same_values(ranks, values, SAME_EVERYWHERE)
         if scattered:
             return
         fingerprint = splits.fingerprint()

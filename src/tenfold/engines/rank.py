@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType, FunctionType, MethodType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, get_args
 
 import numpy as np
@@ -420,11 +420,22 @@ def describe_sources(objects: Iterable[Any]) -> dict[str, str]:
     return sources
 
 
+def describe_methods(network: nn.Module) -> dict[str, str]:
+    """Return a digest of each method of the user's own layers, which a script may define in several ways."""
+    kinds = dict.fromkeys(kind for layer in network.modules() for kind in type(layer).__mro__)
+    return {
+        f"code of {kind.__qualname__}.{name}": _code_digest(member.__code__)
+        for kind in kinds
+        for name, member in vars(kind).items()
+        if isinstance(member, FunctionType) and is_users(member.__code__.co_filename)
+    }
+
+
 def describe_values(objects: Mapping[str, Any]) -> dict[str, str]:
     """Return the numbers, texts and tensors that Python objects hold, by their names.
 
-    They are the arguments of partials, the variables and defaults that functions of the user's use, and the attributes
-    and buffers of modules and other objects.
+    They are the arguments of partials, the code of the user's functions with the variables and defaults that these use,
+    and the attributes and buffers of modules and other objects.
     """
     described: dict[str, str] = {}
     for what, value in objects.items():
@@ -451,6 +462,8 @@ def _values_of(value: Any, depth: int) -> Iterator[tuple[str, str]]:
         held |= value.keywords
     elif isinstance(value, FunctionType):
         held = _variables_of(value)
+        if is_users(value.__code__.co_filename):
+            yield f"code of {value.__qualname__}", _code_digest(value.__code__)
     elif isinstance(value, MethodType):
         held = {"function": value.__func__} | public_values(value.__self__)
     elif isinstance(value, nn.Module):
@@ -512,6 +525,19 @@ def _module_of(value: Any) -> str:
         name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
         return name if isinstance(name, str) else ""
     return ""
+
+
+def _code_digest(code: CodeType) -> str:
+    """Return a digest of what a function does, wherever it stands in a file."""
+    constants = [
+        _code_digest(item)
+        if isinstance(item, CodeType)
+        else sorted(map(repr, item))  # a set has another order in every process
+        if isinstance(item, frozenset)
+        else repr(item)
+        for item in code.co_consts
+    ]
+    return _digest((code.co_code, code.co_names, code.co_freevars, constants))
 
 
 def _digest(value: Any) -> str:
