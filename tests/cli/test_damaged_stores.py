@@ -7,7 +7,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from command_line import assert_one_sentence
 from made_store import train_interrupted_and_finished
 from typer.testing import CliRunner, Result
 
@@ -109,6 +111,15 @@ def test_values_of_the_wrong_kind_anywhere_in_a_column(store: Path) -> None:
             if number % 4 == 0 and column != "experiment":  # drawing takes long
                 assert tenfold_("report", "2").exit_code in (0, 2)
         change(store, f"UPDATE runs SET {column} = ? WHERE id = 2", whole)
+
+
+def test_a_model_whose_data_are_not_described_is_not_used(store: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((2, 64), dtype=np.float32))
+    metadata = json.loads(read(store, "metadata", 2))
+    metadata["data"]["shape"] = ["x"]
+    change(store, "UPDATE runs SET metadata = ? WHERE id = 2", json.dumps(metadata))
+    for command in (("predict", "2", str(tmp_path / "x.npy")), ("evaluate", "2"), ("export", "2", "-f", "torch")):
+        assert_one_sentence(tenfold_(*command), "run 2")
 
 
 def spoil(value: Any, chance: random.Random) -> None:

@@ -137,11 +137,13 @@ def _model_pickle(run: Run) -> Path:
 def with_model(run: Run) -> Run:
     """Return the run whose model is meant, before it is used: the best trial of a sweep, and any other run itself."""
     use_threads_that_exist()
-    if run.kind != SWEEP:
-        return run
-    from tenfold.reports.sweep import Sweep
+    if run.kind == SWEEP:
+        from tenfold.reports.sweep import Sweep
 
-    return Sweep(run).best_run
+        run = Sweep(run).best_run
+    if "data" not in run.metadata:
+        raise StoreError(f"run {run.id} cannot be used: {run.problem or 'its record does not describe its data'}")
+    return run
 
 
 def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
@@ -485,6 +487,7 @@ def export_onnx(run: Run, path: Path) -> str:
 
 def _exported(run: Run) -> tuple[Any, torch.Tensor]:
     """Return the model as a program for a batch of any size, and the two samples that it was traced with."""
+    run = with_model(run)
     shape = run.metadata["data"]["shape"]
     if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
         raise ModelError(

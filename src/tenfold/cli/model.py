@@ -46,12 +46,13 @@ def predict(
     [cyan]tenfold predict last images.npz --probabilities -o shares.npy[/], [cyan]tenfold predict last photos/[/]
     """
     import tenfold
+    from tenfold.api.predict import with_model
     from tenfold.data.files import read_inputs
     from tenfold.reports.exports import predictions_to_csv
 
     if output is not None and output.suffix.lower() not in (".csv", ".npy"):
         raise DataError(f"predictions are written to .csv and .npy files, not to {output.name}")
-    opened = tenfold.open_run(run, runs=runs, trust=trust)
+    opened = with_model(tenfold.open_run(run, runs=runs, trust=trust))
     trained_on = opened.metadata["data"]
     x, names = read_inputs(file, trained_on, opened.experiment.data.options)
     predicted = opened.predict_proba(x) if probabilities else opened.predict(x)
