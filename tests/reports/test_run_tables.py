@@ -5,8 +5,10 @@ import pytest
 from made_runs import make_run
 from rich.console import Console
 
+import tenfold
 from tenfold.reports import run_tables
 from tenfold.reports.display import as_plain_text
+from tenfold.reports.pages.run_pages import render_report
 from tenfold.reports.run_tables import fold_tables
 from tenfold.reports.tables import TextTable
 from tenfold.runs import Run
@@ -49,6 +51,23 @@ def test_a_narrow_terminal_keeps_the_numbers_and_titles_of_runs(tmp_path, width)
     for number, run in enumerate(runs):
         assert any(line[:2] == [str(run.id), f"title{number}"] for line in lines)
     assert "…" not in text
+
+
+def test_very_long_titles_do_not_fill_the_screen(tmp_path):
+    run = make_run(tmp_path, steps_per_epoch=40, name="x" * 10_000)
+    for renderable in (run_tables.RunsTable([run]), run_tables.run_summary_table(run), run_tables.show_tables(run)):
+        assert shown(renderable, 80).count("x") < 1000
+
+
+@pytest.mark.parametrize(("lr_scaling", "factor"), [("sqrt", 2), ("none", 1)])
+def test_a_learning_rate_is_shown_as_it_was_trained_with(tmp_path, lr_scaling, factor):
+    fields = {"model": "mlp", "data": "digits", "limit": 200, "epochs": 1, "engine": "one-device", "workers": 4}
+    run = tenfold.train(**fields, lr=0.02, lr_scaling=lr_scaling, strategy="ring", runs=tmp_path)
+    rates = [event.value for event in run.events("metric") if event.name == "lr"]
+    assert max(rates) <= 0.02 * factor
+    for text in (shown(run_tables.run_summary_table(run)), shown(run_tables.show_tables(run)), render_report([run])):
+        assert ("0.04 = 0.02" in text) == (factor == 2)
+        assert "0.02" in text
 
 
 def fold(number: int, accuracy: float | None, **changes: Any) -> dict[str, Any]:
