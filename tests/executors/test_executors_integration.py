@@ -105,6 +105,17 @@ def test_folds_are_those_of_this_machine(on: Any, tmp_path: Path) -> None:
     assert {run.metadata["crossval"]["parent"] for run in there.runs} == {there.run.id}
 
 
+@pytest.mark.parametrize("mode", ["folds-over-workers", "data-and-folds"])
+def test_a_fold_needs_the_cores_of_one_worker_if_folds_are_spread_over_several(
+    pool: Executor, tmp_path: Path, mode: str
+) -> None:
+    fields = SMALL | {"folds": 2, "workers": 2, "fold_mode": mode}
+    here = tenfold.cross_validate(**fields, oversubscribe=True, runs=tmp_path / "here")
+    there = tenfold.cross_validate(**fields, runs=tmp_path / "there", on=pool)
+    assert [fold["metrics"] for fold in there.folds] == [fold["metrics"] for fold in here.folds]
+    assert not there.runs[0].experiment.machine.oversubscribe
+
+
 def test_the_time_of_folds_is_that_of_the_cores_that_they_shared(tmp_path: Path) -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as one_process:
         done = tenfold.cross_validate(**SMALL, folds=3, runs=tmp_path, on=one_process)

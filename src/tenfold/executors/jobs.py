@@ -294,6 +294,8 @@ def _follower(store: Store, epochs: int, stop_behind: StopBehind | None) -> Emit
 def _train_fold(experiment: Experiment, job: Job, store: Store, listen: Emit, earlier: int | None) -> None:
     """Train one fold of a cross-validation; raise TenfoldError if it fails."""
     stopwatch = Stopwatch()
+    if not FoldMode.of(experiment).shares_folds:  # the other workers, and their cores, are not here
+        experiment = experiment.replace(oversubscribe=True)
     with shared_data(Resolved.of(experiment)) as task:
         split = make_fold_splits(task)[job.fold or 0]
         stored = Experiment(**experiment.model_dump(mode="json"))
