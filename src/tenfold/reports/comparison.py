@@ -279,9 +279,14 @@ class Comparison(ResultTable):
 
     @property
     def doubtful(self) -> list[Run]:
-        """The runs of marked rows; where a speedup is too good, also the baselines with one worker."""
+        """The runs of marked rows that may be better when repeated; where a speedup is too good, also its baselines."""
         baselines = any("speedup" in row.doubts for row in self.rows)
-        return [run for row in self.rows if row.doubts or (baselines and row.workers == 1) for run in row.runs]
+        return [
+            run
+            for row in self.rows
+            if {"load", "speedup"} & {*row.doubts} or (baselines and row.workers == 1)
+            for run in row.runs
+        ]
 
     @property
     def complete(self) -> bool:

@@ -27,6 +27,7 @@ from tenfold.reports.formatting import grouped, metric_value, one_line
 from tenfold.reports.summary import KIND_NAMES, OTHER_KINDS, TRAINING_KINDS
 from tenfold.runs import Run
 from tenfold.runs.run import as_asked
+from tenfold.runs.store import CROSSVAL
 
 MIXING_KINDS = ("wait", "communicate")
 SECONDS = {
@@ -139,12 +140,14 @@ MOST_SPEEDUP_PER_CORE = 1.15
 """A speedup per core above this cannot come from dividing the work, even if one worker's threads gain nothing."""
 CPU = "cpu"
 Interval = tuple[float, float]
-Doubt = Literal["speedup", "load"]
+Doubt = Literal["speedup", "load", "jobs"]
 DOUBTS: dict[Doubt, str] = {
     "speedup": "the speedup exceeds 115% of the cores: other programs or spinning threads probably slowed down the run "
     "with one worker; repeat it on an idle machine",
     "load": "the machine's load exceeded its number of cores when this was measured, or the steps that it is predicted "
     "from: other programs were running, so the time is unreliable",
+    "jobs": "the folds were jobs of an executor, which decided how many were trained at the same time: the time is no "
+    "measure of the workers; --on local measures it",
 }
 
 
@@ -297,7 +300,7 @@ def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
         part=next((summary.evaluated_part(run) for run in group if run.metrics), "test"),
         bytes_per_worker=spread_of(run.result.get("bytes_moved") for run in group).mean or 0.0,
         times=_mean_times(times),
-        doubts=load_doubts_of(group),
+        doubts=(*load_doubts_of(group), *(("jobs",) if any(map(_has_fold_jobs, group)) else ())),
     )
 
 
@@ -404,6 +407,10 @@ def load_doubts_of(group: Sequence[Run]) -> tuple[Doubt, ...]:
 def load_doubts(load_per_core: float) -> tuple[Doubt, ...]:
     """Return the doubt about times that were measured, or predicted from measurements, under a load."""
     return ("load",) if load_per_core > MOST_LOAD_PER_CORE else ()
+
+
+def _has_fold_jobs(run: Run) -> bool:
+    return run.kind == CROSSVAL and "executor" in run.metadata
 
 
 def _load_per_core(run: Run) -> float:
