@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from looped import looped
@@ -62,6 +64,33 @@ def test_ways_of_computing_that_exclude_each_other_are_not_forced_together(optio
     group = made(optimizer="sgd", optimizer_options={option: True}).param_groups[0]
     assert group[option]
     assert not group["fused"]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"nesterov": True}, {"weight_decay": 0.1}, {"optimizer_options": {"dampening": 0.5}}]
+)
+def test_layers_may_be_used_for_the_first_time_at_different_steps(options):
+    """As with LayerDrop, or mixtures of experts; torch's fused kernel takes all momenta or none."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
+    plain = copy.deepcopy(layers)
+    training = Training(optimizer="sgd", lr=0.1, momentum=0.9, **options)
+    own = make_optimizer(training, layers)
+    expected = torch.optim.SGD(
+        plain.parameters(),
+        lr=0.1,
+        momentum=0.9,
+        foreach=False,
+        **options.get("optimizer_options", {}),
+        **{name: value for name, value in options.items() if name != "optimizer_options"},
+    )
+    for used in ([0], [1], [0, 1], [2, 0], [1]):
+        x = torch.randn(5, 3)
+        for network, optimizer in ((layers, own), (plain, expected)):
+            optimizer.zero_grad()
+            sum(network[place](x).square().mean() for place in used).backward()
+            optimizer.step()
+    torch.testing.assert_close(layers.state_dict(), plain.state_dict())
 
 
 @looped(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tenfold.common import RANDOM_LOCK
 from tenfold.common.imports import resolve, user_frames
@@ -83,6 +83,8 @@ NETWORK_NAMES = ("network", "net", "model", "module")
 MOST_LABELS = 64
 """How many labels of a sample count for the learning rate: those of neighboring positions resemble each other."""
 WRAPPED_METHODS = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+UNFUSED = {"foreach", "differentiable", "capturable", "dampening"}
+"""Options with which torch's fused kernels are not used; with dampening, a momentum cannot begin at zero."""
 _EAGER: dict[type[torch.optim.Optimizer], type[torch.optim.Optimizer]] = {}
 
 
@@ -125,7 +127,7 @@ def make_optimizer(training: Training, network: nn.Module, lr: float | None = No
         raise ExperimentError(
             f"training.weight_decay: {training.optimizer} has none; leave it 0 or use another optimizer"
         )
-    if _has_fused_kernel(traits, network) and not given.keys() & {"foreach", "differentiable", "capturable"}:
+    if _has_fused_kernel(traits, network) and not given.keys() & UNFUSED:
         options["fused"] = True
     try:
         optimizer: Callable[..., torch.optim.Optimizer] = _eager(kind)
@@ -276,8 +278,29 @@ def _eager(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
         return _EAGER[kind]
     members = {name: inspect.unwrap(getattr(kind, name)) for name in WRAPPED_METHODS}
     members["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    if kind is torch.optim.SGD:
+        members["_init_group"] = _collect_momenta
     _EAGER[kind] = type(kind.__name__, (kind,), members | {"__doc__": kind.__doc__, "__module__": __name__})
     return _EAGER[kind]
+
+
+def _collect_momenta(
+    optimizer: torch.optim.SGD,
+    group: dict[str, Any],
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    momenta: list[Tensor | None],
+) -> bool:
+    """Collect what a step of SGD needs, as torch does; a momentum that begins later than others begins at zero.
+
+    The fused kernel takes the momenta of all parameters or of none, but layers may be used for the first time at
+    different steps.
+    """
+    has_sparse = torch.optim.SGD._init_group(optimizer, group, parameters, gradients, momenta)  # type: ignore[no-untyped-call]
+    missing = [place for place, momentum in enumerate(momenta) if momentum is None] if group["fused"] else []
+    for place in missing if len(missing) < len(momenta) else ():
+        momenta[place] = torch.zeros_like(gradients[place])
+    return bool(has_sparse)
 
 
 def _has_fused_kernel(traits: OptimizerTraits, network: nn.Module) -> bool:
