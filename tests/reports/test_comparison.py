@@ -15,6 +15,7 @@ from tenfold.reports.comparison import Comparison
 from tenfold.reports.comparison_rows import make_rows, pareto_front
 from tenfold.reports.display import as_plain_text
 from tenfold.reports.pages.comparison_page import comparison_tables
+from tenfold.reports.tables import heat_maps
 from tenfold.runs import Metric, Recorder, Store
 
 OTHER_TIMES = {"evaluate": 1.0, "start": 2.0, "save": 0.5}
@@ -184,6 +185,14 @@ class TestSelection:
         points = [(1.0, 0.5), (2.0, 0.9), (3.0, 0.8), (4.0, 0.95), (2.0, 0.7)]
         rows = make_rows([measured(*point, lr=at + 1) for at, point in enumerate(points)])
         assert [row.settings["lr"] for row in pareto_front(rows)] == [1, 2, 4]
+
+
+def test_one_worker_stands_beside_every_value_of_a_field_that_has_no_effect_on_it(measured):
+    one = measured(8.0)
+    two = [measured(seconds, workers=2, average="weights", sync_every=every) for every, seconds in ((1, 5.0), (8, 4.0))]
+    time, _ = heat_maps(Comparison([one, *two]).rows)
+    assert time.columns == ["", "1 worker", "2 workers"]
+    assert time.rows == [("sync every 1", "8.00", "5.00"), ("sync every 8", "8.00", "4.00")]
 
 
 def test_columns_can_be_chosen_by_part_and_by_time(validated):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from tenfold.common import PARTS
@@ -111,13 +112,12 @@ def make_crosstables(rows: Sequence[Row], axes: tuple[str, str] = CROSSED) -> li
     tables = []
     for clock, other in families:
         belonging = [(at, row) for at, row in enumerate(rows) if row.clock == clock and _belongs(row, other)]
-        labels = [tuple(_label(name, row.settings[name]) for name in axes) for _, row in belonging]
-        places = {(down, across): at for (down, across), (at, _) in zip(labels, belonging, strict=True)}
-        order = [sorted(belonging, key=lambda pair: _order(pair[1].settings[name])) for name in axes]
-        down, across = (
-            list(dict.fromkeys(_label(name, row.settings[name]) for _, row in listed))
-            for name, listed in zip(axes, order, strict=True)
-        )
+        down, across = (_values(name, [row for _, row in belonging]) for name in axes)
+        places = {
+            place: at
+            for at, row in belonging
+            for place in product(_matching(row, axes[0], down), _matching(row, axes[1], across))
+        }
         if min(len(down), len(across)) < 2:
             continue
         for column in cells:
@@ -131,11 +131,25 @@ def make_crosstables(rows: Sequence[Row], axes: tuple[str, str] = CROSSED) -> li
     return tables
 
 
+def _values(name: str, rows: Sequence[Row]) -> list[str]:
+    """Return the values of a setting as text, in order, without those that have no effect on their row."""
+    ordered = sorted(rows, key=lambda row: _order(row.settings[name]))
+    return list(dict.fromkeys(_label(name, row.settings[name]) for row in ordered if not _has_no_effect(row, name)))
+
+
+def _matching(row: Row, name: str, values: Sequence[str]) -> Sequence[str]:
+    """Return the values of a setting that a row stands for: all where it has no effect on the row."""
+    return values if _has_no_effect(row, name) else [_label(name, row.settings[name])]
+
+
 def _belongs(row: Row, other: dict[str, Any]) -> bool:
     """Return whether a row has these settings; a single worker matches every strategy."""
-    return all(
-        row.settings[name] == value or (row.workers == 1 and name in MIXING_FIELDS) for name, value in other.items()
-    )
+    return all(row.settings[name] == value or _has_no_effect(row, name) for name, value in other.items())
+
+
+def _has_no_effect(row: Row, name: str) -> bool:
+    """Return whether a field is about averaging, and the row has a single worker."""
+    return row.workers == 1 and name in MIXING_FIELDS
 
 
 def _label(name: str, value: Any) -> str:
@@ -341,7 +355,7 @@ def metric_column(name: str, part: str, spreads: Sequence[Spread], *, named: boo
 def is_meaningless(row: Row, name: str) -> bool:
     """Return whether a field does not apply: averaging for a single worker, or a virtual cluster that is not set."""
     absent = name in (*CLUSTER_FIELDS, LAUNCHER) and row.settings[name] is None
-    return absent or (row.workers == 1 and name in MIXING_FIELDS)
+    return absent or _has_no_effect(row, name)
 
 
 def _clock(row: Row) -> str:
