@@ -14,9 +14,10 @@ from tenfold.executors.jobs import Job
 from tenfold.executors.under_way import note_job
 from tenfold.experiment import Experiment
 from tenfold.prediction.ledger import Ledger, Score
+from tenfold.prediction.script_simulation import Script
 from tenfold.runs import Recorder, Store
 from tenfold.runs.console import FILE, ConsoleFile
-from tenfold.runs.store import one_invocation
+from tenfold.runs.store import SCRIPT, one_invocation
 
 HERE = "http://127.0.0.1"
 
@@ -84,6 +85,17 @@ def test_runs_of_one_invocation_are_grouped_also_if_the_command_was_repeated(cli
     groups = [row["invocation"] for row in sorted(rows, key=lambda row: row["id"])]
     assert groups[:4] == [None] * 4
     assert groups[4] == groups[5] != groups[6] == groups[7]
+
+
+def test_a_script_has_only_the_fields_that_apply_to_it(client, folder, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text("")
+    experiment = Script.of(path, ["--epochs", "2"], workers=4).experiment
+    made = Store(folder).create(experiment, kind=SCRIPT, metadata={})
+    rows = client.get("/data/runs").json()["rows"]
+    fields = next(row["fields"] for row in rows if row["id"] == made)
+    assert (fields["model"], fields["data"], fields["workers"]) == ("own.py", "--epochs 2", "4")
+    assert not {"optimizer", "lr", "epochs", "batch_size", "strategy"} & set(fields)
 
 
 def test_filters_mix_words_and_conditions(client, board):

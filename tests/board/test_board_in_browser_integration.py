@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from browser import NEEDS_BROWSER, started_browser, widths_that_overflow
 from forked import forked_python
-from made_runs import make_run
+from made_runs import FACTS, make_run
 
 from tenfold import __file__ as package
 from tenfold.board.race import Contestant, Race
@@ -20,6 +20,7 @@ from tenfold.runs import Store
 
 TRAIN = ["--model", "engine_models:Unhurried", "--data", "digits", "--epochs", "100000", "--name", "<b>watched</b>"]
 TRAIN += ["--set", "limit=200"]
+TWINS = FACTS | {"invocation": "one twin"}
 SOURCES, MODELS = str(Path(package).parents[1]), str(Path(__file__).parents[1] / "support")
 
 pytestmark = [pytest.mark.timeout(180), *NEEDS_BROWSER]
@@ -131,6 +132,16 @@ def test_children_are_grouped_under_what_they_belong_to_with_the_range_of_their_
             assert words in group.inner_text()
         group.locator("button").click()
         expect(rows(page)).to_have_count(4)
+
+
+def test_measured_and_predicted_times_of_a_group_are_not_summed_up_together(page, tmp_path):
+    for engine, seconds in (("auto", 4.0), ("virtual", 6.0)):
+        make_run(tmp_path, epochs=1, kind="twin", workers=2, engine=engine, result={"seconds": seconds}, metadata=TWINS)
+    with tenfold("board", "--runs", str(tmp_path), "--port", "0", "--no-open") as server:
+        page.goto(server.stdout.readline().split()[-1])
+        group = page.locator("tr.grouped")
+        group.wait_for()
+        assert "4.00 s, 6.00 s predicted" in group.inner_text()
 
 
 def test_every_page_fits_narrow_and_wide_windows(page, folder):

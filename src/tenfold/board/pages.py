@@ -37,7 +37,7 @@ from tenfold.reports.summary import ledger_note, model_quality
 from tenfold.runs import EpochEnded, FoldChanged, FoldsStarted, Run, Started, Store
 from tenfold.runs.open_run import filter_runs
 from tenfold.runs.storage.tables import RunRecord
-from tenfold.runs.store import CROSSVAL, INVOCATION, SWEEP, Follower
+from tenfold.runs.store import CROSSVAL, INVOCATION, SCRIPT, SWEEP, Follower
 
 MOST_RUNS = 64
 """The most runs that are kept in memory; the least recently used one is dropped first."""
@@ -212,11 +212,15 @@ class RunList:
     def _fixed(self, run: Run) -> dict[str, Any]:
         """Return the cells of a row that do not change while the run is running."""
         recorded = _recorded(run.recorded_fields)
+        script = run.kind == SCRIPT  # which has its own optimizer, epochs and so on
+        always = ("model", "data", "workers") if script else ALWAYS
         fields = {
             name: field_value(value)
             for name, value in recorded.items()
-            if name in ALWAYS or (value != self._defaults.get(name) and value not in (None, {}, []))
+            if name in always or (value != self._defaults.get(name) and value not in (None, {}, []))
         }
+        if script:
+            fields |= {name: fields[name][1:-1] for name in ("model", "data")}  # its name and its arguments
         score = next(iter(loss_last(run.metrics).items()), (None, None))
         return {
             "id": run.id,

@@ -141,6 +141,7 @@ def _simulate_script(
 ) -> None:
     from tenfold.api.simulate import simulate_script
     from tenfold.reports.comparison import Comparison
+    from tenfold.runs.store import one_invocation
 
     script, *arguments = command
     fields = {name: value for name, value in fields.items() if value is not None}
@@ -154,10 +155,11 @@ def _simulate_script(
         if not quiet:
             typer.echo(line, err=form is not Form.TABLE)
 
-    done = [
-        simulate_script(script, *arguments, only_time=only_time, runs=runs, say=say, **fields, **chosen)
-        for chosen in (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
-    ]
+    with one_invocation():
+        done = [
+            simulate_script(script, *arguments, only_time=only_time, runs=runs, say=say, **fields, **chosen)
+            for chosen in (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
+        ]
     if len(done) == 1:
         print_run(done[0], form is Form.JSON, output)
     else:

@@ -42,8 +42,14 @@ function describe(key, rows, by, parent) {
     noun: { crossval: "fold", sweep: "trial" }[rows.length > 1 && parent ? parent.kind : ""] || "run",
     alike: by !== "parent" || members.every((row) => row.setting === first.setting),
     score: spread(comparable.map((row) => row.score)), loss: spread(members.map((row) => row.loss)),
-    seconds: spread(timed.map((row) => row.seconds)), speed: spread(timed.map((row) => row.speed)),
+    times: timesByClock(members), speed: spread(timed.map((row) => row.speed)),
   };
+}
+
+// Measured and predicted times are not summed up together.
+function timesByClock(rows) {
+  const clocks = [...new Set(rows.map((row) => row.clock))].sort();
+  return clocks.map((clock) => ({ clock, ...spread(rows.filter((row) => row.clock === clock).map((row) => row.seconds)) })).filter((times) => times.mean !== undefined);
 }
 
 // What children have in common: a cross-validation, a sweep, or a command.

@@ -222,7 +222,11 @@ function scoreText(row) {
 }
 
 function timeText(row) {
-  return row.seconds === null ? NOTHING : `${duration(row.seconds)}${row.clock === "predicted" ? " predicted" : ""}`;
+  return row.seconds === null ? NOTHING : duration(row.seconds) + clockNote(row.clock);
+}
+
+function clockNote(clock) {
+  return clock === "predicted" ? " predicted" : "";
 }
 
 function pointsApart(ours, theirs, metric) {
@@ -247,7 +251,7 @@ function groupOf(group) {
   if (state.group === "parent" && group.rows.length === 1) return [rowOf(group.rows[0])];
   const open = state.open.has(group.key);
   const metric = (name, found) => (group.alike ? metricSpread(name, found) : rangeOf(found, (value) => metricValue(name, value)));
-  const summaries = { score: group.score && metric(group.metric, group.score), loss: group.loss && metric("loss", group.loss), "training time": group.seconds && (group.alike ? timeSpread(group.seconds) : rangeOf(group.seconds, duration)), "samples/s": group.speed && count(group.speed.mean) };
+  const summaries = { score: group.score && metric(group.metric, group.score), loss: group.loss && metric("loss", group.loss), "training time": group.times.map((times) => (group.alike ? timeSpread(times) : rangeOf(times, duration)) + clockNote(times.clock)).join(", "), "samples/s": group.speed && count(group.speed.mean) };
   const name = element("button", { type: "button", class: "group", title: group.label, "aria-expanded": String(open), onclick: () => { if (open) state.open.delete(group.key); else state.open.add(group.key); draw(); } }, `${open ? "▾" : "▸"} ${group.label}`);
   const box = element("input", { type: "checkbox", "aria-label": `Select ${group.rows.length} runs of ${group.label}`, onchange: () => { group.rows.forEach((row) => (box.checked ? state.selected.add(row.id) : state.selected.delete(row.id))); draw(); } });
   box.checked = group.rows.every((row) => state.selected.has(row.id));
