@@ -57,3 +57,10 @@ def test_a_run_that_stopped_early_is_not_compared_with_all_epochs_of_one_worker(
     experiment, run = virtual_run(tmp_path, 4, 0.95, steps=20, **stopped)
     assert module.simulation_baseline(experiment, run, module.LoadedData()) is None
     assert not any("speedup" in name for name, _, _ in run_headline(run, None))
+
+
+def test_the_page_has_the_accuracy_of_one_worker_beside_the_speedup(tmp_path):
+    virtual_run(tmp_path, 1, 0.95, steps=69)
+    _, run = virtual_run(tmp_path, 8, 0.6, steps=12, baseline_seconds=10.0, speedup=8.0)
+    note = next(note for name, _, note in run_headline(run, None) if "speedup" in name)
+    assert "95.00%" in note

@@ -203,12 +203,15 @@ def test_several_numbers_of_workers_make_one_page(tmp_path: Path) -> None:
     arguments = ["--workers", "1,2", "--link", "1gbe", "-o", str(page), "--runs", str(runs)]
     outcome = CliRunner().invoke(app, ["simulate", str(script(tmp_path, COMPUTING)), *arguments])
     assert outcome.exit_code == 0, outcome.output
-    one, two = (open_run(number, runs=runs).result for number in (1, 2))
+    listed = [open_run(number, runs=runs) for number in (1, 2)]
+    assert len({run.metadata["invocation"] for run in listed}) == 1
+    one, two = (run.result for run in listed)
     assert (one["workers"], two["workers"]) == (1, 2)
     assert two["seconds"] == pytest.approx(one["seconds"], rel=0.3)  # each rank does the same
     text = page.read_text()
     assert "script.py" in text
     assert "predicted" in text
+    assert "without startup" not in text  # the script's own startup and evaluation are part of its time
 
 
 def test_a_file_describes_the_cluster(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from tenfold.reports.tables import (
 )
 from tenfold.runs import Run
 from tenfold.runs.run import values_table
-from tenfold.runs.store import CROSSVAL
+from tenfold.runs.store import CROSSVAL, SCRIPT
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -113,7 +113,9 @@ class ResultTable(ABC):
         clock = summary.clock_names(self.rows)
         both = clock not in (summary.MEASURED, summary.PREDICTED)
         text = f"times are {'measured or predicted, see clock' if both else clock}"
-        if not any(is_time(name) and name != "seconds" for name in self.shown):
+        if {run.kind for row in self.rows for run in row.runs} == {SCRIPT}:
+            text += ", from the first process group to the end of the script"
+        elif not any(is_time(name) and name != "seconds" for name in self.shown):
             text += ", without startup, evaluation, saving"
         if any(len(row.runs) > 1 for row in self.rows):
             text += "; mean ± standard deviation over the repeats"

@@ -339,7 +339,7 @@ def _history(sweep: Sweep, scored: Sequence[Trial]) -> LineChart:
     lines = [ChartLine(label="best so far", x=[trial.number for trial in finished], y=best, reference=True)]
     lines.append(points("finished", "finished", BLUE))
     if any(trial.status == "pruned" for trial in scored):
-        lines.append(points("pruned", "stopped", LAVENDER))
+        lines.append(points("pruned", "pruned", LAVENDER))
     title = f"{sweep.heading}{f' ({unit.strip()})' if unit else ''}"
     return LineChart(title=title, x_label="trial", lines=lines, unit=unit)
 

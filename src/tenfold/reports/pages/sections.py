@@ -25,7 +25,7 @@ from tenfold.reports.formatting import (
     ratio,
 )
 from tenfold.reports.pages.page import mean_curves, run_figure
-from tenfold.reports.related_runs import Baseline
+from tenfold.reports.related_runs import Baseline, find_single_worker
 from tenfold.reports.run_plots import fold_runs, fold_scores_plot, fold_timeline
 from tenfold.reports.run_tables import (
     RecordedFold,
@@ -74,12 +74,12 @@ def run_headline(run: Run, baseline: Baseline | None) -> Headline:
         note = f"{slower} one worker, run {baseline.run.id}"
         note += ", per sample" if baseline.per_sample else ""
         note += "; doubtful" if baseline.doubts else ""
-        if (name := main_metric(run.metrics)) is not None and name in baseline.run.metrics:
-            note += f"; its {one_line(name)} {metric_value(name, baseline.run.metrics[name])}"
-        numbers.append((f"speedup, {run.clock}", ratio(baseline.speedup), note))
+        numbers.append((f"speedup, {run.clock}", ratio(baseline.speedup), note + _score_of(baseline.run, run)))
     elif "baseline_seconds" in result and "speedup" in result:
         alone = duration(result["baseline_seconds"])
         note = f"over one worker in {alone}, {run.clock}; {summary.describe_hardware(run.experiment)}"
+        single = find_single_worker(run) if run.kind != SCRIPT else None
+        note += _score_of(single, run) if single is not None else ""
         numbers.append((f"speedup, {run.clock}", ratio(result["speedup"]), note))
     if run.experiment.training.target is not None and run.seconds_to_target is not None:
         name = f"to the target {run.experiment.training.target:g}"
@@ -90,6 +90,14 @@ def run_headline(run: Run, baseline: Baseline | None) -> Headline:
         steps = plural(result["steps"], "step") if "steps" in result else ""
         numbers.append(("epochs", count(result["epochs"]), steps))
     return numbers
+
+
+def _score_of(single: Run, run: Run) -> str:
+    """Return the end of a note: the main metric of the run of one worker that another run is compared with."""
+    name = main_metric(run.metrics)
+    if name is None or name not in single.metrics:
+        return ""
+    return f"; {one_line(name)} of one worker {metric_value(name, single.metrics[name])}"
 
 
 def _metric_note(run: Run, name: str) -> str:
@@ -123,6 +131,7 @@ def describe_run(run: Run, label: str = "", part: str | None = None) -> dict[str
     score = next(iter(loss_last(metrics).items()), ("accuracy", None))
     return {
         "id": run.id,
+        "script": run.kind == SCRIPT,
         "label": label,
         "seed": run.experiment.training.seed,
         "status": run.status,
@@ -344,7 +353,7 @@ def sweep_section(run: Run) -> dict[str, Any] | None:
     """Return the trials of a sweep; None for any other run."""
     if run.kind != SWEEP:
         return None
-    about = "Each line is a trial: the stronger its color, the better; dashed ones were stopped."
+    about = "Each line is a trial: the stronger its color, the better; dashed ones were pruned."
     sweep = Sweep(run)
     return {"table": sweep.table(), "lines": sweep.remarks(), "about": about}
 
