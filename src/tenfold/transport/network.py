@@ -90,7 +90,7 @@ class Network(ABC):
 
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until every rank has called this, at most `timeout` seconds."""
-        token = torch.zeros(1)
+        token = torch.zeros(1, dtype=torch.uint8)  # whatever a rank has set as the default
         others = range(1, self.size)
         if self.rank == 0:
             self.exchange([], [(other, token) for other in others], timeout)
