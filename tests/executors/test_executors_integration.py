@@ -241,6 +241,27 @@ def test_an_interrupted_cross_validation_keeps_its_folds(pool: Executor, tmp_pat
     assert "executor" in tenfold.open_run(2, runs=tmp_path).metadata, "it was not trained again"
 
 
+@pytest.mark.parametrize("kind", ["runs", "folds", "trials"])
+def test_an_interruption_after_a_run_was_recorded_leaves_nothing_of_its_job(
+    pool: Executor, tmp_path: Path, kind: str
+) -> None:
+    def interrupt(event: Any) -> None:
+        if isinstance(event, EpochEnded):
+            raise KeyboardInterrupt
+
+    begin: Any = {"runs": tenfold.compare, "folds": tenfold.cross_validate, "trials": tenfold.sweep}[kind]
+    fields: dict[str, Any] = {
+        "runs": {},
+        "folds": {"folds": 2},
+        "trials": {"lr": [0.1, 0.01], "sampler": "grid", "at_once": 1},
+    }[kind]
+    with pytest.raises(KeyboardInterrupt):
+        begin(**SMALL, **fields, runs=tmp_path, on=pool, listen=interrupt)
+    assert [record["status"] for record in Store(tmp_path).records()].count("finished") == 1
+    left = [path.name for path in (tmp_path / "jobs").iterdir() if path.name != "token"]
+    assert len(left) == (kind == "folds"), "the other fold's job may be under way"
+
+
 def test_a_job_may_depend_on_how_others_ended(pool: Executor) -> None:
     ended: list[int] = []
     ended_before: list[int] = []

@@ -219,9 +219,9 @@ class GridRun:
             for turn, scope in zip(turns, scopes, strict=True)
         ]
         submitter.keep_in(self.store.folder)
-        about = (self.store, submitter.name, self.callbacks, self.listen)
+        about = (self.store, self.callbacks, self.listen)
         for place, end in submitter.run(jobs):
-            self._finish(turns[place], partial(record_end, turns[place].experiment, end, *about))
+            self._finish(turns[place], partial(record_end, turns[place].experiment, submitter, place, end, *about))
 
     def _run_alone(self, turn: Turn) -> None:
         """Run a setting that no other comparison is running; if one is, wait for it and take its run."""
@@ -262,9 +262,10 @@ class GridRun:
 
 def record_end(
     experiment: Experiment,
+    submitter: Submitter,
+    place: int,
     end: JobEnd,
     store: Store,
-    name: str,
     callbacks: Sequence[object],
     listen: Emit | None,
     complete: Callable[[Bundle], dict[str, Any]] = lambda _bundle: {},
@@ -277,8 +278,9 @@ def record_end(
     number = None
     if bundle:
         run = unpack(bundle)
-        metadata = origin(experiment) | {"executor": name} | complete(run)
+        metadata = origin(experiment) | {"executor": submitter.name} | complete(run)
         number = store.import_run(run, experiment=experiment, metadata=metadata)
+        submitter.recorded(place)
         listener = Callbacks(listen or ignore, callbacks)
         for event in store.events(number):
             with suppress(StopTraining):  # it has ended already

@@ -603,7 +603,7 @@ class SweepRun:
                 bundle.record.result["trial"] = self.objective.score(bundle.events, bundle.record.result)
                 return {"trial": self._place(proposal)}
 
-            about = (proposal.experiment, end, self.store, submitter.name)
+            about = (proposal.experiment, submitter, place, end, self.store)
             self._finish(proposal, partial(record_end, *about, self.callbacks, self.listen, complete), emit)
 
     def _place(self, proposal: Proposal) -> dict[str, Any]:

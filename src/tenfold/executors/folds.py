@@ -80,6 +80,7 @@ def _record(submitter: Submitter, work: FoldWork, place: int, end: JobEnd, lanes
         experiment=fold_experiment(context.stored_experiment, split.name),
         metadata=inherited | {"crossval": about, "executor": submitter.name},
     )
+    submitter.recorded(place)
     for event in context.store.events(number):
         try:
             work.relay(fold.index, replace(event, worker=fold.index))

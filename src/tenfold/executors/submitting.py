@@ -112,6 +112,8 @@ class Submitter:
         """Where jobs have stores of their own, if their machine sees it; see `keep_in`."""
         self._factory, self._executor = factory, executor
         self._futures: dict[Future[Any], int] = {}
+        self._jobs: list[Job] = []
+        """The jobs that were submitted by `run`, by position."""
         self._noted: set[str] = set()
         """The folders of the jobs that have not come back."""
         self._depth = 0
@@ -162,7 +164,7 @@ class Submitter:
         listed = list(jobs) if at_once is None else []
         coming = iter(jobs if at_once is not None else listed)
         most = max((job.cores for job in listed), default=1)
-        begun: list[Job] = []
+        begun = self._jobs = []
         attempts: list[int] = []
         again: list[int] = []
         suspects: list[int] = []
@@ -210,7 +212,7 @@ class Submitter:
                         self._remove_folder(begun[place])
                 else:
                     yield place, end
-                    self._remove_folder(begun[place])
+                    self._remove_folder(begun[place])  # if `recorded` has not, as there was no run
             if (said := getattr(self._executor, "trouble", "")) != trouble:
                 trouble = said
                 if said:
@@ -226,6 +228,11 @@ class Submitter:
                         for place, job in enumerate(begun)
                     )
                 )
+
+    def recorded(self, place: int) -> None:
+        """Remove the folder of a job whose run is recorded at home, so that nothing is left if home is interrupted."""
+        self._forget(self._jobs[place].kept_in)
+        self._remove_folder(self._jobs[place])
 
     def train(
         self,
