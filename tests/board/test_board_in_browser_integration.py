@@ -130,8 +130,11 @@ def test_children_are_grouped_under_what_they_belong_to_with_the_range_of_their_
         group.wait_for()
         for words in ("sweep", "2 trials", "80.00% to 90.00%"):
             assert words in group.inner_text()
+        lr = page.locator("thead th", has_text="lr")
+        assert lr.count() == 0  # nothing to show while the group is closed
         group.locator("button").click()
         expect(rows(page)).to_have_count(4)
+        expect(lr).to_have_count(1)
 
 
 def test_measured_and_predicted_times_of_a_group_are_not_summed_up_together(page, tmp_path):

@@ -79,10 +79,14 @@ function writeAddress() {
   if (address !== location.pathname + location.search) history.replaceState(null, "", address);
 }
 
+function fieldText(row, name) {
+  return row.fields[name] === "unset" ? "" : row.fields[name] ?? "";
+}
+
 // A column for each field of an experiment; what follows from another, such as the strategy of one worker, is left out.
 function fieldColumn(name) {
   const number = (row) => (row.fields[name] !== undefined && !Number.isNaN(Number(row.fields[name])) ? Number(row.fields[name]) : row.fields[name]);
-  const text = (row) => (followsFromWorkers(name, row.fields) || row.fields[name] === "unset" ? "" : row.fields[name] ?? "");
+  const text = (row) => (followsFromWorkers(name, row.fields) ? "" : fieldText(row, name));
   const words = [...rows.values()].some((row) => typeof number(row) === "string");
   return { name, heading: name.replaceAll("_", " "), value: number, text, words };
 }
@@ -91,9 +95,16 @@ function fieldNames() {
   return [...new Set([...rows.values()].flatMap((row) => Object.keys(row.fields)))].sort();
 }
 
-// The chosen columns; by default, of the fields those in which the listed runs differ.
-function columnsOf(listed) {
-  const differing = fieldNames().filter((name) => new Set(listed.filter((row) => !followsFromWorkers(name, row.fields)).map((row) => row.fields[name] ?? "")).size > 1);
+// The fields of each line of the table: of a run, or what the runs of a closed group have in common.
+function linesOf(listed, groups) {
+  const ofRun = (row) => (name) => (followsFromWorkers(name, row.fields) ? undefined : fieldText(row, name));
+  if (!groups) return listed.map(ofRun);
+  return groups.flatMap((group) => (isOneRun(group) || state.open.has(group.key) ? group.rows.map(ofRun) : [(name) => group.common(name) || undefined]));
+}
+
+// The chosen columns; by default, of the fields those in which lines differ.
+function columnsOf(listed, lines) {
+  const differing = fieldNames().filter((name) => new Set(lines.map((line) => line(name)).filter((value) => value !== undefined)).size > 1);
   const order = [...FIRST_FIELDS, ...differing.filter((name) => name !== "name")];
   const usual = [...new Set(order)].filter((name) => differing.includes(name)).slice(0, MOST_FIELDS);
   const unscored = listed.every((row) => row.metric === null || row.metric === "loss");
@@ -147,11 +158,12 @@ let shownColumns = FIXED;
 function draw() {
   const kept = visible();
   nameGroups();
-  shownColumns = columnsOf(kept);
+  const groups = state.group === "none" ? null : groupRows(kept, state.group);
+  shownColumns = columnsOf(kept, linesOf(kept, groups));
   offerColumns(shownColumns);
   folds.hidden = state.group === "parent" || ![...rows.values()].some((row) => row.parent);
   head.replaceChildren(element("tr", {}, element("th", { class: "words", scope: "col" }, element("span", { class: "unseen" }, "select")), shownColumns.map(heading)));
-  const made = state.group === "none" ? kept.slice(0, state.shown).map(rowOf) : groupRows(kept, state.group).flatMap(groupOf).slice(0, state.shown);
+  const made = groups ? groups.flatMap(groupOf).slice(0, state.shown) : kept.slice(0, state.shown).map(rowOf);
   body.replaceChildren(...made);
   more.hidden = made.length < state.shown;
   const running = kept.filter((row) => row.status === "running").length;
@@ -247,8 +259,12 @@ function sparkline(row) {
   return drawing("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": about }, drawing("polyline", { points: points.join(" ") }));
 }
 
+function isOneRun(group) {
+  return state.group === "parent" && group.rows.length === 1;
+}
+
 function groupOf(group) {
-  if (state.group === "parent" && group.rows.length === 1) return [rowOf(group.rows[0])];
+  if (isOneRun(group)) return [rowOf(group.rows[0])];
   const open = state.open.has(group.key);
   const metric = (name, found) => (group.alike ? metricSpread(name, found) : rangeOf(found, (value) => metricValue(name, value)));
   const summaries = { score: group.score && metric(group.metric, group.score), loss: group.loss && metric("loss", group.loss), "training time": group.times.map((times) => (group.alike ? timeSpread(times) : rangeOf(times, duration)) + clockNote(times.clock)).join(", "), "samples/s": group.speed && count(group.speed.mean) };
