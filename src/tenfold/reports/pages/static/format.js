@@ -43,7 +43,7 @@ export function metricValue(name, value) {
 }
 
 export function percent(share) {
-  return `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}%`;
+  return `${(100 * share).toFixed(share && share < 0.0995 ? 1 : 0)}%`;
 }
 
 // About as many round numbers between two ends.

@@ -6,6 +6,7 @@ import { Chart } from "./chart.js";
 
 const RIGHT = [45, 105, 210];
 const WRONG = [195, 30, 15];
+const STRONGEST = 0.65; // so that numbers on it are easy to read in light and dark
 
 export class QualityPanel {
   constructor(root) {
@@ -33,9 +34,9 @@ function matrix({ confusion, classes: many }) {
   const rows = confusion.map((row, at) => element("tr", {}, element("th", { scope: "row" }, String(at)), row.map((value, to) => {
     const share = value / most[at];
     const alpha = to === at ? share : Math.min(1, 6 * share);
-    const color = value ? `rgb(${(to === at ? RIGHT : WRONG).join(" ")} / ${Math.max(0.08, 0.85 * alpha).toFixed(2)})` : "";
+    const color = value ? `rgb(${(to === at ? RIGHT : WRONG).join(" ")} / ${Math.max(0.08, STRONGEST * alpha).toFixed(2)})` : "";
     const told = to === at ? `${count(value)} of class ${at} were right` : `${count(value)} of class ${at} were taken for ${to}`;
-    return element("td", { title: told, style: { background: color, color: alpha > 0.5 ? "#fff" : "" } }, value ? String(value) : "");
+    return element("td", { title: told, style: { background: color } }, value ? String(value) : "");
   })));
   return element("figure", { class: "interactive" }, element("h3", {}, "Confusion matrix"),
     element("div", { class: "scroll" }, element("table", { class: `matrix${many > 12 ? " small" : ""}` }, element("thead", {}, heading), element("tbody", {}, rows))),
