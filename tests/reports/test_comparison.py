@@ -11,10 +11,12 @@ from made_runs import FACTS, make_run, read_run
 
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
+from tenfold.reports.charts import PlotStyles
 from tenfold.reports.comparison import Comparison
 from tenfold.reports.comparison_rows import make_rows, pareto_front
 from tenfold.reports.display import as_plain_text
 from tenfold.reports.pages.comparison_page import comparison_tables
+from tenfold.reports.setting_plots import scaling_curves
 from tenfold.reports.tables import heat_maps
 from tenfold.runs import Metric, Recorder, Store
 
@@ -239,6 +241,19 @@ def test_the_best_on_validation_is_selected_and_alone_shows_the_test_part(valida
 def test_without_a_validation_part_nothing_is_selected(scaled):
     with pytest.raises(ExperimentError, match="set validation_fraction"):
         scaled.select()
+
+
+def test_the_shortest_training_says_that_it_is_doubtful(measured):
+    rows = [measured(20.0), measured(1.0, workers=2)]  # 20 times as fast with two workers
+    about = next(about for name, _, about in comparison_tables(Comparison(rows))["headline"] if "shortest" in name)
+    assert "doubtful" in about
+
+
+def test_a_curve_through_settings_of_several_colors_has_none_of_them(measured):
+    rows = Comparison([measured(10.0), measured(6.0, workers=2), measured(4.0, workers=4)]).rows
+    styles = PlotStyles(rows)
+    assert len({styles.style(row).color for row in rows}) == 3
+    assert [style.color for _, style, _ in scaling_curves(rows, styles)] == [""]
 
 
 def test_the_highest_speedup_on_the_page_is_that_of_a_setting_as_accurate_as_one_worker(measured):

@@ -10,7 +10,7 @@ from rich.console import Console
 from tenfold.reports import run_plots as fold_plots
 from tenfold.reports.comparison import Comparison
 from tenfold.reports.pages.run_pages import render_report
-from tenfold.reports.pages.sections import folds_section, machine_section
+from tenfold.reports.pages.sections import folds_section, machine_section, run_headline
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,11 @@ class TestLanes:
         assert [name for name, _ in chart.kinds] == ["fold", "failed fold"]
         assert {text for text, kind in zip(chart.texts, chart.spans["kind"], strict=True) if kind} == {"fold 2"}
         assert chart.clock == "measured"
+
+
+def test_the_time_of_a_cross_validation_says_whose_it_is(tmp_path):
+    run = make_crossval(tmp_path, made_folds(4) | {"seconds": 20.0}, folds=4)
+    assert any("busiest core" in note for name, _, note in run_headline(run, None) if name == "training time")
 
 
 class TestCrosstable:

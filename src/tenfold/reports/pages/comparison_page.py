@@ -32,7 +32,7 @@ from tenfold.reports.formatting import (
     ratio,
 )
 from tenfold.reports.pages.page import mean_figure, page_figures
-from tenfold.reports.pages.sections import Headline, describe_run, page_title
+from tenfold.reports.pages.sections import DOUBTFUL, Headline, describe_run, page_title
 from tenfold.reports.run_plots import first_steps, timeline_plot, total_seconds
 from tenfold.reports.tables import OPTIONAL, SHARES, heat_maps
 from tenfold.runs import Run
@@ -105,7 +105,8 @@ def _headline(comparison: Comparison) -> Headline:
     if timed and same_task:
         fastest = min(timed, key=mean_seconds)
         name = f"shortest training, {fastest.clock}"
-        about = "; ".join([_with_score(fastest, metric), *_ties(fastest, timed)])
+        doubt = [DOUBTFUL] if fastest.doubts else []
+        about = "; ".join([_with_score(fastest, metric), *_ties(fastest, timed), *doubt])
         numbers.append((name, duration(mean_seconds(fastest)), about))
     if (top := _highest_speedup(rows, metric)) is not None:
         numbers.append((f"highest speedup, {top.clock}", ratio(top.speedup), _with_both_scores(top, rows, metric)))

@@ -180,16 +180,21 @@ def render_forecast(forecast: Forecast) -> str:
     return render_template("forecast.html", content)
 
 
+def _named(row: Row, around: str = "") -> str:
+    """Return the label of a row after the interval of its time, and whether the time is doubtful."""
+    return f"{around}{row.label}{f'; {sections.DOUBTFUL}' if row.doubts else ''}"
+
+
 def _forecast_headline(forecast: Forecast) -> sections.Headline:
     rows = rows_with_rounds(forecast.rows)
     which = "" if len(rows) == len(forecast.rows) else " with rounds"
     fastest = min(rows, key=mean_seconds)
     seconds = mean_seconds(fastest)
     around = f"{interval(*fastest.interval, seconds)}, " if fastest.interval else ""
-    numbers = [(f"shortest training{which}, predicted", duration(seconds), f"{around}{fastest.label}")]
+    numbers = [(f"shortest training{which}, predicted", duration(seconds), _named(fastest, around))]
     if faster := [row for row in rows if row.workers > 1 and (row.speedup or 0.0) > 1]:
         top = max(faster, key=lambda row: row.speedup or 0.0)
-        numbers.append((f"highest speedup{which}, predicted", ratio(top.speedup), top.label))
+        numbers.append((f"highest speedup{which}, predicted", ratio(top.speedup), _named(top)))
     knees = [(name, first) for name, group in scaling_families(rows) if (first := find_knee(group).first)]
     if knees:
         name, last = max(knees, key=lambda knee: knee[1].workers)

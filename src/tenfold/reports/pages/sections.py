@@ -55,6 +55,8 @@ from tenfold.runs import (
 from tenfold.runs.run import fold_name
 from tenfold.runs.store import CROSSVAL, SCRIPT, SWEEP
 
+DOUBTFUL = "doubtful"
+"""What a headline says of times that should not be trusted."""
 Headline = list[tuple[str, str, str]]
 """The most important numbers of a page: the name of each, the number as text, and a note."""
 
@@ -68,12 +70,13 @@ def run_headline(run: Run, baseline: Baseline | None) -> Headline:
         for name, item in loss_last(run.metrics).items()
     ]
     if run.seconds is not None:
-        numbers.append(("training time", duration(run.seconds), summary.describe_clock(run)))
+        busiest = "of the busiest core" if run.kind == CROSSVAL else ""
+        numbers.append(("training time", duration(run.seconds), joined(summary.describe_clock(run), busiest)))
     if baseline is not None:
         slower = "slower than" if baseline.speedup < 1 else "over"
         note = f"{slower} one worker, run {baseline.run.id}"
         note += ", per sample" if baseline.per_sample else ""
-        note += "; doubtful" if baseline.doubts else ""
+        note += f"; {DOUBTFUL}" if baseline.doubts else ""
         numbers.append((f"speedup, {run.clock}", ratio(baseline.speedup), note + _score_of(baseline.run, run)))
     elif "baseline_seconds" in result and "speedup" in result:
         alone = duration(result["baseline_seconds"])
