@@ -18,7 +18,7 @@ from waiting import wait_until
 
 import tenfold
 from tenfold.errors import MachineError, StoreError, TenfoldError
-from tenfold.executors import slurm, submitting
+from tenfold.executors import ray, slurm, submitting
 from tenfold.executors.jobs import STORE, Job
 from tenfold.executors.submitting import Submitter, executor_named
 from tenfold.runs import Store
@@ -178,6 +178,17 @@ def test_a_cluster_that_does_not_answer_is_a_sentence(name: str, monkeypatch: py
     ):
         list(submitter.run(jobs(1)))
     assert "\n" not in str(caught.value)
+
+
+def test_reports_of_ray_are_lines_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    worker = pytest.importorskip("ray._private.worker", reason="Ray is not installed")
+    for _ in range(2):
+        ray.report_on_stderr()
+    worker.print_to_stdstream({"pid": "raylet", "is_err": False, "lines": ["a node died\nits log\n"]}, False)
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "a node died" in printed.err
+    assert "its log" not in printed.err
 
 
 def test_slurm_is_watched_on_when_it_refuses_to_cancel_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

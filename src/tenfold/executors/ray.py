@@ -43,6 +43,7 @@ class RayExecutor(Executor):
         self._memory = {"memory": read_bytes(mem)} if mem else {}
         if self._starts:
             _check_address(address)
+            report_on_stderr()
             # without an address, Ray would wait for the last one that ran on this machine, which may be gone
             try:
                 self._ray.init(address or "local", log_to_driver=False, include_dashboard=False, logging_level="error")
@@ -164,6 +165,23 @@ class RayExecutor(Executor):
         failed = [end for end in ends.values() if end.error]
         ended: list[RankEnd] = [*lost, *failed, ends.get(0, RankEnd(0, "rank 0 did not answer", lost=True))]
         return ended[0]
+
+
+def report_on_stderr() -> None:
+    """Let Ray report lost nodes and workers in a line on stderr; it prints pages on stdout, which may be JSON."""
+    from ray._private import worker
+
+    printed = getattr(worker, "print_to_stdstream", None)
+    if printed is None or getattr(printed, "on_stderr", False):
+        return
+
+    def print_report(data: dict[str, Any], ignore_prefix: bool) -> None:
+        if data.get("pid") == "raylet":
+            data = data | {"is_err": True, "lines": [line.partition("\n")[0] for line in data["lines"]]}
+        printed(data, ignore_prefix)
+
+    print_report.on_stderr = True  # type: ignore[attr-defined]
+    worker.print_to_stdstream = print_report
 
 
 def _check_address(address: str) -> None:
