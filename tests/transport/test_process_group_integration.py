@@ -417,6 +417,11 @@ def call_differently(meeting: tuple[int, int, int], rank: int) -> list[str]:
             lambda: dist.all_reduce(torch.zeros(3, device="meta")),
             lambda: dist.all_reduce(torch.zeros(3), dist.ReduceOp.BXOR),
             lambda: dist.all_gather_into_tensor(torch.zeros(3), torch.zeros(3)),
+            lambda: dist.all_reduce(torch.zeros(3, dtype=torch.bool), dist.ReduceOp.AVG),
+            lambda: dist.all_reduce(torch.zeros(3, 1).expand(3, 4)),
+            lambda: dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.MAX),
+            lambda: dist.all_reduce(torch.eye(3, dtype=torch.float16).to_sparse()),
+            lambda: dist.reduce_scatter_tensor(torch.zeros(3), torch.zeros(3 * meeting[2], dtype=torch.float64)),
         ]
         for call in wrong:
             with pytest.raises(TenfoldError) as caught:
@@ -429,6 +434,7 @@ def call_differently(meeting: tuple[int, int, int], rank: int) -> list[str]:
 def test_wrong_calls_get_a_sentence_on_every_rank_and_the_group_goes_on(crew: WorkerPool) -> None:
     for said in crew.run(2, call_differently, meet(2)):
         words = ["rank 1 called all_reduce with 16 bytes", "broadcast", "cpu:tenfold", "BXOR", "output"]
+        words += ["bool", "expand", "MAX", "float16", "float64"]
         assert all(word in sentence for word, sentence in zip(words, said, strict=True)), said
 
 

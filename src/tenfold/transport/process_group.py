@@ -36,6 +36,8 @@ from tenfold.transport.shared_messages import SharedMessages
 from tenfold.transport.torch_distributed import choose_interface
 
 _ProcessGroup: Any = dist.ProcessGroup
+NOT_ADDED_SPARSE = (torch.float16, torch.bool)
+"""Types of which torch adds no sparse tensors."""
 BARRIER_TAG, ANSWER_TAG = -2, -3
 """Tags of the messages of `monitored_barrier`; those of users are not negative."""
 
@@ -159,16 +161,14 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def _all_reduce(self, tensors: Sequence[Tensor], reduction: str, root: int | None = None) -> Steps:
         for tensor in tensors:
             if tensor.is_sparse:
-                yield from self._add_sparse(tensor, reduction)
+                yield from self._add_sparse(tensor)
                 continue
             flat = tensor.contiguous()
             yield from self._collectives.all_reduce(flat, reduction, root)
             _copy_back(flat, tensor)
 
-    def _add_sparse(self, tensor: Tensor, reduction: str) -> Steps:
+    def _add_sparse(self, tensor: Tensor) -> Steps:
         """Replace a sparse tensor by the sum over all ranks, which may have values at different places."""
-        if reduction != "SUM":
-            raise ExperimentError(f"all_reduce of sparse tensors only adds; {reduction} needs dense ones")
         own = tensor.detach().coalesce()
         counts = torch.empty(self._size, dtype=torch.int64)
         yield from self._collectives.all_gather(torch.tensor([own._nnz()]), _parts(counts, self._size))
@@ -256,10 +256,11 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
             self._check_count("reduce_scatter", "input tensors", len(parts))
         pairs = list(zip(outputs, inputs, strict=True))
         for out, parts in pairs:
-            if parts[self._rank].numel() != out.numel():
+            own = parts[self._rank]
+            if own.numel() != out.numel() or any(part.dtype != out.dtype for part in parts):
                 raise ExperimentError(
-                    f"reduce_scatter: an output of {out.numel():,} for an input of {parts[self._rank].numel():,}; "
-                    "both need the same size"
+                    f"reduce_scatter: an output of {out.numel():,} {_type(out)} for an input of {own.numel():,} "
+                    f"{_type(own)}; both need the same size, and all tensors the same type"
                 )
         steps = [
             _fill([out], lambda flats, parts=parts: self._reduce_scatter(parts, flats[0], reduction))  # type: ignore[misc]
@@ -410,6 +411,11 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         for tensor in tensors:
             if tensor.device.type != "cpu":
                 self._check_device(tensor.device)
+            if _is_expanded(tensor):
+                raise ExperimentError(
+                    f"a tensor of shape {tuple(tensor.shape)} has several elements at one place in memory, as "
+                    "Tensor.expand makes them, so it cannot take a result; clone it first"
+                )
 
     def _check_device(self, device: torch.device | str) -> None:
         kind = torch.device(device).type
@@ -443,12 +449,23 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
 def _reduction(opts: Any, tensors: Sequence[Tensor]) -> str:
     name = "SUM" if opts is None else _name_reduction(opts.reduceOp.op)
     check_reduction(tensors[0].dtype, name)
+    for tensor in tensors:
+        if tensor.is_sparse and (name != "SUM" or tensor.dtype in NOT_ADDED_SPARSE):
+            raise ExperimentError(f"sparse tensors of type {_type(tensor)} have no reduction {name}; use dense ones")
     return name
 
 
 @functools.cache
 def _name_reduction(kind: Any) -> str:
     return str(kind.name)
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and not tensor.is_contiguous()
+        and any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    )
 
 
 def _copy_back(flat: Tensor, tensor: Tensor) -> None:

@@ -388,6 +388,8 @@ def check_reduction(dtype: torch.dtype, reduction: str) -> Callable[..., Any]:
         raise TrainingError(f"the tenfold backend does not reduce tensors of type {name}; cast them first")
     if reduction[0] == "B" and (dtype.is_floating_point or dtype.is_complex):
         raise TrainingError(f"{reduction} is a reduction of integers; the tensors are of type {name}")
+    if reduction == "AVG" and dtype is torch.bool:
+        raise TrainingError("AVG is a reduction of numbers; the tensors are of type bool")
     combine: Callable[..., Any] = getattr(torch if dtype in IN_TORCH else np, COMBINE[reduction])
     return combine
 
