@@ -121,6 +121,7 @@ def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) ->
 def test_options_without_effect_are_refused(arguments: tuple[str, ...], sentence: str) -> None:
     Path("script.py").write_text("")
     assert_one_sentence(tenfold_(*arguments), sentence)
+    assert not Path("runs").exists()
 
 
 def test_the_last_sweep_is_meant_though_runs_came_after_it() -> None:

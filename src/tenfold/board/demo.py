@@ -213,12 +213,11 @@ def measure_steps(alone: Experiment, many: Experiment, seconds: float) -> None:
     profile.save()
 
 
-def prepare_race(model: str, runs: Path, report: Callable[[str], None]) -> tuple[Race, list[Side]]:
+def prepare_race(task: RaceTask, runs: Path, report: Callable[[str], None]) -> tuple[Race, list[Side]]:
     """Return a race with a predicted finish for each contestant; nothing is trained yet.
 
     Measurements for the predictions stay in the folder of its runs.
     """
-    task = choose_task(model, report)
     sides = make_sides(task)
     tutorial, alone, many = (side.experiment for side in sides)
     about = 5 if task.is_tiny else 15

@@ -270,7 +270,7 @@ def demo(
 
     Examples: [cyan]tenfold demo[/], [cyan]tenfold demo --no-open -o race.html[/]
     """
-    from tenfold.board.demo import RaceDisplay, prepare_race, run_race
+    from tenfold.board.demo import RaceDisplay, choose_task, prepare_race, run_race
     from tenfold.board.race import render_race
     from tenfold.reports.pages.page import save_page
     from tenfold.runs.store import Store, absolute
@@ -279,8 +279,9 @@ def demo(
         if not quiet:
             typer.echo(line, err=True)
 
+    task = choose_task(model, report)  # before there is a store, which a wrong name does not need
     folder = Store(absolute(runs)).folder
-    race, sides = prepare_race(model, folder, report)
+    race, sides = prepare_race(task, folder, report)
     race.save(folder)
     with BoardWindow(folder, not no_open and can_open_browser()) as window:
         window.show("race", "the race")
