@@ -5,7 +5,7 @@ as seen without red, green or blue cones (Machado, Oliveira & Fernandes 2009). R
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -315,6 +315,11 @@ class PlotStyles:
         line = self._lines[color][row.label]
         fill = "none" if row.clock == PREDICTED else FILLS[(other if color else line) % len(FILLS)]
         return Style(color, DASHES[line % len(DASHES)], fill, marker)
+
+    def curve_style(self, row: Row) -> Style:
+        """Return the style of a curve over the workers, in the page's text color where colors stand for workers."""
+        style = self.style(row)
+        return replace(style, color="") if self._first == "workers" else style
 
     def legend_name(self, row: Row) -> str:
         """Return the meaning of the color and fill of a setting's points."""

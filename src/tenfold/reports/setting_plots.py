@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -65,13 +64,7 @@ def scaling_curves(rows: Sequence[Row], styles: PlotStyles) -> list[Curve]:
     compared = [row for row in rows if row.speedup is not None and row.workers > 1]
     families = grouped((name(row), row) for row in sorted(compared, key=lambda row: row.workers))
     highest = sorted(families, key=lambda name: -max(row.speedup or 0.0 for row in families[name]))[:MOST_LINES]
-    return [(name, _curve_style(group, styles), group) for name, group in families.items() if name in highest]
-
-
-def _curve_style(rows: Sequence[Row], styles: PlotStyles) -> Style:
-    """Return the style of a curve through settings: in the page's text color where the settings' colors differ."""
-    style = styles.style(rows[0])
-    return replace(style, color="") if len({styles.style(row).color for row in rows}) > 1 else style
+    return [(name, styles.curve_style(group[0]), group) for name, group in families.items() if name in highest]
 
 
 def speedup_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
