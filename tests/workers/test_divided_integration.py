@@ -76,6 +76,33 @@ def test_a_network_that_is_exported_is_bit_equal_to_one_process(tmp_path: Path) 
     assert divided.metrics == alone.metrics
 
 
+class PartlyFrozen(nn.Module):
+    """Trains its last layer only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flatten, self.first, self.middle, self.last = nn.Flatten(), nn.Linear(64, 24), nn.Tanh(), nn.Linear(24, 10)
+        self.first.requires_grad_(False)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.last(self.middle(self.first(self.flatten(image))))
+
+
+@pytest.mark.parametrize(
+    ("stages", "precision"), [(["flatten", "last"], "fp32"), (["flatten", "first", "middle", "last"], "fp64")]
+)
+def test_a_stage_in_which_nothing_is_trained_has_no_part_in_the_norm_of_the_gradient(
+    tmp_path: Path, stages: list[str], precision: str
+) -> None:
+    network = PartlyFrozen()
+    fields = {"clip": 0.1, "precision": precision, "epochs": 1, "optimizer": "sgd"}
+    alone = train(tmp_path, model=copy.deepcopy(network), accumulate=4, **fields)
+    divided = train(
+        tmp_path, model=network, workers=len(stages), divide="layers", stages=stages, micro_batches=4, **fields
+    )
+    assert difference(alone, divided) == 0
+
+
 def test_pipelines_average_as_replicas_do_and_the_twin_is_equal(tmp_path: Path) -> None:
     fields = {"optimizer": "sgd", "sync_every": 2}
     replicas = train(tmp_path, workers=2, accumulate=4, **fields)

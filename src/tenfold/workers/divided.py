@@ -28,7 +28,7 @@ from tenfold.mixing.round import operations
 from tenfold.models.networks import add_scaling
 from tenfold.training import Replica, flat_size
 from tenfold.training.divided_layers import NeuronGroup, divide_neurons, divided_names
-from tenfold.training.flat import exchange_size
+from tenfold.training.flat import exchange_size, flat_dtype
 from tenfold.training.network_call import arguments_of, autocast
 from tenfold.training.optimizers import make_optimizer
 from tenfold.training.randomness import keep_rng_state, seed_everything
@@ -89,7 +89,7 @@ def divide_model(experiment: Experiment, splits: Splits, network: nn.Module, thr
         segments = traced.measure(x, lambda layers: _update_seconds(experiment, layers) / micro_batches)
     stages = parallel.stages
     begins = traced.begins(stages) if isinstance(stages, tuple) else balanced(segments, parallel.group_size)
-    parts = [_completed(stage, splits) for stage in traced.cut(begins)]
+    parts = [_completed(stage, splits, flat_dtype(network)) for stage in traced.cut(begins)]
     largest = max((segment.nbytes for segment in segments if segment.name in begins), default=0)
     return ModelDivision(
         "layers",
@@ -157,13 +157,13 @@ def take_part(network: nn.Module, division: ModelDivision, group: GroupConnectio
     del network
     gc.collect()  # a trace refers to itself, and with it to the layers of other stages
     object.__setattr__(stage, "whole_network", whole)  # not registered: it has no weights
-    return _completed(stage, splits)
+    return _completed(stage, splits, flat_dtype(whole))
 
 
-def _completed(stage: Stage, splits: Splits) -> Stage:
+def _completed(stage: Stage, splits: Splits, dtype: torch.dtype) -> Stage:
     """Return a stage that scales inputs or outputs if it is the first or the last, with at least one parameter.
 
-    An optimizer needs one, also where no layer has any.
+    An optimizer needs one, also where no layer has any: it has the `dtype` of the network.
     """
     own = {
         name: tensor
@@ -172,7 +172,7 @@ def _completed(stage: Stage, splits: Splits) -> Stage:
     }
     add_scaling(stage, own, change_main_output)
     if next(stage.parameters(), None) is None:
-        stage.register_parameter("no_parameter", nn.Parameter(torch.zeros(1)))
+        stage.register_parameter("no_parameter", nn.Parameter(torch.zeros(1, dtype=dtype)))
     return stage
 
 
@@ -190,9 +190,10 @@ class GroupReplica(Replica):
     def clip(self) -> None:
         if self.training.clip is None:
             return
-        norms = torch._foreach_norm(self.counted_gradients()) or [torch.zeros(())]
+        gradients = self.counted_gradients()  # none in a stage whose layers are frozen or have no parameters
+        norms = torch.stack(torch._foreach_norm(gradients)) if gradients else self.flat.vector.new_empty(0)
         counts = self.group.all_gather(torch.tensor([len(norms)]), [(1,)] * self.group.size)
-        gathered = self.group.all_gather(torch.stack(list(norms)), [(int(count),) for count in counts])
+        gathered = self.group.all_gather(norms, [(int(count),) for count in counts])
         total = torch.linalg.vector_norm(torch.cat(gathered))
         nn.utils.clip_grads_with_norm_(self.trainable_parameters, self.training.clip, total)
 
