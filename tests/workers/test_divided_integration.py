@@ -234,6 +234,7 @@ def test_a_model_that_does_not_fit_a_worker_trains_in_two(tmp_path: Path) -> Non
         ({"accumulate": 2}, "micro_batches"),
         ({"workers": 3, "stages": 2}, "stages"),
         ({"stages": ["0:2", "3:"]}, "stages"),
+        ({"stages": []}, "stages"),
         ({"workers": 12}, "at most 9"),
     ],
 )

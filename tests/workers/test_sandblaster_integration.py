@@ -152,11 +152,20 @@ def test_a_resumed_run_ends_as_if_it_had_not_been_interrupted(alone: tenfold.Run
     [
         ({"clip": 1.0}, "training.clip"),
         ({"batchnorm": True}, "model.batchnorm"),
+        (
+            {"hidden": None, "model": nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))},
+            "batch normalization",
+        ),
         ({"workers": 2, "strategy": "butterfly"}, "parallel.strategy"),
         ({"optimizer_options": {"portions": 0}}, "portions is 0"),
         ({"optimizer_options": {"partitions": 3}}, "no option 'partitions'"),
     ],
 )
-def test_what_it_cannot_do_is_said_before_anything_starts(fields: dict[str, Any], said: str) -> None:
+def test_what_it_cannot_do_is_said_before_anything_starts(fields: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match=said):
-        train(**fields)
+        train(**fields, runs=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_growing_batches_have_the_same_samples_with_any_number_of_workers() -> None:
+    assert same_weights(train(workers=1, **GROWING), train(workers=3, **GROWING))

@@ -185,6 +185,8 @@ class Experiment(Section):
     @field_validator("parallel")
     @classmethod
     def _fits_together(cls, parallel: Parallel) -> Parallel:
+        if parallel.stages == ():
+            raise ValueError("stages is an empty list; give the number of stages, or one slice or module for each")
         if parallel.shards == "fractions":
             if parallel.fractions is None or len(parallel.fractions) != parallel.replicas:
                 raise ValueError(

@@ -20,9 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tenfold.data import Part, batches
-from tenfold.data.streams import StreamPart
-from tenfold.errors import ExperimentError
+from tenfold.data import Part, batches, order
 from tenfold.training import Replica
 from tenfold.training.lbfgs import (
     DIRECTION,
@@ -52,11 +50,6 @@ class SandblasterTrainer(Trainer):
 
     def __init__(self, task: Task, replica: Replica, channels: Channels, mark: Callable[[], None], seeds: bool) -> None:
         """Take part; `mark` is called after every portion, `seeds` says whether computing one draws random numbers."""
-        if replica.flat.batch_norm.reference_means or isinstance(task.splits.train, StreamPart):
-            raise ExperimentError(
-                f'training.optimizer = "{task.experiment.training.optimizer}" needs samples that any worker can read '
-                "again, so no streams, and no batch normalization, whose statistics would depend on who reads them"
-            )
         rows = task.vector_rows
         assert channels.vector_memory is not None
         assert rows is not None
@@ -79,7 +72,11 @@ class SandblasterTrainer(Trainer):
         visits = [batches(task.visits(worker, epoch)[1], size) for worker in range(task.workers)]
         for step in range(done, task.steps_per_epoch):
             numbers = torch.cat([each[step] for each in visits if step < len(each)])
-            yield numbers if task.steps_per_epoch > 1 or self.options["growth"] else numbers.sort()[0], None
+            if task.steps_per_epoch == 1:  # in an order that does not depend on the number of workers
+                numbers = numbers.sort()[0]
+                if self.options["growth"]:
+                    numbers = order(numbers.numpy(), task.experiment.training.seed, epoch, 0)
+            yield numbers, None
 
     def train_step(self, x: Any, _y: Any, _sizes: Sequence[int]) -> Tensor | None:
         """Carry out one iteration on the samples x together with all workers, and return its loss before."""

@@ -15,7 +15,7 @@ from tenfold.data import Part, Splits, batch_sizes, make_shards, order
 from tenfold.data.part import change_main_output, find_main_output
 from tenfold.data.splitting import Shard
 from tenfold.data.streams import StreamPart, check_stream_shards
-from tenfold.errors import ModelError
+from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Experiment, Parallel
 from tenfold.experiment.experiment import with_defaults
 from tenfold.experiment.values import label_of
@@ -31,7 +31,7 @@ from tenfold.registry import MODELS
 from tenfold.runs import stored_predictions
 from tenfold.training import base_lr, choose_loss, choose_metrics, flat_size
 from tenfold.training.evaluation import EvaluatedShare, share_of
-from tenfold.training.flat import exchange_size, flat_dtype, state_shapes
+from tenfold.training.flat import BatchNormStatistics, exchange_size, flat_dtype, state_shapes
 from tenfold.training.lbfgs import row_count
 from tenfold.training.measures import AlignedMeasure
 from tenfold.training.network_call import call_network
@@ -176,6 +176,14 @@ class Task:
             base_lr=base_lr(resolved.experiment.training, network, splits.labels_per_sample),
             channels_last=channels_last,
         )
+        training = resolved.experiment.training
+        if training.optimizer_traits.steps_with_all_workers and (
+            isinstance(splits.train, StreamPart) or BatchNormStatistics.of(network).statistics
+        ):
+            raise ExperimentError(
+                f'training.optimizer = "{training.optimizer}" needs samples that any worker can read again, so no '
+                "streams, and no batch normalization, whose statistics would depend on who reads them"
+            )
         division = None
         if resolved.experiment.parallel.divides_model:
             division = divide_model(resolved.experiment, splits, network, threads)
