@@ -133,6 +133,37 @@ def test_by_neurons_is_equal_to_one_process_up_to_rounding(tmp_path: Path, field
     assert difference(divided, virtual) == 0
 
 
+class Penalized(nn.Module):
+    """Uses a layer's weight, its type, or what the layer returns."""
+
+    def __init__(self, use: str) -> None:
+        super().__init__()
+        self.use, self.layer, self.last = use, nn.Linear(64, 24), nn.Linear(24, 10)
+
+    def forward(self, image: Tensor) -> Tensor:
+        outputs: Tensor = self.last(torch.relu(self.layer(image.flatten(1))))
+        if self.use == "weight":
+            outputs = outputs * self.layer.weight.norm()
+        if self.use == "parameters":
+            outputs = outputs * sum(parameter.square().sum() for parameter in self.parameters())
+        return outputs.to(self.layer.weight.dtype) * len(self.layer.weight.shape)
+
+
+@pytest.mark.parametrize("use", ["weight", "parameters"])
+def test_a_network_that_uses_a_weight_of_which_workers_have_shares_is_refused(tmp_path: Path, use: str) -> None:
+    with pytest.raises(tenfold.TenfoldError, match=r"layer\.weight"):
+        train(tmp_path, model=Penalized(use), workers=2, divide="neurons")
+    assert not list(tmp_path.glob("*"))
+
+
+def test_a_network_may_ask_for_the_type_of_a_weight_and_compute_one_from_others(tmp_path: Path) -> None:
+    network = Penalized("type")
+    nn.utils.spectral_norm(network.layer)
+    fields = {"optimizer": "sgd", "epochs": 1}
+    alone = train(tmp_path, model=copy.deepcopy(network), **fields)
+    assert difference(alone, train(tmp_path, model=network, workers=2, divide="neurons", **fields)) < 1e-6
+
+
 def sum_of_errors(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - nn.functional.one_hot(targets, 10)).pow(2).sum().sqrt()
 

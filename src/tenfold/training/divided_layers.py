@@ -6,13 +6,16 @@ the inputs are summed over the workers (Singh, 2018; Shazeer et al., 2018, arXiv
 and their gradients are the same on every worker.
 """
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from tenfold.data.part import tree_leaves
 from tenfold.errors import ModelError
 
 
@@ -129,8 +132,8 @@ DIVIDED: dict[type[nn.Module], type[DividedLayer]] = {nn.Linear: DividedLinear, 
 def divide_neurons(network: nn.Module, group: NeuronGroup) -> nn.Module:
     """Replace the linear layers and convolutions of a network by this worker's shares of them, and return it.
 
-    A layer stays whole if it has fewer outputs than there are workers, if it shares its weights with another one, or if
-    it is a grouped convolution.
+    A layer stays whole if it has fewer outputs than there are workers, if it shares its weights with another one, if it
+    computes them from others (`torch.nn.utils.spectral_norm`), or if it is a grouped convolution.
     """
     uses = Counter(
         id(parameter)
@@ -144,7 +147,7 @@ def divide_neurons(network: nn.Module, group: NeuronGroup) -> nn.Module:
             kind = DIVIDED.get(type(layer))
             if kind is None or getattr(layer, "groups", 1) > 1 or len(layer.weight) < group.size:  # type: ignore[arg-type]
                 continue
-            if any(uses[id(parameter)] > 1 for parameter in layer.parameters()):
+            if layer._parameters.keys() != {"weight", "bias"} or any(uses[id(p)] > 1 for p in layer.parameters()):
                 continue
             parent._modules[name] = kind.of(layer, group)
             num_divided += 1
@@ -154,6 +157,48 @@ def divide_neurons(network: nn.Module, group: NeuronGroup) -> nn.Module:
             'be divided; set parallel.divide = "layers" or "data"'
         )
     return network
+
+
+class OutsideUses(TorchFunctionMode):
+    """Notes which of some layers' parameters are used while their layer is not being called.
+
+    A worker would have a share of these numbers only.
+    """
+
+    HARMLESS = re.compile(r"to|type_as|new_\w+|\w+_like")
+    """Functions that ask a tensor for its type and shape only."""
+
+    def __init__(self, layers: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self._called: set[str] = set()
+        self._owners = {
+            id(parameter): (name, f"{name}.{own}")
+            for name, layer in layers.items()
+            for own, parameter in layer.named_parameters()
+        }
+        self._hooks = [
+            handle
+            for name, layer in layers.items()
+            for handle in (
+                layer.register_forward_pre_hook(lambda *_, name=name: self._called.add(name)),
+                layer.register_forward_hook(lambda *_, name=name: self._called.discard(name), prepend=True),
+            )
+        ]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and not self.HARMLESS.fullmatch(func.__name__):
+            for value in tree_leaves([args, kwargs]):
+                layer, name = self._owners.get(id(value), ("", ""))
+                if layer and layer not in self._called:
+                    self.names.append(name)
+        return result
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for handle in self._hooks:
+            handle.remove()
 
 
 def divided_names(network: nn.Module) -> frozenset[str]:

@@ -9,7 +9,7 @@ strategy of the experiment.
 import copy
 import gc
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -27,9 +27,9 @@ from tenfold.mixing import Strategy
 from tenfold.mixing.round import operations
 from tenfold.models.networks import add_scaling
 from tenfold.training import Replica, flat_size
-from tenfold.training.divided_layers import NeuronGroup, divide_neurons, divided_names
+from tenfold.training.divided_layers import DividedLayer, NeuronGroup, OutsideUses, divide_neurons, divided_names
 from tenfold.training.flat import exchange_size, flat_dtype
-from tenfold.training.network_call import arguments_of, autocast
+from tenfold.training.network_call import arguments_of, autocast, call_network
 from tenfold.training.optimizers import make_optimizer
 from tenfold.training.randomness import keep_rng_state, seed_everything
 from tenfold.training.replica import Seed
@@ -79,6 +79,7 @@ def divide_model(experiment: Experiment, splits: Splits, network: nn.Module, thr
         parts = [
             divide_neurons(_copy_on_meta(network), _Place(rank, parallel.workers)) for rank in range(parallel.workers)
         ]
+        _require_whole_calls(network, parts[0], splits)
         return ModelDivision("neurons", tuple(map(flat_size, parts)), tuple(map(exchange_size, parts)))
     traced = TracedNetwork(network, partial(_two_samples, splits))
     micro_batches = parallel.count_micro_batches(experiment.training.samples_per_step)
@@ -98,6 +99,30 @@ def divide_model(experiment: Experiment, splits: Splits, network: nn.Module, thr
         begins,
         micro_batches * largest,
     )
+
+
+def _require_whole_calls(network: nn.Module, part: nn.Module, splits: Splits) -> None:
+    """Raise ModelError if the network uses parameters of divided layers in another way than by calling the layer.
+
+    The network is called with two samples; one that cannot be is left to fail where it trains.
+    """
+    layers = {
+        name: network.get_submodule(name) for name, kind in part.named_modules() if isinstance(kind, DividedLayer)
+    }
+    buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
+    mode, uses = network.training, OutsideUses(layers)
+    try:
+        with suppress(Exception), torch.no_grad(), keep_rng_state(), redirect_stdout(None), uses:
+            call_network(network.train(), _two_samples(splits))
+    finally:
+        network.train(mode)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    if uses.names:
+        raise ModelError(
+            f'parallel.divide = "neurons": {type(network).__name__} uses {uses.names[0]} without calling its layer, '
+            'and a worker has a share of it only; make it a parameter of the network, or set parallel.divide = "layers"'
+        )
 
 
 def _two_samples(splits: Splits) -> Any:
