@@ -1,5 +1,7 @@
 """Executors that are started for a command, where none is running."""
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,3 +36,19 @@ def test_an_executor_that_is_started_says_how_long_that_took(
     done = tenfold.compare(**SMALL, lr=[0.1, 0.01], runs=tmp_path, on=name, listen=heard.append)
     assert len(done.runs) == 2
     assert any(isinstance(event, Note) and f"{name} is ready" in event.text for event in heard)
+
+
+@pytest.mark.parametrize("name", ["processes", "dask"])
+def test_a_script_without_a_guard_is_run_once(name: str, tmp_path: Path) -> None:
+    if name == "dask":
+        pytest.importorskip("distributed", reason="Dask is not installed")
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import tenfold\nprint('begun')\ntenfold.compare(**{SMALL!r}, lr=[0.1, 0.01], runs='runs', on={name!r})\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split().count("begun") == 1
+    assert len(tenfold.list_runs(runs=tmp_path / "runs")) == 2

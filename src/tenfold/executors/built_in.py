@@ -47,7 +47,7 @@ def dask(job_cores: int) -> Executor:
         client = client_class()
     else:
         # jobs with several workers start processes, which daemonic ones may not
-        with config.set({"distributed.worker.daemon": False}):
+        with config.set({"distributed.worker.daemon": False}), fork_server.without_main():
             count = max(1, cores.budget() // job_cores)
             client = client_class(n_workers=count, threads_per_worker=1, dashboard_address="127.0.0.1:0")
     executor: Executor = client.get_executor()
