@@ -277,3 +277,12 @@ def test_a_trial_is_one_job_whatever_has_changed_since_it_began() -> None:
     )
     assert one.key == replace(other, stop_behind=StopBehind("accuracy", False, {1: 0.5})).key
     assert one.key != replace(other, scope="run 1, trial 3").key
+
+
+def test_a_cross_validation_whose_executor_cannot_be_opened_records_nothing(tmp_path: Path) -> None:
+    def closed(_job_cores: int) -> Executor:
+        raise OSError("nobody answers")
+
+    with pytest.raises(MachineError, match="nobody answers"):
+        tenfold.cross_validate(model="mlp", data="digits", limit=40, folds=2, runs=tmp_path / "runs", on=closed)
+    assert not (tmp_path / "runs" / "tenfold.db").exists()

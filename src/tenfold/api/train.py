@@ -1,7 +1,7 @@
 """`tenfold.train`, `tenfold.cross_validate` and `tenfold.resume`: train models and record the runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack, overload
@@ -17,6 +17,7 @@ from tenfold.engines import RecordedRun, Resolved, require_no_launcher, resolve
 from tenfold.engines.prepare import check_new_run, check_same_data, describe, prepare, user_modules
 from tenfold.errors import StopTraining, StoreError
 from tenfold.executors.folds import check_jobs, train_on
+from tenfold.executors.jobs import Job
 from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named, follow_jobs, recorded_executor
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
@@ -365,13 +366,15 @@ def _run_folds(
         crossval.start_processes_early(resolved.experiment)
     else:
         check_jobs(resolved.experiment)
-    with crossval.shared_data(resolved) as task:
+    with crossval.shared_data(resolved) as task, submitter or nullcontext():
         splits = crossval.make_fold_splits(task)
         prediction = _predict_folds(experiment, task.splits)
+        if submitter is not None:
+            follow_jobs(submitter, listen, Stopwatch())
+            submitter.open(Job.of(task.experiment, FOLD, 0).cores)  # nothing is recorded if that fails
         store, number, metadata, stopwatch = begin_or_continue(task, experiment)
         running = crossval.CrossValidationRun(task, splits, store, number, metadata, stopwatch, listen, prediction)
         if submitter is not None:
-            follow_jobs(submitter, listen, stopwatch)
             running.train_folds = partial(train_on, submitter)
         outcome = running.record()
     return finished_run(RecordedRun.finished(store, number, outcome, experiment))

@@ -190,7 +190,7 @@ class Submitter:
                 attempts[place] += 1
                 most = max(most, begun[place].cores)
                 try:
-                    self._futures[self._open(most).submit(run_job, begun[place])] = place
+                    self._futures[self.open(most).submit(run_job, begun[place])] = place
                 except BrokenExecutor as error:
                     yield place, (b"", _describe_loss(error, attempts[place], remade=False))
                 except RuntimeError as error:  # it has been shut down
@@ -246,7 +246,7 @@ class Submitter:
     ) -> int:
         """Train one experiment with a rank for each worker, or resume its run, and return the number of the run."""
         with self:
-            executor = self._open(experiment.parallel.workers)
+            executor = self.open(experiment.parallel.workers)
             if not hasattr(executor, "train"):
                 raise ExperimentError(
                     f'on = {self.name}: it trains whole runs as jobs, not the workers of one; use "ray"'
@@ -301,7 +301,8 @@ class Submitter:
         losses: tuple[type[Exception], ...] = getattr(self._executor, "machine_losses", ())
         return losses
 
-    def _open(self, job_cores: int) -> Executor:
+    def open(self, job_cores: int) -> Executor:
+        """Return the executor, made for jobs of so many cores unless there is one; this says how long it took."""
         if self._executor is None:
             assert self._factory is not None
             began = time.perf_counter()
