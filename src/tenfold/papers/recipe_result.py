@@ -103,11 +103,14 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> S
     yes, no = ([group for group, case in cases.items() if case.holds is which] for which in (True, False))
     for_yes, for_no = (_evidence(claim, [cases[group] for group in some]) for some in (yes, no))
     limited = _limit(claim)
-    in_all = f" in all {len(cases)} cases" if len(cases) > 1 else ""
+    in_all, in_any = {
+        1: ("", ""),
+        2: (" in both cases", " in either case"),
+    }.get(len(cases), (f" in all {len(cases)} cases", f" in any of {len(cases)} cases"))
     if not no:
         return Statement(f"{quoted}; confirmed here{in_all}{for_yes}{limited}.", True)
     if not yes:
-        return Statement(f"{quoted}; not confirmed here{in_all}{for_no}{limited}.", False)
+        return Statement(f"{quoted}; not confirmed here{in_any}{for_no}{limited}.", False)
     return Statement(
         f"{quoted}; confirmed here for {'; '.join(yes)}{for_yes}, but not for {'; '.join(no)}{for_no}{limited}.", False
     )
