@@ -7,6 +7,7 @@ from tenfold.reports.comparison import Comparison
 from tenfold.reports.comparison_rows import is_clearly_faster, make_rows, pareto_front
 from tenfold.reports.pages.run_pages import render_report
 from tenfold.reports.related_runs import find_baseline
+from tenfold.reports.summary import describe_workers
 
 SHORT = {"steps_per_epoch": 20, "epochs": 1}
 IDLE, BUSY = ({"before": load, "after": 0.5, "cores": 2} for load in (0.5, 3.0))
@@ -76,6 +77,12 @@ class TestBaseline:
         rows = make_rows(runs)
         assert [row.cores for row in rows] == [1, 16]
         assert rows[1].efficiency == pytest.approx(rows[1].speedup / 16)
+
+    def test_virtual_workers_are_listed_with_the_threads_that_were_predicted(self, tmp_path):
+        here = {"threads": 1}  # which computed the steps
+        runs = [make_virtual_run(tmp_path, threads=threads, result=here, **SHORT) for threads in (1, 8)]
+        assert [row.threads for row in make_rows(runs)] == [1, 8]
+        assert "1 virtual worker with 8 threads" in describe_workers(runs[1])
 
     def test_a_single_run_finds_its_baseline_in_the_store(self, timed):
         alone, other = timed(8.0), timed(8.0, lr=0.5)

@@ -280,7 +280,7 @@ def spread_of(values: Iterable[float | None]) -> Spread:
 def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
     first = group[0]
     workers = first.result.get("workers", first.experiment.parallel.workers)
-    threads = first.result.get("threads", first.experiment.machine.threads)
+    threads = summary.worker_threads(first)
     times = [run.times for run in group if run.times]
     intervals = [run.interval for run in group if run.interval]
     return Row(

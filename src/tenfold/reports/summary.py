@@ -315,10 +315,16 @@ def prediction_notes(run: Run) -> list[str]:
     return reasons
 
 
+def worker_threads(run: Run) -> int | None:
+    """Return the threads of each worker; those of virtual workers may be more than have computed their steps here."""
+    threads = run.experiment.machine.threads
+    return threads if run.clock == PREDICTED and threads else run.result.get("threads", threads)
+
+
 def describe_workers(run: Run) -> str:
     """Return the number of workers and threads, the device, the link of a virtual cluster, and the executor."""
     workers = run.result.get("workers", run.experiment.parallel.workers)
-    threads = run.result.get("threads", run.experiment.machine.threads)
+    threads = worker_threads(run)
     each = f" with {plural(threads, 'thread')}" + (" each" if workers > 1 else "") if threads else ""
     parallel = run.experiment.parallel
     divided = (
