@@ -199,6 +199,26 @@ def test_layers_that_work_in_place_are_measured() -> None:
     assert [segment.name for segment in TracedNetwork(network).measure(torch.randn(8, 4))] == ["0", "1", "2", "3"]
 
 
+class Viewed(nn.Module):
+    """Changes a view of a tensor in place, and goes on with the tensor; or with what a layer has changed in place."""
+
+    def __init__(self, view: bool) -> None:
+        super().__init__()
+        self.view, self.first, self.relu, self.last = view, nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x) * 2
+        changed = self.relu(h.view(-1, 6) if self.view else h)
+        return self.last(h + changed)
+
+
+def test_no_stage_begins_between_a_view_and_its_change_in_place() -> None:
+    segments = TracedNetwork(Viewed(view=True)).measure(torch.randn(5, 4))
+    assert [segment.name for segment in segments if segment.is_aliased] == ["relu"]
+    assert balanced(segments, 2) == ("first", "last")
+    assert not any(segment.is_aliased for segment in TracedNetwork(Viewed(view=False)).measure(torch.randn(5, 4)))
+
+
 def test_layers_that_share_parameters_stay_in_one_stage() -> None:
     shared = nn.BatchNorm1d(4, affine=False)  # its running mean changes in every call
     network = nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)), shared, nn.Linear(4, 4), shared, nn.Linear(4, 2))

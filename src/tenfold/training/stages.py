@@ -14,7 +14,7 @@ import inspect
 import io
 import operator
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
@@ -113,6 +113,11 @@ class LayerSegment:
     has_parameters: bool = True
     is_tied: bool = False
     """Whether earlier segments share parameters with it or later ones, so that no stage can begin with it."""
+    is_aliased: bool = False
+    """Whether it or a later segment changes in place a tensor that is a part of another one, both from earlier ones.
+
+    No stage can begin with it, as what it receives are copies.
+    """
 
 
 class TracedNetwork:
@@ -271,6 +276,10 @@ class TracedNetwork:
         before = {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
         for _ in range(REPEATS):
             timer.run(*_in_order(graph, args, kwargs))
+        aliases = _Aliases(fx.GraphModule(self.network, graph), self._places(graph, self.names))
+        with torch.no_grad():
+            aliases.run(*_in_order(graph, args, kwargs))
+        aliased = aliases.changed()
         divided = self._divided(graph, self.names)
         used = [set(self._state(nodes)) for nodes in divided]
         segments = []
@@ -286,7 +295,7 @@ class TracedNetwork:
             live = _live(graph, begin) if begin else []
             nbytes = sum(timer.nbytes.get(node, 0) for node in live)
             is_tied = not set().union(*used[:place]).isdisjoint(set().union(*used[place:]))
-            segments.append(LayerSegment(name, seconds, nbytes, has_parameters, is_tied))
+            segments.append(LayerSegment(name, seconds, nbytes, has_parameters, is_tied, begin in aliased))
         self.network.load_state_dict(before)
         self.network.zero_grad()
         return segments
@@ -298,12 +307,12 @@ def balanced(segments: Sequence[LayerSegment], stages: int) -> tuple[str, ...]:
     Received and sent tensors count as copying, once each way. Stages begin with a module that has parameters, if
     there are enough of these.
     """
-    segments = _joined(segments, lambda _, segment: not segment.is_tied)
+    segments = _joined(segments, lambda _, segment: not (segment.is_tied or segment.is_aliased))
     count = len(segments)
     if stages > count:
         raise ExperimentError(
             f"parallel.stages = {stages}: the network can be cut into at most {count} stages, one for each of the "
-            "modules that it calls, where those that share parameters count as one"
+            "modules that it calls, where those that share parameters, or change a tensor in place, count as one"
         )
     if stages <= sum(segment.has_parameters for segment in segments):
         segments = _joined(segments, lambda before, segment: before.has_parameters and segment.has_parameters)
@@ -431,6 +440,29 @@ class _Timer(fx.Interpreter):
         self.seconds[n] = min(seconds, self.seconds.get(n, seconds))
         self.nbytes[n] = sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
         return fx.node.map_aggregate(result, lambda value: value.detach() if isinstance(value, Tensor) else value)
+
+
+class _Aliases(fx.Interpreter):
+    """Runs operations, and notes which of their results are different views of the same memory before some places."""
+
+    def __init__(self, module: fx.GraphModule, places: Iterable[int]) -> None:
+        super().__init__(module)
+        nodes = list(module.graph.nodes)
+        self._live = {nodes[place]: (place, _live(module.graph, place)) for place in places if place}
+        self._shared: list[tuple[int, Tensor, int]] = []
+
+    def run_node(self, n: fx.Node) -> Any:
+        place, live = self._live.get(n, (0, []))
+        leaves = [leaf for node in live for leaf in tree_leaves(self.env[node]) if isinstance(leaf, Tensor)]
+        uses = Counter(leaf.untyped_storage().data_ptr() for leaf in leaves)
+        for leaf in leaves:
+            if uses[leaf.untyped_storage().data_ptr()] > 1:
+                self._shared.append((place, leaf, leaf._version))
+        return super().run_node(n)
+
+    def changed(self) -> set[int]:
+        """Return the places after which shared memory was changed."""
+        return {place for place, leaf, version in self._shared if leaf._version != version}
 
 
 def _in_order(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -90,6 +90,12 @@ def divide_model(experiment: Experiment, splits: Splits, network: nn.Module, thr
         segments = traced.measure(x, lambda layers: _update_seconds(experiment, layers) / micro_batches)
     stages = parallel.stages
     begins = traced.begins(stages) if isinstance(stages, tuple) else balanced(segments, parallel.group_size)
+    for segment in segments:
+        if segment.is_aliased and segment.name in begins:
+            raise ModelError(
+                f"parallel.stages: no stage can begin with {segment.name}, as a tensor is changed in place from there "
+                "on of which another one is a view; do not work in place there, or begin the stage elsewhere"
+            )
     parts = [_completed(stage, splits, flat_dtype(network)) for stage in traced.cut(begins)]
     largest = max((segment.nbytes for segment in segments if segment.name in begins), default=0)
     return ModelDivision(
