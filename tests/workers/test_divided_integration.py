@@ -76,6 +76,25 @@ def test_a_network_that_is_exported_is_bit_equal_to_one_process(tmp_path: Path) 
     assert divided.metrics == alone.metrics
 
 
+class Chunked(nn.Module):
+    """Passes columns of a tensor on, of which some functions round otherwise than of a copy without the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right = nn.Linear(64, 40), nn.Linear(20, 10), nn.Linear(20, 10)
+
+    def forward(self, image: Tensor) -> Tensor:
+        left, right = self.first(image.flatten(1)).chunk(2, 1)
+        return self.left(torch.sigmoid(left)) + self.right(torch.sigmoid(right))
+
+
+def test_tensors_have_the_same_layout_in_the_next_stage(tmp_path: Path) -> None:
+    network, stages = Chunked(), ["first", "left", "right"]
+    alone = train(tmp_path, model=copy.deepcopy(network), accumulate=4)
+    divided = train(tmp_path, model=network, workers=3, divide="layers", stages=stages, micro_batches=4)
+    assert difference(alone, divided) == 0
+
+
 class PartlyFrozen(nn.Module):
     """Trains its last layer only."""
 

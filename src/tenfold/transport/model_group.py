@@ -18,7 +18,7 @@ from tenfold.transport.shared_messages import HEAD, LEAST_RING, Outgoing, Shared
 
 RING_MEMORY = 1 << 28
 """Bytes of the rings between all pairs of a group together; only those between neighbors are in use."""
-HEADER_WORDS = 256
+HEADER_WORDS = 384
 """64-bit numbers that describe the values of a message: their kinds, types, shapes and strides."""
 TENSOR, TRAINED_TENSOR, NUMBER, NOTHING = range(4)
 """Kinds of values; a gradient is computed for a trained tensor."""
@@ -83,7 +83,11 @@ class ModelGroup:
         values = _make_values(header.tolist())
         for value in values:
             if isinstance(value, Tensor):
-                self._receive_into(value.detach(), sender)
+                own = value.detach()
+                dense = own if _is_dense(own) else torch.empty_like(own)
+                self._receive_into(dense, sender)
+                if dense is not own:
+                    own.copy_(dense)
         return values
 
     def _receive_into(self, tensor: Tensor, sender: int) -> None:
@@ -148,10 +152,12 @@ def _describe(values: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
         if isinstance(value, Tensor):
             kind = TRAINED_TENSOR if value.requires_grad else TENSOR
             value = value.detach()
-            if value.stride() != torch.empty_like(value, device="meta").stride():
-                value = value.clone()  # it has gaps, or overlaps itself
+            dense = value
+            if not _is_dense(value):
+                dense = value.clone()
+                value = dense if _overlaps_itself(value) else value  # else it has gaps: some operations round otherwise
             words += [kind, DTYPES.index(value.dtype), value.ndim, *value.shape, *value.stride()]
-            tensors.append(value)
+            tensors.append(dense)
         elif value is None:
             words.append(NOTHING)
         elif isinstance(value, int):
@@ -167,6 +173,21 @@ def _describe(values: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
             "set parallel.stages so that it is cut elsewhere"
         )
     return torch.tensor(words + [0] * (HEADER_WORDS - len(words))), tensors
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Return whether a tensor neither has gaps nor overlaps itself."""
+    return tensor.stride() == torch.empty_like(tensor, device="meta").stride()
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Return whether several elements of a tensor may lie in the same place, as after `expand`."""
+    end = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= end:
+            return True
+        end += stride * (size - 1)
+    return False
 
 
 def _make_values(words: Sequence[int]) -> list[Any]:
