@@ -106,6 +106,25 @@ while time.process_time() < until:
     pass
 dist.barrier()
 """
+SPAWNING = """
+import time
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def train(rank, world):
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    began = time.perf_counter_ns(), time.perf_counter()
+    dist.barrier()
+    assert time.perf_counter_ns() - began[0] > 0.9e9
+    assert time.perf_counter() - began[1] > 0.9
+    print("waited")
+
+if __name__ == "__main__":
+    processes = mp.spawn(train, args=(2,), nprocs=2, join=False)
+    while not processes.join():
+        pass
+    print("joined")
+"""
 LAB = """
 [[groups]]
 name = "new"
@@ -188,8 +207,52 @@ def test_only_time_ends_early_and_says_so(tmp_path: Path) -> None:
 def test_errors_of_a_script_are_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no such thing"):
         simulate_script(script(tmp_path, "raise ValueError('no such thing')"), workers=1, runs=tmp_path / "runs")
+    with pytest.raises(TrainingError, match="code 3"):
+        simulate_script(script(tmp_path, "raise SystemExit(3)"), workers=1, runs=tmp_path / "runs")
+    insists = script(tmp_path, "import torch; torch.cuda.set_device(0)")
+    with pytest.raises(TrainingError, match="use the CPU"):
+        simulate_script(insists, workers=1, runs=tmp_path / "runs")
     with pytest.raises(ExperimentError, match="process group"):
         simulate_script(script(tmp_path, "print(1)"), workers=1, runs=tmp_path / "runs")
+
+
+def test_an_interrupted_script_is_recorded_and_the_command_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(script_simulation, "run_ranks", interrupt)
+    program = str(script(tmp_path, COMPUTING))
+    outcome = CliRunner().invoke(app, ["simulate", program, "--runs", str(tmp_path / "runs")])
+    assert outcome.exit_code != 0
+    assert "again" in outcome.output
+    assert open_run(1, runs=tmp_path / "runs").status == "interrupted"
+
+
+def test_a_script_may_start_its_ranks_itself_and_read_the_clock_in_nanoseconds(tmp_path: Path) -> None:
+    printed: list[str] = []
+    done = simulate_script(
+        script(tmp_path, SPAWNING),
+        workers=2,
+        link={"latency": 1.0, "bandwidth": 1e9},
+        runs=tmp_path / "runs",
+        say=lambda _, line: printed.append(line),
+    )
+    assert done.result["operations"]["barrier"]["count"] == 1
+    assert sorted(printed) == ["joined", "joined", "waited", "waited"]
+
+
+def test_modules_of_the_current_folder_are_not_those_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # a new Python, rather than one that is forked
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "numbers.py").write_text("raise RuntimeError('not the standard library')")
+    monkeypatch.chdir(folder)
+    done = simulate_script(script(tmp_path, COMPUTING), workers=1, runs=tmp_path / "runs")
+    assert done.result["operations"]["barrier"]["count"] == 1
 
 
 def test_epochs_are_read_from_arguments() -> None:

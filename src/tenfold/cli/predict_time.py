@@ -155,11 +155,14 @@ def _simulate_script(
         if not quiet:
             typer.echo(line, err=form is not Form.TABLE)
 
-    with one_invocation():
-        done = [
-            simulate_script(script, *arguments, only_time=only_time, runs=runs, say=say, **fields, **chosen)
-            for chosen in (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
-        ]
+    try:
+        with one_invocation():
+            done = [
+                simulate_script(script, *arguments, only_time=only_time, runs=runs, say=say, **fields, **chosen)
+                for chosen in (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
+            ]
+    except KeyboardInterrupt:
+        exit_interrupted("scripts cannot be resumed: run the same command again")
     if len(done) == 1:
         print_run(done[0], form is Form.JSON, output)
     else:

@@ -4,7 +4,7 @@ It runs the script as `python script.py` would, after it has arranged that
 
 - every process group is a `VirtualGroup`, whatever backend the script names;
 - `torch.multiprocessing.spawn` runs the rank's part here, since the ranks exist already;
-- the script's own code reads the virtual clock: `time.time`, `time.perf_counter`, `time.monotonic`;
+- the script's own code reads the virtual clock: `time.time`, `time.perf_counter_ns` and the like;
 - optimizer steps are counted, and end the script where only a few of them are wanted.
 
 At the end it writes its counts to its file in the folder.
@@ -431,7 +431,7 @@ def _nbytes(tensor: Tensor) -> int:
     return tensor._values().nbytes + tensor._indices().nbytes if tensor.is_sparse else tensor.nbytes
 
 
-CLOCKS = ("time", "perf_counter", "monotonic")
+CLOCKS = ("time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "monotonic_ns")
 BACKEND = "tenfold_virtual"
 PR_SET_PDEATHSIG = 1
 PYTHON_OR_OURS = (sysconfig.get_paths()["stdlib"], str(Path(__file__).parents[1]), "<")
@@ -511,7 +511,9 @@ class Observer:
         seconds = options.timeout.total_seconds() * (1 + world)  # ranks take turns on few cores
         return VirtualGroup(self.rank, options.store, options.group_rank, numbers, seconds)
 
-    def _run_here(self, function: Callable[..., Any], args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
+    def _run_here(
+        self, function: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any
+    ) -> "EndedProcesses | None":
         """Do what `torch.multiprocessing.spawn` would do in the process with this rank's number."""
         if nprocs != self.plan["workers"]:
             raise ExperimentError(
@@ -519,6 +521,7 @@ class Observer:
                 f"many, or simulate it with --workers {nprocs}"
             )
         function(self.number, *args)
+        return None if join else EndedProcesses()
 
     def _virtual_clock(self, name: str) -> Callable[[], float]:
         """Return a clock that shows virtual time to the script, and real time to Python and installed packages."""
@@ -535,7 +538,8 @@ class Observer:
             if not users[file]:
                 return original()
             self.clock_reads += 1
-            return self.began[name] + self.rank.clock.advance()
+            seconds = self.rank.clock.advance()
+            return self.began[name] + (int(1e9 * seconds) if name.endswith("_ns") else seconds)
 
         return read
 
@@ -552,6 +556,14 @@ class Observer:
             os._exit(0)
 
 
+class EndedProcesses:
+    """What `torch.multiprocessing.spawn` returns to a script that waits for its processes itself."""
+
+    def join(self, *_: Any, **__: Any) -> bool:
+        """Return that all processes have ended."""
+        return True
+
+
 def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a rank ends with its parent, however that ends
     if os.getppid() == 1:  # which it has done already
@@ -560,7 +572,7 @@ def main() -> None:
     observer.install()
     script = observer.plan["script"]
     sys.argv = [script, *observer.plan["arguments"]]
-    sys.path[0] = str(Path(script).parent)
+    sys.path.insert(0, str(Path(script).parent))
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as error:

@@ -51,7 +51,8 @@ RANK_BYTES = 250 << 20
 LEAST_FREE = 0.03
 """Share of the memory that has to stay free."""
 END_SECONDS = 5.0
-PYTHON = [sys.executable]
+PYTHON = [sys.executable, "-P"]
+"""Without the current folder in the path for imports, as a script runs that lies in another one."""
 Say = Callable[[int, str], None]
 
 
@@ -362,9 +363,9 @@ def _watch(ranks: Sequence[RankProcess], name: str) -> None:
     if failed is None:
         return
     code = failed.process.returncode
-    how = f"was killed by signal {-code}" if code < 0 else "failed"
+    how = f"was killed by signal {-code}" if code < 0 else "failed" if code == 1 else f"exited with code {code}"
     text = failed.last_line()
     hint = ""
-    if "CUDA" in text or "NVIDIA" in text:
+    if re.search("cuda|nvidia", text, re.IGNORECASE):
         hint = "; GPUs cannot be simulated: let the script use the CPU"
     raise TrainingError(f"rank {failed.rank} of {name} {how}: {text}{hint}")
