@@ -183,6 +183,14 @@ def test_a_network_may_ask_for_the_type_of_a_weight_and_compute_one_from_others(
     assert difference(alone, train(tmp_path, model=network, workers=2, divide="neurons", **fields)) < 1e-6
 
 
+def test_a_hook_that_no_stage_would_call_is_refused(tmp_path: Path) -> None:
+    network = Checking()
+    network.register_forward_hook(lambda _network, _inputs, outputs: 2 * outputs)
+    with pytest.raises(tenfold.TenfoldError, match="hooks"):
+        train(tmp_path, model=network, workers=2, divide="layers", standardize=True)
+    assert not list(tmp_path.glob("*"))
+
+
 def sum_of_errors(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - nn.functional.one_hot(targets, 10)).pow(2).sum().sqrt()
 

@@ -81,6 +81,7 @@ def divide_model(experiment: Experiment, splits: Splits, network: nn.Module, thr
         ]
         _require_whole_calls(network, parts[0], splits)
         return ModelDivision("neurons", tuple(map(flat_size, parts)), tuple(map(exchange_size, parts)))
+    _require_no_hooks(network, splits)
     traced = TracedNetwork(network, partial(_two_samples, splits))
     micro_batches = parallel.count_micro_batches(experiment.training.samples_per_step)
     size = -(-experiment.training.samples_per_step // micro_batches)
@@ -131,6 +132,17 @@ def _require_whole_calls(network: nn.Module, part: nn.Module, splits: Splits) ->
         )
 
 
+def _require_no_hooks(network: nn.Module, splits: Splits) -> None:
+    """Raise ModelError if a network has hooks other than those that scale its inputs and outputs."""
+    scaling = splits.scaling or {}
+    hooks = [network._forward_pre_hooks, network._forward_hooks, network._backward_hooks]
+    if sum(map(len, hooks)) > ("mean" in scaling) + ("target_mean" in scaling):
+        raise ModelError(
+            f"the network {type(network).__name__} has hooks, which none of its stages would call; register them on "
+            "its submodules"
+        )
+
+
 def _two_samples(splits: Splits) -> Any:
     """Return the inputs of two samples of the training part."""
     with keep_rng_state():
@@ -176,13 +188,6 @@ def take_part(network: nn.Module, division: ModelDivision, group: GroupConnectio
         # The fast path of transformer layers multiplies with the weights of linear layers without calling them.
         torch.backends.mha.set_fastpath_enabled(False)
         return divide_neurons(network, group)
-    scaling = splits.scaling or {}
-    hooks = [network._forward_pre_hooks, network._forward_hooks, network._backward_hooks]
-    if sum(map(len, hooks)) > ("mean" in scaling) + ("target_mean" in scaling):
-        raise ModelError(
-            f"the network {type(network).__name__} has hooks, which none of its stages would call; register them on "
-            "its submodules"
-        )
     whole = _copy_on_meta(network)
     stage = TracedNetwork(network, partial(_two_samples, splits)).cut(division.begins)[group.rank]
     del network
