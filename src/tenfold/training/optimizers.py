@@ -241,7 +241,7 @@ def _argument_names(make: Callable[..., Any]) -> list[str]:
 
 
 def _try_step(training: Training) -> None:
-    """Take a step with a small network; torch finds some values of the wrong type only then."""
+    """Take two steps with a small network; torch finds some values of the wrong type only then."""
     with RANDOM_LOCK, torch.random.fork_rng(devices=[]):
         network = nn.Linear(2, 2)
     optimizer = make_optimizer(training, network)
@@ -253,7 +253,8 @@ def _try_step(training: Training) -> None:
 
     loss()
     try:
-        optimizer.step(loss)
+        for _ in range(2):
+            optimizer.step(loss)
     except (AssertionError, RuntimeError):  # perhaps due to the device: some options work on GPUs only
         return
     except Exception as error:  # torch may raise anything for values that do not fit
