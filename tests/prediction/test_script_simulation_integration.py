@@ -41,7 +41,7 @@ for epoch in range(2):
         optimizer.step()
 if dist.get_rank() == 0:
     torch.save(network.state_dict(), sys.argv[2])
-    print("backend", sys.argv[1])
+    print("backend", dist.get_backend())
 dist.destroy_process_group()
 """
 TIMES = """
@@ -49,6 +49,7 @@ import json, sys, time
 import torch, torch.distributed as dist
 
 dist.init_process_group("nccl")  # whatever is named
+assert dist.get_backend() == "gloo"  # as on CPUs
 rank = dist.get_rank()
 took = {}
 

@@ -462,9 +462,13 @@ class Observer:
         original = c10d._new_process_group_helper
 
         @functools.wraps(original)
-        def make_group(size: int, rank: int, ranks: Any, _backend: Any, *rest: Any, **options: Any) -> Any:
+        def make_group(size: int, rank: int, ranks: Any, backend: Any, *rest: Any, **options: Any) -> Any:
             options.pop("backend_options", None)
-            return original(size, rank, ranks, BACKEND, *rest, **options)
+            group, store = original(size, rank, ranks, BACKEND, *rest, **options)
+            if group in c10d._world.pg_map:  # a rank that is no member has none
+                # The script may ask which backend it has; those for GPUs would let it, or torch, use GPUs.
+                c10d._world.pg_map[group] = "tenfold" if str(backend) == "tenfold" else "gloo", store
+            return group, store
 
         c10d._new_process_group_helper = make_group  # type: ignore[assignment]
         for name in ("spawn", "start_processes"):
