@@ -278,7 +278,8 @@ def test_workers_and_the_virtual_cluster_learn_the_same_prices(tmp_path):
     data = (np.stack([table["area"], table["age"]], 1), np.stack([table["price"], table["age"]], 1))
     options = {"model": "mlp", "data": data, "standardize": True, "epochs": 10, "workers": 2, "threads": 1}
     run = tenfold.train(**options, metrics="rmse", runs=tmp_path)
-    twin = tenfold.simulate(**options, metrics="rmse", runs=tmp_path)
+    cluster = {"groups": [{"count": 2, "step_seconds": 0.01}]}
+    twin = tenfold.simulate(**options, cluster=cluster, metrics="rmse", runs=tmp_path)
     assert all(torch.equal(item, twin.weights[name]) for name, item in run.weights.items())
     assert run.predict(data[0]).std(0) == pytest.approx(data[1].std(0), rel=0.5)
 

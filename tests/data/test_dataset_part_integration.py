@@ -78,13 +78,18 @@ def test_samples_that_make_no_batch_are_explained():
 
 
 @pytest.mark.parametrize("loaders", [0, 2])
-def test_an_end_inside_the_dataset_is_an_error_not_a_shorter_epoch(loaders):
+def test_an_end_inside_the_dataset_is_an_error_not_a_shorter_epoch(loaders, monkeypatch):
+    monkeypatch.setattr(
+        torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1
+    )  # else torch waits 5 s for each loader
     part = DatasetPart(Ending(), loaders)
     batches = part.batches(torch.arange(20).split(4))
     assert [len(next(batches)[1]) for _ in range(2)] == [4, 4]
     with pytest.raises(RuntimeError, match="StopIteration") as caught:
         list(batches)
     assert isinstance(caught.value.__cause__, StopIteration)
+    del caught, batches
+    gc.collect()
 
 
 @pytest.mark.parametrize("loaders", [0, 2])

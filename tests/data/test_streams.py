@@ -137,13 +137,16 @@ def test_a_stream_that_is_shorter_than_an_epoch_is_read_again_with_a_warning():
         assert read(part.shard(0, 1), [range(5)]) == [0, 1, 2, 0, 1]
 
 
+CLUSTER = {"groups": [{"count": 2, "step_seconds": 0.01}]}
+
+
 @looped("make", [Stream, DividedStream])
 def test_a_stream_trains_as_its_virtual_twin_does(tmp_path, make):
     options = {"model": "mlp", "classes": 2, "epoch_samples": 60, "epochs": 3, "batch_size": 8, "threads": 1}
     for workers in (1, 2):
         data = (make(), SizedStream(20))
         run = tenfold.train(data=data, workers=workers, **options, runs=tmp_path)
-        twin = tenfold.simulate(data=data, workers=workers, **options, runs=tmp_path)
+        twin = tenfold.simulate(data=data, workers=workers, cluster=CLUSTER, **options, runs=tmp_path)
         assert all(torch.equal(item, twin.weights[name]) for name, item in run.weights.items())
         assert run.metadata["shards"]["samples"] == [60 // workers] * workers
         mapped = tenfold.train(data=(make(), TEST), workers=workers, **options, runs=tmp_path)

@@ -93,7 +93,9 @@ def test_training_is_that_of_a_loop_in_float64(way: str, tmp_path: Path) -> None
 )
 def test_twins_have_the_same_bits(fields: dict[str, Any], tmp_path: Path) -> None:
     fields = PLAIN | {"model": "mlp", "data": (X, Y), "epochs": 2, "batch_size": 8, "precision": "fp64"} | fields
-    runs = [train(**fields, workers=2, engine=engine, runs=tmp_path) for engine in ("processes", "virtual")]
+    cluster = {"groups": [{"count": 2, "step_seconds": 0.01}]}
+    where: tuple[dict[str, Any], ...] = ({"engine": "processes"}, {"engine": "virtual", "cluster": cluster})
+    runs = [train(**fields, **engine, workers=2, runs=tmp_path) for engine in where]
     assert {tensor.dtype for tensor in runs[0].weights.values()} == {torch.float64}
     assert same(runs[0].weights, runs[1].weights) or fields["strategy"] == "easgd"  # whose exchanges race
 

@@ -505,6 +505,8 @@ class Observer:
     def _make_group(self, options: Any, _backend_options: Any = None) -> VirtualGroup:
         plan, world = self.plan, self.plan["workers"]
         numbers = list(options.global_ranks_in_group) or list(range(options.group_size))
+        if not numbers:
+            raise ExperimentError('the script names the backend "mpi", whose ranks mpirun counts; let it name "gloo"')
         if len(numbers) > world or max(numbers) >= world:
             raise ExperimentError(f"the script makes a group of {len(numbers)} ranks, but {world} are simulated")
         if self.rank is None:

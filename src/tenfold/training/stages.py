@@ -311,7 +311,7 @@ def balanced(segments: Sequence[LayerSegment], stages: int) -> tuple[str, ...]:
     count = len(segments)
     if stages > count:
         raise ExperimentError(
-            f"parallel.stages = {stages}: the network can be cut into at most {count} stages, one for each of the "
+            f"parallel.stages = {stages}: the network can be cut into at most {count}, one for each of the "
             "modules that it calls, where those that share parameters, or change a tensor in place, count as one"
         )
     if stages <= sum(segment.has_parameters for segment in segments):
