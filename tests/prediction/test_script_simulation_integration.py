@@ -208,9 +208,9 @@ def test_only_time_ends_early_and_says_so(tmp_path: Path) -> None:
 def test_errors_of_a_script_are_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no such thing"):
         simulate_script(script(tmp_path, "raise ValueError('no such thing')"), workers=1, runs=tmp_path / "runs")
+    mpi = script(tmp_path, "import torch.distributed as dist\ndist.init_process_group('mpi')")
     with pytest.raises(TrainingError, match="gloo"):
-        mpi = "import torch.distributed as dist\ndist.init_process_group('mpi')"
-        simulate_script(script(tmp_path, mpi), workers=1, runs=tmp_path / "runs")
+        simulate_script(mpi, workers=1, runs=tmp_path / "runs")
     with pytest.raises(TrainingError, match="code 3"):
         simulate_script(script(tmp_path, "raise SystemExit(3)"), workers=1, runs=tmp_path / "runs")
     insists = script(tmp_path, "import torch; torch.cuda.set_device(0)")
