@@ -107,6 +107,17 @@ while time.process_time() < until:
     pass
 dist.barrier()
 """
+STARTING_SLOWLY = (
+    COMPUTING
+    + """
+import torch
+parameter = torch.nn.Parameter(torch.ones(()))
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+for _ in range(20):
+    parameter.grad = torch.ones(())
+    optimizer.step()
+"""
+)
 SPAWNING = """
 import time
 import torch.distributed as dist
@@ -196,6 +207,11 @@ def test_collectives_take_virtual_time(tmp_path: Path) -> None:
     assert done.result["operations"]["all_reduce"]["count"] == 4
     assert done.result["speedup"] == pytest.approx(done.result["baseline_seconds"] / done.seconds)
     assert {span.kind for span in done.spans()} == {"compute", "wait", "communicate"}
+
+
+def test_what_every_rank_does_once_is_no_speedup(tmp_path: Path) -> None:
+    done = simulate_script(script(tmp_path, STARTING_SLOWLY), workers=3, runs=tmp_path / "runs")
+    assert done.result["speedup"] < 2  # of 3, if it were divided among them
 
 
 def test_only_time_ends_early_and_says_so(tmp_path: Path) -> None:

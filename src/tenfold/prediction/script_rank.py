@@ -452,6 +452,8 @@ class Observer:
         self.clocks = {name: getattr(time, name) for name in CLOCKS}
         self.clock_reads = 0
         self.step_ends: list[float] = []
+        self.first_step_compute = 0.0
+        """Seconds that this rank had computed when its first optimizer step was done."""
         self.batches: int | None = None
         """The length of the DataLoader that the script iterates over."""
         self.steps_per_epoch: int | None = None
@@ -493,6 +495,7 @@ class Observer:
         record = self.rank.clock.record() | {
             "start": self.start_seconds,
             "step_ends": self.step_ends,
+            "first_step_compute": self.first_step_compute,
             "steps_per_epoch": self.steps_per_epoch,
             "clock_reads": self.clock_reads,
             "asleep": self.rank.asleep_seconds,
@@ -555,6 +558,7 @@ class Observer:
         self.step_ends.append(self.rank.clock.advance())
         if len(self.step_ends) == 1:
             self.steps_per_epoch = self.batches
+            self.first_step_compute = self.rank.clock.times["compute"]
         if len(self.step_ends) == self.plan["stop_after"]:
             self.record()
             sys.stdout.flush()
