@@ -35,7 +35,7 @@ import tenfold
 from tenfold import data
 from tenfold.experiment import Model
 from tenfold.machine import cores
-from tenfold.models import build
+from tenfold.models.networks import build
 
 BATCH, RATE, MOMENTUM, SEED = 64, 0.02, 0.9, 0
 SAMPLE_SECONDS = 0.1

@@ -27,7 +27,7 @@ from tenfold.data import Tensors, batches, load
 from tenfold.errors import DataError
 from tenfold.experiment import Experiment, Model
 from tenfold.machine import cores
-from tenfold.models import build
+from tenfold.models.networks import build
 from tenfold.reports.progress import RunProgress
 from tenfold.training import Replica
 

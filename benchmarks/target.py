@@ -40,7 +40,7 @@ import tenfold
 from tenfold.data import batches, load
 from tenfold.experiment import Model, Training
 from tenfold.machine import cores
-from tenfold.models import build
+from tenfold.models.networks import build
 from tenfold.training.optimizers import make_optimizer
 
 BATCH, MOMENTUM = 64, 0.9

@@ -34,7 +34,7 @@ import tenfold
 from tenfold.data import batches
 from tenfold.experiment import Model
 from tenfold.machine import cores
-from tenfold.models import build
+from tenfold.models.networks import build
 
 STEPS, EPOCHS = {"lenet5": 60, "cnn": 12}, 6
 """Steps in an epoch, and epochs, of which the first does not count."""

@@ -316,7 +316,7 @@ class TestModels:
     ) -> None:
         train(model=lambda: small_network(), data="digits", limit=100, epochs=1)
         assert tenfold.open_run().model is not None
-        monkeypatch.setattr("tenfold.common.trust._written_here", set())
+        monkeypatch.setattr("tenfold.common.imports._written_here", set())
         run = tenfold.open_run()
         with pytest.raises(ModelError, match=r"network\.load_state_dict"):
             _ = run.model

@@ -247,10 +247,10 @@ def recorded_store(work: Path, finished: bool) -> Path:
 
 def _loads_other_weights(path: Path, attempt: Attempt) -> bool:
     from tenfold.errors import StoreError
-    from tenfold.runs import tensor_file
+    from tenfold.runs import checkpoint
 
     try:
-        tensor_file.load(path)
+        checkpoint.load_tensors(path)
     except StoreError:
         return False
     try:

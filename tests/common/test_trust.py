@@ -241,7 +241,7 @@ def test_what_this_user_has_named_is_imported_without_trust(folder: Path) -> Non
 
 LOOK = """
 import sys
-from tenfold.common.trust import Origin, RecordedPath, check_trusted
+from tenfold.common.imports import Origin, RecordedPath, check_trusted
 try:
     check_trusted(RecordedPath(sys.argv[1], Origin("run 1")), "model")
     print("trusted")
@@ -560,8 +560,7 @@ def test_names_are_imported_in_few_places() -> None:
         )
     }
     assert found == {
-        "common/imports.py",  # checks what a record or a file names
-        "common/trust.py",  # the check: finds files, imports nothing but torch's own
+        "common/imports.py",  # checks what a record or a file names, and finds files
         "registry.py",  # the registry's own members
         "cli/__init__.py",  # the commands
         "machine/rank_guard.py",  # a function that the rank which starts the guard names

@@ -16,7 +16,7 @@ from tenfold.crossval.fold import FoldMode, fold_experiment, make_fold_splits
 from tenfold.engines.prepare import prepare
 from tenfold.errors import DataError, ExperimentError, MachineError
 from tenfold.experiment import Experiment, Parallel
-from tenfold.machine import cores, limits
+from tenfold.machine import cores
 from tenfold.workers.task import Resolved
 
 
@@ -123,7 +123,7 @@ def test_open_files_are_checked_for_the_processes_that_folds_start(
 
 def test_too_few_open_files_leave_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "budget", lambda: 4)
-    monkeypatch.setattr(limits, "workers_within_limit", lambda *_: 2)
+    monkeypatch.setattr(cores, "workers_within_limit", lambda *_: 2)
     with pytest.raises(MachineError, match="open files"):
         tenfold.cross_validate(model="mlp", data="digits", limit=40, folds=4, runs=tmp_path)
     assert not list(tmp_path.iterdir())
@@ -134,8 +134,8 @@ def test_files_that_the_data_need_count_before_anything_is_recorded(
 ) -> None:
     """Shared memory has a file for each tensor; the folds' processes come after them."""
     monkeypatch.setattr(cores, "budget", lambda: 2)
-    enough_at_first = psutil.Process().num_fds() + limits.SPARE + 2 * limits.PER_WORKER
-    monkeypatch.setattr(limits, "open_file_limit", lambda: enough_at_first)
+    enough_at_first = psutil.Process().num_fds() + cores.SPARE + 2 * cores.PER_WORKER
+    monkeypatch.setattr(cores, "open_file_limit", lambda: enough_at_first)
     with pytest.raises(MachineError, match="open files"):
         tenfold.cross_validate(model="mlp", data="digits", limit=40, folds=2, epochs=1, runs=tmp_path)
     assert not list(tmp_path.iterdir())

@@ -11,9 +11,9 @@ from torch.utils.data import Dataset, TensorDataset
 import tenfold
 from tenfold.data import DatasetPart, Tensors, join_parts, load
 from tenfold.data.dataset_part import Columns, with_loader
+from tenfold.data.loading import as_splits
 from tenfold.data.part import describe_shape, shape_from_record, tree_leaves
 from tenfold.data.splitting import split
-from tenfold.data.user_data import as_splits
 from tenfold.errors import DataError
 from tenfold.experiment import Experiment
 

@@ -17,8 +17,8 @@ from sklearn.model_selection import (
 )
 
 from tenfold.data import Splits, SubsetPart, Tensors, batch_sizes, batches, make_folds, make_shards, order
+from tenfold.data.loading import as_splits
 from tenfold.data.splitting import draw, split
-from tenfold.data.user_data import as_splits
 from tenfold.errors import DataError, ExperimentError
 from tenfold.registry import SHARD_KINDS
 

@@ -10,8 +10,8 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, Te
 
 import tenfold
 from tenfold.data import DatasetPart, Tensors, load
+from tenfold.data.loading import as_splits
 from tenfold.data.splitting import split
-from tenfold.data.user_data import as_splits
 from tenfold.data.user_datasets import ValueRules
 from tenfold.engines.prepare import prepare
 from tenfold.errors import DataError, ExperimentError, TenfoldError

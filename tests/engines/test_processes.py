@@ -13,7 +13,7 @@ from torch import nn
 import tenfold
 from tenfold.engines.processes import _named
 from tenfold.errors import MachineError, ModelError, WorkerLost, name_workers
-from tenfold.machine import cores, limits
+from tenfold.machine import cores
 
 
 @pytest.mark.parametrize(("ranks", "who"), [(range(32, 64), "workers 32 to 63"), (range(64, 65), "worker 64")])
@@ -25,7 +25,7 @@ def test_the_workers_of_a_process_are_named(ranks: range, who: str) -> None:
 
 
 def test_too_many_workers_for_the_open_files_leave_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "open_file_limit", lambda: 16)
+    monkeypatch.setattr(cores, "open_file_limit", lambda: 16)
     with pytest.raises(MachineError, match="2 workers need about"):
         tenfold.train(model="mlp", data="digits", limit=40, workers=2, runs=tmp_path)
     assert not list(tmp_path.iterdir())
@@ -35,7 +35,7 @@ def test_too_many_workers_for_the_open_files_leave_no_run(tmp_path: Path, monkey
 def test_data_that_do_not_fit_into_memory_twice_leave_no_run(
     start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "free_memory", lambda: 2_400_000)
+    monkeypatch.setattr(cores, "free_memory", lambda: 2_400_000)
     options: dict[str, Any] = {"model": "mlp", "epochs": 1, "workers": 2, "threads": 1, "oversubscribe": True}
     x, y = torch.zeros(1000, 800), torch.arange(1000) % 2
     with pytest.raises(MachineError, match="memory"):

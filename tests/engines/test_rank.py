@@ -18,7 +18,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import with_defaults
 from tenfold.launch.detect import World
-from tenfold.runs import Stopwatch, Store, checkpoint, tensor_file
+from tenfold.runs import Stopwatch, Store, checkpoint
 from tenfold.transport.network import Network
 from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.task import Saved
@@ -39,7 +39,7 @@ def post(network: Network, folder: Path) -> RankConnection:
 
 
 def save(folder: Path, epoch: int) -> None:
-    tensor_file.save({}, folder / checkpoint.file_name(epoch, 0))
+    checkpoint.save_tensors({}, folder / checkpoint.file_name(epoch, 0))
 
 
 def saved(folder: Path) -> list[str]:

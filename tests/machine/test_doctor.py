@@ -6,10 +6,10 @@ import pytest
 import torch
 from fake_machines import build_cgroup2, build_sys, layout, write
 
-from tenfold.machine import cores, doctor, limits
+from tenfold.machine import cores, doctor
 from tenfold.machine.devices import Gpu
 from tenfold.machine.doctor import Finding, examine
-from tenfold.runs.storage.connecting import Abilities
+from tenfold.runs.storage.tables import Abilities
 
 GB = 10**9
 
@@ -57,7 +57,7 @@ class Patient:
 
     def files(self, limit: int) -> None:
         self.patch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-        self.patch.setattr(limits, "_open_files", lambda: 30)
+        self.patch.setattr(cores, "_open_files", lambda: 30)
 
     def programs(self, paths: dict[str, str], beside: dict[str, str] | None = None) -> None:
         found = {None: paths}

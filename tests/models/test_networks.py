@@ -11,8 +11,7 @@ from torch import nn
 
 from tenfold.errors import ModelError
 from tenfold.experiment import Model
-from tenfold.models import build, parameter_count
-from tenfold.models.networks import ACTIVATIONS
+from tenfold.models.networks import ACTIVATIONS, build, parameter_count
 from tenfold.registry import MODELS
 
 FOR_ANY_IMAGE = [name for name in MODELS if name != "recommender"]

@@ -8,7 +8,7 @@ import torch
 from threaded import make_task
 
 from tenfold.cluster.time_prediction import TimePrediction
-from tenfold.machine import limits
+from tenfold.machine import cores
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.prediction.virtual_engine import PredictedEvents, describe_division, free_memory, replica_bytes
 from tenfold.runs import Event, Metric
@@ -36,16 +36,16 @@ def test_a_run_that_stops_early_takes_the_time_of_the_epochs_it_had() -> None:
 
 
 def test_a_container_has_only_its_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "memory_left", lambda: None)
+    monkeypatch.setattr(cores, "memory_left", lambda: None)
     whole = free_memory(torch.device("cpu"))
-    monkeypatch.setattr(limits, "memory_left", lambda: 1000)
+    monkeypatch.setattr(cores, "memory_left", lambda: 1000)
     assert free_memory(torch.device("cpu")) == 1000 < whole
 
 
 def test_dividing_the_model_is_advised_where_the_replicas_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task(**SMALL)
     for copies, divides in ((4, False), (3, True)):
-        monkeypatch.setattr(limits, "memory_left", lambda copies=copies: copies * replica_bytes(task))
+        monkeypatch.setattr(cores, "memory_left", lambda copies=copies: copies * replica_bytes(task))
         assert ("parallel.divide" in describe_division(task, 4)) == divides
 
 

@@ -3,12 +3,12 @@ import os
 import pytest
 from made_store import flip, refused
 
-from tenfold.runs import checkpoint, tensor_file
+from tenfold.runs import checkpoint
 
 
 def write_epoch(folder, epoch, workers=2):
     for rank in range(workers):
-        tensor_file.save({"epoch": epoch, "rank": rank}, folder / checkpoint.file_name(epoch, rank))
+        checkpoint.save_tensors({"epoch": epoch, "rank": rank}, folder / checkpoint.file_name(epoch, rank))
 
 
 def test_a_file_in_the_way_of_the_folder_is_explained(tmp_path):
@@ -42,7 +42,7 @@ def test_until_the_commit_the_epoch_before_is_whole(tmp_path):
     write_epoch(tmp_path, 2, workers=1)
     manifest = checkpoint.find_undamaged(tmp_path)[0]
     for rank in range(2):
-        loaded = tensor_file.load(tmp_path / checkpoint.file_name(manifest["epoch"], rank))
+        loaded = checkpoint.load_tensors(tmp_path / checkpoint.file_name(manifest["epoch"], rank))
         assert loaded == {"epoch": 1, "rank": rank}
 
 
@@ -104,6 +104,6 @@ def test_a_missing_file_is_noticed_as_a_damaged_one_is(tmp_path, name):
 
 
 def test_files_that_other_hosts_have_are_not_missed(tmp_path):
-    tensor_file.save({}, tmp_path / checkpoint.file_name(1, 0))
+    checkpoint.save_tensors({}, tmp_path / checkpoint.file_name(1, 0))
     checkpoint.commit(tmp_path, {"epoch": 1, "workers": 2})
     assert checkpoint.find_undamaged(tmp_path) == ({"epoch": 1, "workers": 2}, "")

@@ -10,7 +10,7 @@ import pytest
 from made_store import DIGITS
 from stepped_processes import can_trace, run
 
-from tenfold.runs import EpochEnded, Store, checkpoint, tensor_file
+from tenfold.runs import EpochEnded, Store, checkpoint
 
 WRITERS, EPOCHS = 10, 2
 CREATED, FINISHED = 1, 2 + 2 * EPOCHS
@@ -31,7 +31,7 @@ def write(folder: Path, who: int, done: mmap.mmap) -> None:
         store.append(number, [EpochEnded(at=float(epoch), epoch=epoch - 1)])
         done[who] += 1
         path = store.path(number, "mlp-digits") / "checkpoint"
-        tensor_file.save({"epoch": epoch}, path / checkpoint.file_name(epoch, 0))
+        checkpoint.save_tensors({"epoch": epoch}, path / checkpoint.file_name(epoch, 0))
         checkpoint.commit(path, {"epoch": epoch, "workers": 1})
         done[who] += 1
     store.update(number, result={"epochs": EPOCHS}, status="finished")
@@ -61,7 +61,7 @@ def check(folder: Path, done: mmap.mmap, killed: dict[int, int]) -> None:
         left = manifest["epoch"] if manifest else 0
         assert left >= min(EPOCHS, (done[who] - 1) // 2)
         if left:
-            assert tensor_file.load(path / checkpoint.file_name(left, 0)) == {"epoch": left}
+            assert checkpoint.load_tensors(path / checkpoint.file_name(left, 0)) == {"epoch": left}
         if record["status"] == "interrupted":
             store.claim_and_restart(record["id"], epoch=left)
     assert store.create(DIGITS, kind="train", metadata={"who": WRITERS}) > max(

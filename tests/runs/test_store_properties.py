@@ -13,7 +13,7 @@ from made_store import DIGITS
 
 from tenfold.common import files
 from tenfold.errors import StoreError
-from tenfold.runs import EpochEnded, Store, checkpoint, store, tensor_file
+from tenfold.runs import EpochEnded, Store, checkpoint, store
 
 WRITERS = 10
 COMMON = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -139,7 +139,7 @@ def test_a_fault_at_any_write_loses_nothing_that_was_recorded(at, kill):
                         runs.append(number, [EpochEnded(at=float(epoch), epoch=epoch - 1)])
                         done.append(epoch)
                     with suppress(StoreError):
-                        tensor_file.save({"epoch": epoch}, path / checkpoint.file_name(epoch, 0))
+                        checkpoint.save_tensors({"epoch": epoch}, path / checkpoint.file_name(epoch, 0))
                         checkpoint.commit(path, {"epoch": epoch, "workers": 1})
                         committed = epoch
                 with suppress(StoreError):
@@ -160,7 +160,7 @@ def test_a_fault_at_any_write_loses_nothing_that_was_recorded(at, kill):
         left = manifest["epoch"] if manifest else 0
         assert left >= committed
         if left:
-            assert tensor_file.load(path / checkpoint.file_name(left, 0)) == {"epoch": left}
+            assert checkpoint.load_tensors(path / checkpoint.file_name(left, 0)) == {"epoch": left}
         if not status:
             died.claim_and_restart(number, epoch=left)
             assert [round(event.at) for event in died.events(number)] == [item for item in done if item <= left]

@@ -15,7 +15,7 @@ import pytest
 from waiting import wait_until
 
 from tenfold.errors import MachineError, WorkerLost
-from tenfold.machine import limits
+from tenfold.machine import cores
 from tenfold.machine.liveness import is_alive
 from tenfold.workers import pool as crew
 from tenfold.workers.fork_server import start_process
@@ -105,7 +105,7 @@ def test_a_worker_killed_for_lack_of_memory_is_named_with_the_reason(
     start: Start, number: signal.Signals, hint: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = itertools.count()
-    monkeypatch.setattr(limits, "count_out_of_memory_kills", lambda: next(kills))
+    monkeypatch.setattr(cores, "count_out_of_memory_kills", lambda: next(kills))
     lost = lose(start(3, crew_targets.strike, 1, number))
     assert ("memory" in str(lost)) == hint
 

@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 from tenfold.api.train import continue_cross_validation, cross_validate, finished_run, train_and_record
 from tenfold.common.files import short_path
-from tenfold.common.trust import Origin
+from tenfold.common.imports import Origin
 from tenfold.crossval import CrossValidation
-from tenfold.data.user_data import is_one_part
+from tenfold.data.loading import is_one_part
 from tenfold.engines import require_no_launcher
 from tenfold.engines.prepare import measuring_machine, origin, user_files
 from tenfold.errors import ExperimentError, StopTraining, StoreError, TenfoldError, TrainingError

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from tenfold.common import PARTS
 from tenfold.common.files import read_regular, replacing
-from tenfold.common.imports import optional_module
-from tenfold.common.trust import was_written_here
+from tenfold.common.imports import optional_module, was_written_here
 from tenfold.data import SOURCES, Part, Splits, Tensors
 from tenfold.data.dataset_part import TARGET_NAMES, Columns
+from tenfold.data.loading import as_splits
 from tenfold.data.part import (
     as_input,
     as_inputs,
@@ -34,7 +34,6 @@ from tenfold.data.part import (
     tree_map,
 )
 from tenfold.data.tables import KnownData, columns_of, is_frame
-from tenfold.data.user_data import as_splits
 from tenfold.data.user_datasets import ValueRules, as_tensor, check_finite, is_array, is_dataset, read_by_loader
 from tenfold.engines.prepare import load, python_value
 from tenfold.errors import DataError, ExperimentError, ModelError, StoreError
@@ -42,8 +41,7 @@ from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import is_loader
 from tenfold.experiment.values import LARGEST_PICKLE, PythonObject, UnrecordedObject
 from tenfold.machine.cores import use_threads_that_exist
-from tenfold.models import build
-from tenfold.models.networks import add_scaling, scaling_in
+from tenfold.models.networks import add_scaling, build, scaling_in
 from tenfold.registry import MODELS, suggest
 from tenfold.runs import Run
 from tenfold.runs.store import FOLD, MODEL_PICKLE, SWEEP

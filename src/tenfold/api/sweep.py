@@ -23,8 +23,8 @@ from tenfold.api.search import (
     split_space,
 )
 from tenfold.api.train import finished_run, noting
+from tenfold.common.imports import Origin
 from tenfold.common.metric_traits import LOSS, main_metric
-from tenfold.common.trust import Origin
 from tenfold.engines import Outcome, RecordedRun, Resolved, require_no_launcher, resolve
 from tenfold.engines.base import record_work, train_recorded
 from tenfold.engines.one_device import cannot_train_together, train_together, with_numbers, without_numbers

@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple, Unpack, overload
 from tenfold import crossval
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.common.files import remove_partial_files
-from tenfold.common.imports import warn_user
-from tenfold.common.trust import remember_named
+from tenfold.common.imports import remember_named, warn_user
 from tenfold.crossval import CrossValidation
 from tenfold.data import Splits
 from tenfold.engines import RecordedRun, Resolved, require_no_launcher, resolve

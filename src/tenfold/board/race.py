@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tenfold.api.simulate import LoadedData, forecast_grid
 from tenfold.common.files import json_text, read_regular, write_atomically
-from tenfold.common.trust import Origin
+from tenfold.common.imports import Origin
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.machine.metadata import using_profile

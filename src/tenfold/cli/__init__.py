@@ -26,7 +26,7 @@ from tenfold.cli.output import (
     usage_sentence,
 )
 from tenfold.errors import TenfoldError
-from tenfold.machine import limits
+from tenfold.machine import cores
 from tenfold.registry import installed, load, package_of
 
 
@@ -204,7 +204,7 @@ def main() -> None:
             print_error(f"the disk is full: {error}")
             sys.exit(2)
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
-            more = 2 * (limits.open_file_limit() or 512)
+            more = 2 * (cores.open_file_limit() or 512)
             print_error(f"this process may not open more files; raise the limit with `ulimit -n {more}`")
             sys.exit(2)
         if not signals_received:

@@ -19,7 +19,7 @@ from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Training
 from tenfold.mixing.round import exact_round
 from tenfold.registry import suggest
-from tenfold.runs import Run, stored_predictions, tensor_file
+from tenfold.runs import Run, checkpoint, stored_predictions
 from tenfold.runs.run import details_table, fold_name, short_number, values_table
 from tenfold.runs.store import CROSSVAL
 from tenfold.runs.stored_predictions import Predictions
@@ -212,8 +212,8 @@ def save_average(task: Task, samples: dict[Path, int], path: Path) -> dict[str, 
     `samples` has for each folder the number of samples that its model was trained on.
     """
     network = make_network(task).cpu()
-    weights = [dict(tensor_file.load(folder / "model.pt")) for folder in samples]
-    tensor_file.save(average_weights(network, weights, list(samples.values())), path)
+    weights = [dict(checkpoint.load_tensors(folder / "model.pt")) for folder in samples]
+    checkpoint.save_tensors(average_weights(network, weights, list(samples.values())), path)
     if task.splits.test is None:
         return {}
     network = network.to(task.device)
@@ -237,7 +237,7 @@ def measure_vote(task: Task, folders: Iterable[Path]) -> dict[str, float]:
 
 def _fold_network(task: Task, folder: Path) -> nn.Module:
     network = make_network(task)
-    network.load_state_dict(dict(tensor_file.load(folder / "model.pt")))
+    network.load_state_dict(dict(checkpoint.load_tensors(folder / "model.pt")))
     return network
 
 
@@ -252,7 +252,7 @@ def _test_outputs(folder: Path, *, main_suffices: bool) -> Any:
     Predictions hold the main one of several outputs, which does not always suffice.
     """
     if (folder / OUTPUTS).exists():
-        return tensor_file.load(folder / OUTPUTS)
+        return checkpoint.load_tensors(folder / OUTPUTS)
     if not main_suffices:
         return None
     stored = stored_predictions.load(folder / stored_predictions.FILE, "test")
@@ -340,7 +340,7 @@ class CrossValidation:
     @cached_property
     def average_model(self) -> nn.Module:
         """A network whose weights are the mean of all folds' weights."""
-        return self.run.other(self.run.id, weights=tensor_file.load_weights(self.run.path / AVERAGE)).model
+        return self.run.other(self.run.id, weights=checkpoint.load_weights(self.run.path / AVERAGE)).model
 
     @cached_property
     def vote(self) -> nn.Module:

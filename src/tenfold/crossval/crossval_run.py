@@ -39,7 +39,7 @@ from tenfold.engines.prepare import prepare
 from tenfold.engines.processes import Processes
 from tenfold.errors import DataError, ExperimentError, StopTraining, StoreError, TrainingError
 from tenfold.experiment import Experiment
-from tenfold.machine import limits
+from tenfold.machine import cores
 from tenfold.runs import (
     Emit,
     EpochEnded,
@@ -53,7 +53,7 @@ from tenfold.runs import (
     Store,
     Warned,
     WorkerDropped,
-    tensor_file,
+    checkpoint,
 )
 from tenfold.training.measures import require_direction
 from tenfold.workers.fork_server import start_server_for
@@ -129,7 +129,7 @@ def shared_data(resolved: Resolved) -> Iterator[Task]:
         check_room(task.splits)
         task = replace(task, splits=in_shared_memory(task.splits))
     try:
-        limits.check_open_files(_count_processes(task.experiment))
+        cores.check_open_files(_count_processes(task.experiment))
         yield task
     finally:
         for part in task.splits.parts.values():
@@ -386,7 +386,7 @@ class CrossValidationRun:
         folders = {index: self.store.folder_of(self.entries[index]["run"]) for index in finished}
         samples = {folders[index]: self.entries[index]["train_samples"] for index in finished}
         try:
-            weights = dict(tensor_file.load(folders[best] / "model.pt"))
+            weights = dict(checkpoint.load_tensors(folders[best] / "model.pt"))
             combined["average"]["metrics"] = save_average(self.task, samples, self.store.folder_of(self.run) / AVERAGE)
             combined["vote"]["metrics"] = measure_vote(self.task, samples)
         except StoreError as error:  # a model that could not be saved cannot be averaged

@@ -22,7 +22,7 @@ from tenfold.experiment import FOLD_FIELDS, Experiment, Parallel
 from tenfold.experiment.values import AUTO
 from tenfold.machine.cores import NOT_PINNED, CoreMap, using_threads
 from tenfold.registry import ENGINES, FOLD_MODES
-from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, stored_predictions, tensor_file
+from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, checkpoint, stored_predictions
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.run import fold_name
 from tenfold.runs.store import FOLD
@@ -298,7 +298,7 @@ def _save_outputs(task: Task, outcome: Outcome) -> None:
         return
     one_output = isinstance(outcome.outputs, torch.Tensor)  # of several only the main one is a prediction
     if not one_output or "test" not in outcome.predictions:
-        tensor_file.save(outcome.outputs, task.checkpoints.parent / OUTPUTS)
+        checkpoint.save_tensors(outcome.outputs, task.checkpoints.parent / OUTPUTS)
 
 
 def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict[str, dict[str, float]]:

@@ -16,7 +16,7 @@ from tenfold.errors import Diverged, RunTakenOver, StoreError, TenfoldError, Wor
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
 from tenfold.machine.metadata import EnergyMeter, machine_load
-from tenfold.runs import Emit, Recorded, Recorder, Stopwatch, Store, Warned, checkpoint, stored_predictions, tensor_file
+from tenfold.runs import Emit, Recorded, Recorder, Stopwatch, Store, Warned, checkpoint, stored_predictions
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.console import keeping_console
 from tenfold.runs.recorder import EventDispatcher
@@ -211,7 +211,7 @@ def _save_files(outcome: Outcome, folder: Path, recorder: Recorder) -> str:
     """Save the weights and the predictions of a run; return why the weights could not be saved, "" if they were."""
     try:
         if outcome.weights:  # a script saves its own
-            tensor_file.save(outcome.weights, folder / "model.pt")
+            checkpoint.save_tensors(outcome.weights, folder / "model.pt")
     except StoreError as error:
         recorder.report(str(error))
         return str(error)

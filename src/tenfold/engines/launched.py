@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import psutil
 
-from tenfold.common.trust import remember_named
+from tenfold.common.imports import remember_named
 from tenfold.engines.base import Engine, Outcome, RecordedRun, open_for_resume, train_recorded
 from tenfold.engines.choose import NEEDS_LAUNCHER, Notify, is_launched
 from tenfold.engines.prepare import assign_cores, check_new_run, check_same_data, describe, load_task, module_digests

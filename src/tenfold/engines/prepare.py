@@ -19,8 +19,7 @@ import torch
 
 from tenfold import data
 from tenfold.common.files import names_data_file, open_regular
-from tenfold.common.imports import resolve
-from tenfold.common.trust import locate
+from tenfold.common.imports import locate, resolve
 from tenfold.data import loading
 from tenfold.data.dataset_part import Columns
 from tenfold.data.part import labels_in

@@ -16,7 +16,7 @@ from tenfold.engines.choose import (
 from tenfold.errors import ExperimentError, MachineError, WorkerLost, name_workers
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World
-from tenfold.machine import cores, limits
+from tenfold.machine import cores
 from tenfold.machine.liveness import WorkerProgress
 from tenfold.runs import Emit, Event, Note, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
@@ -64,7 +64,7 @@ class Processes(Engine):
         check_may_start()
         start_server()
         task = super().prepare(resolved)
-        limits.check_open_files(len(self._ranks_by_process(task)))  # before anything is recorded
+        cores.check_open_files(len(self._ranks_by_process(task)))  # before anything is recorded
         if task.device.type == "cpu":
             check_room(task.splits)
         return task

@@ -18,7 +18,7 @@ from pydantic import ValidationError, field_validator, model_validator
 
 from tenfold.common import PARTS
 from tenfold.common.files import read_toml, write_toml
-from tenfold.common.trust import Origin, RecordedPath, check_trusted, mark_paths
+from tenfold.common.imports import Origin, RecordedPath, check_trusted, mark_paths
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment.field_types import Fields
 from tenfold.experiment.section_fields import USUAL_BATCH, Data, Machine, Model, Parallel, Section, Training

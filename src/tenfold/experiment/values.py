@@ -27,8 +27,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
 from tenfold.common.files import names_data_file
-from tenfold.common.imports import resolve
-from tenfold.common.trust import RecordedPath
+from tenfold.common.imports import RecordedPath, resolve
 from tenfold.errors import ExperimentError
 from tenfold.registry import Registry, suggest
 

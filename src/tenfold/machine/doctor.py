@@ -16,10 +16,10 @@ import psutil
 
 from tenfold.common.files import nearest_folder
 from tenfold.launch.start import find_mpirun
-from tenfold.machine import devices, limits
+from tenfold.machine import cores, devices
 from tenfold.machine.cores import ROOT, Topology, budget, load_is_high
 from tenfold.machine.metadata import has_bf16, instruction_sets, torch_build
-from tenfold.runs.storage.connecting import describe_no_locks, find_abilities
+from tenfold.runs.storage.tables import describe_no_locks, find_abilities
 
 Status = Literal["ok", "note", "problem"]
 
@@ -68,7 +68,7 @@ def examine(folder: Path | None = None, root: Path = ROOT) -> list[Finding]:
 
 
 def _cores(root: Path) -> Finding:
-    topology, quota, ours = Topology.read(root), limits.cpu_quota(root), budget(root)
+    topology, quota, ours = Topology.read(root), cores.cpu_quota(root), budget(root)
     machine = psutil.cpu_count() or 1
     usable = len(topology.cpus)
     parts = [f"{usable} of {machine} logical cpus usable", f"{topology.physical} physical"]
@@ -100,10 +100,10 @@ def _load(ours: int) -> Finding:
 
 
 def _open_files() -> Finding:
-    most = limits.open_file_limit()
+    most = cores.open_file_limit()
     if most is None or most >= _FEW_FILES:
         return Finding("open files", "no limit" if most is None else f"at most {most}")
-    workers = limits.workers_within_limit(most)
+    workers = cores.workers_within_limit(most)
     advice = f"enough for about {workers} workers; raise it: ulimit -n 4096"
     return Finding("open files", f"at most {most}", "note" if workers >= 1 else "problem", advice)
 
@@ -127,7 +127,7 @@ def _threads(ours: int) -> Finding:
 
 
 def _memory(root: Path, ours: int) -> Finding:
-    memory, limit = psutil.virtual_memory(), limits.memory_limit(root)
+    memory, limit = psutil.virtual_memory(), cores.memory_limit(root)
     limited = limit is not None and limit < memory.total
     shown = f"{_size(memory.available)} of {_size(memory.total)} available"
     shown += f", cgroup limit {_size(limit)}" if limit is not None and limited else ""

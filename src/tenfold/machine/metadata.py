@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from tenfold.machine import devices, limits
+from tenfold.machine import cores, devices
 from tenfold.machine.cores import ROOT, Topology, budget, write_cpus
 
 JSON = dict[str, "JSON"] | list["JSON"] | str | int | float | bool | None
@@ -48,7 +48,7 @@ def collect_metadata(root: Path = ROOT) -> dict[str, JSON]:
         "container": in_container(root),
         "python": platform.python_version(),
         "cpu": _cpu(root),
-        "memory": {"total": memory.total, "available": memory.available, "limit": limits.memory_limit(root)},
+        "memory": {"total": memory.total, "available": memory.available, "limit": cores.memory_limit(root)},
         "torch": torch_build(),
         "gpus": [asdict(gpu) for gpu in devices.gpus()],
         "packages": {**_versions()},
@@ -96,7 +96,7 @@ def _cpu(root: Path) -> dict[str, JSON]:
         "numa_nodes": topology.nodes,
         "packages": topology.packages,
         "layout": topology.layout(),
-        "quota": limits.cpu_quota(root),
+        "quota": cores.cpu_quota(root),
         "budget": budget(root),
     }
 

@@ -45,8 +45,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from tenfold.common.files import read_toml
+from tenfold.common.imports import Origin, mark_paths
 from tenfold.common.metric_traits import METRICS
-from tenfold.common.trust import Origin, mark_paths
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, Section
 from tenfold.experiment.values import label_of

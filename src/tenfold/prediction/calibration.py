@@ -19,7 +19,7 @@ from tenfold.experiment.values import PythonObject
 from tenfold.machine import cores
 from tenfold.machine.cores import using_threads
 from tenfold.machine.metadata import MOST_LOAD_PER_CORE, collect_metadata, load_per_core, profile_path
-from tenfold.models import build, parameter_count
+from tenfold.models.networks import build, parameter_count
 from tenfold.prediction import probes
 from tenfold.prediction.library_averaging import measure_library_averaging
 from tenfold.prediction.measurements import Averaging, random_images, utc_now

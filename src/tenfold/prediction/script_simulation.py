@@ -33,8 +33,8 @@ from tenfold.errors import ExperimentError, MachineError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.experiment.field_types import Fields
 from tenfold.experiment.values import UnrecordedObject
-from tenfold.machine import cores, limits
-from tenfold.machine.limits import format_bytes
+from tenfold.machine import cores
+from tenfold.machine.cores import format_bytes
 from tenfold.machine.metadata import collect_metadata
 from tenfold.prediction import SCRIPT_PLAN
 from tenfold.runs import Emit, Span, Stopwatch, Warned
@@ -249,7 +249,7 @@ def _warnings(records: Sequence[dict[str, Any]]) -> list[str]:
 def run_ranks(script: Script, folder: Path, say: Say) -> list[dict[str, Any]]:
     """Run the ranks of a script, and return the counts of each."""
     workers, slots = script.workers, max(1, cores.budget() // script.threads)
-    needed, free = workers * RANK_BYTES, limits.free_memory()
+    needed, free = workers * RANK_BYTES, cores.free_memory()
     if needed > free:
         raise MachineError(
             f"{workers} ranks need at least {format_bytes(needed)} of memory, but {format_bytes(free)} are free; use "
@@ -361,13 +361,13 @@ def _started(script: Script, folder: Path, say: Say) -> Iterator[list[RankProces
 
 def _watch(ranks: Sequence[RankProcess], name: str) -> None:
     """Wait for all ranks; raise an error if one fails, or if memory runs out."""
-    total = limits.free_memory()
+    total = cores.free_memory()
     while any(each.process.poll() is None for each in ranks):
         sleep(0.05)
         failed = next((each for each in ranks if each.process.poll()), None)
         if failed is not None:
             break
-        if limits.free_memory() < LEAST_FREE * total:
+        if cores.free_memory() < LEAST_FREE * total:
             raise MachineError(
                 f"the memory is full: {len(ranks)} ranks of {name} do not fit into the {format_bytes(total)} that were "
                 "free; use fewer workers"

@@ -23,8 +23,8 @@ from tenfold.errors import ExperimentError, MachineError
 from tenfold.experiment import Experiment
 from tenfold.experiment.section_fields import MICRO_BATCHES_PER_STAGE
 from tenfold.launch.detect import World
-from tenfold.machine import cores, limits
-from tenfold.machine.limits import format_bytes
+from tenfold.machine import cores
+from tenfold.machine.cores import format_bytes
 from tenfold.machine.liveness import MEMORY_METRICS
 from tenfold.mixing.round import bound
 from tenfold.prediction.calibration import silent
@@ -196,4 +196,4 @@ def free_memory(device: torch.device) -> int:
     """Return the free bytes of a device's memory; in a container, of what the container may use."""
     if device.type == "cuda":
         return int(left_on_gpu(device))
-    return limits.free_memory()
+    return cores.free_memory()

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold import registry
-from tenfold.common.imports import optional_module
-from tenfold.common.trust import Origin
+from tenfold.common.imports import Origin, optional_module
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import detect_world

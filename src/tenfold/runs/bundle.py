@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tenfold.errors import StoreError
-from tenfold.runs import console, stored_predictions, tensor_file
+from tenfold.runs import checkpoint, console, stored_predictions
 from tenfold.runs.events import Event, as_row, from_row
 from tenfold.runs.storage.tables import METADATA, RESULT, sound_entries
 
@@ -60,9 +60,9 @@ class Bundle:
         for name, content in self.files.items():
             (folder / name).write_bytes(content)
         if WEIGHTS in self.files:
-            tensor_file.load_weights(folder / WEIGHTS)
+            checkpoint.load_weights(folder / WEIGHTS)
         if OUTPUTS in self.files:
-            tensor_file.load(folder / OUTPUTS)
+            checkpoint.load_tensors(folder / OUTPUTS)
         for part in ("validation", "test"):
             stored_predictions.load(folder / stored_predictions.FILE, part)
 
@@ -78,7 +78,7 @@ class EndedRun:
 
     def write_files(self, folder: Path) -> None:
         if self.weights is not None:
-            tensor_file.save(self.weights, folder / WEIGHTS)
+            checkpoint.save_tensors(self.weights, folder / WEIGHTS)
         stored_predictions.save(self.predictions, folder / stored_predictions.FILE)
 
 

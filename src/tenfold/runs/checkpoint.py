@@ -1,23 +1,119 @@
-"""Checkpoints of a run on disk: a complete set of files, one for each worker, and a manifest that names their epoch.
+"""Files of tensors, such as weights, and the checkpoints of a run: a file for each worker, and a manifest.
 
-After each epoch every worker writes its own file; when all have, the manifest that names the epoch is replaced.
-Whenever the processes die, the manifest names a complete set. The checkpoint before it is kept as well, to continue
-from if the last one turns out to be damaged.
+A file is whole or absent, checked for damage, and read without running code from it. After each epoch every worker
+writes its own; when all have, the manifest that names the epoch is replaced. Whenever the processes die, the manifest
+names a complete set. The checkpoint before it is kept as well, to continue from if the last one is damaged.
 """
 
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from tenfold.common.files import read_regular, write_atomically
+from tenfold.common.files import open_regular, read_regular, replacing, write_atomically
 from tenfold.errors import StoreError
-from tenfold.runs import tensor_file
 from tenfold.runs.storage.claim import check_claim
+
+REPEATED = 2**28
+"""Bytes that a tensor may have beyond those of its file, where it repeats stored numbers, as `expand` does."""
+
+
+def save_tensors(state: Any, path: Path) -> None:
+    """Save tensors, numbers, text, lists and dictionaries, with a checksum of each."""
+    import torch
+
+    try:
+        with replacing(path) as file:
+            torch.save(state, file)
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"{path} cannot be written: {_reason(error)}") from None
+
+
+def load_tensors(path: Path) -> Any:
+    """Load what `save_tensors` wrote, if not a bit of it has changed since."""
+    import torch
+
+    with _opened(path) as file:
+        _verify(file, path)
+        file.seek(0)
+        try:
+            return torch.load(file, weights_only=True, map_location="cpu")
+        except Exception as error:
+            raise _damaged(path, error) from None
+
+
+def load_weights(path: Path) -> dict[str, Any]:
+    """Load the state of a network; StoreError for anything else, such as tensors without or with made-up numbers."""
+    import torch
+
+    weights = load_tensors(path)
+    if not isinstance(weights, dict):
+        raise StoreError(f"{path} holds a {type(weights).__name__}; it should hold a network's weights by name")
+    size = path.stat().st_size
+    for name, tensor in weights.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise StoreError(f"{path} holds a {type(tensor).__name__} as {name!r:.80}; it should hold only tensors")
+        kind = tensor.layout if tensor.layout is not torch.strided else tensor.device.type
+        if kind != "cpu" or tensor.is_quantized or tensor.is_nested:
+            raise StoreError(f"{path} holds {name} as a tensor of another kind ({kind}) than weights are")
+        if tensor.numel() * tensor.element_size() > max(size, REPEATED):
+            raise StoreError(f"{path} has {size:,} bytes, too few for {name} of shape {tuple(tensor.shape)}")
+    return weights
+
+
+def verify_tensors(path: Path) -> None:
+    """Raise StoreError if a file that `save_tensors` wrote is missing or damaged."""
+    with _opened(path) as file:
+        _verify(file, path)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        file = open_regular(path)
+    except FileNotFoundError:
+        raise StoreError(f"there is no file {path}") from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
+    with file:
+        yield file
+
+
+def _verify(file: BinaryIO, path: Path) -> None:
+    """Raise StoreError for a damaged file.
+
+    torch writes a zip archive with a checksum of every tensor, but does not compare them when it reads. It does not
+    compress, so that an archive which would grow in memory is not one of its own.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                raise ValueError("it is compressed")
+            damaged = archive.testzip()
+    except Exception as error:  # the error of a damaged archive depends on the place of the damage
+        raise _damaged(path, error) from None
+    if damaged is not None:
+        raise StoreError(f"{path} is damaged and cannot be read: the checksum of {damaged} is wrong")
+
+
+def _damaged(path: Path, error: Exception) -> StoreError:
+    return StoreError(f"{path} is damaged and cannot be read ({type(error).__name__}: {error})")
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a write failed; torch reports it as a RuntimeError of its own, raised over the system's reason."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error)
+
 
 MANIFEST = "manifest.json"
 BEFORE = "manifest-before.json"
@@ -79,7 +175,7 @@ def find_undamaged(folder: Path) -> tuple[dict[str, Any] | None, str]:
         names = manifest.pop(FILES, ())
         try:
             for path in {*_files_of(folder, manifest), *(folder / Path(str(name)).name for name in names)}:
-                tensor_file.verify(path)
+                verify_tensors(path)
         except StoreError as error:
             problems.append(str(error))
             continue
@@ -118,7 +214,7 @@ class Resumption:
         """Return the saved state that a worker continues from; where there are more workers now, some share one."""
         saved = self.ranks[rank % len(self.ranks)]
         path = self.folder / file_name(self.manifest["epoch"], saved)
-        state = tensor_file.load(path)
+        state = load_tensors(path)
         if not isinstance(state, dict):
             raise StoreError(f"{path} holds a {type(state).__name__}; it should hold the state of a worker")
         return state

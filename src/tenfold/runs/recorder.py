@@ -23,7 +23,7 @@ from tenfold.runs.events import (
     Warned,
     metadata_of,
 )
-from tenfold.runs.storage.connecting import LOCK_SECONDS
+from tenfold.runs.storage.tables import LOCK_SECONDS
 from tenfold.runs.store import Store
 
 FLUSH_SECONDS = 0.5

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tenfold.common import PARTS
-from tenfold.common.imports import resolve
-from tenfold.common.trust import Origin
+from tenfold.common.imports import Origin, resolve
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
-from tenfold.runs import tensor_file
+from tenfold.runs import checkpoint
 from tenfold.runs.console import read_console
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
 from tenfold.runs.recorder import chrome_trace
@@ -406,7 +405,7 @@ class Run:
             }
             otherwise = f"it is {self.status}; `tenfold resume {self.id}` continues it"
             raise StoreError(f"run {self.id} has no saved model: {way_out.get(self.status, otherwise)}")
-        return tensor_file.load_weights(self.path / "model.pt")
+        return checkpoint.load_weights(self.path / "model.pt")
 
     def tag(self, *names: str) -> None:
         """Add tags to the run, by which `list_runs(filter="tag=...")` finds it."""

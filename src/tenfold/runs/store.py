@@ -21,23 +21,25 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
 from tenfold.common.files import make_own_folder, require_regular, short_path, unsynced, write_atomically
-from tenfold.common.trust import note_written, remember_named
+from tenfold.common.imports import note_written, remember_named
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
 from tenfold.runs.events import Event, Recorded, as_row
 from tenfold.runs.storage.claim import Claim
-from tenfold.runs.storage.connecting import LOCK_SECONDS, StoreFile, describe_no_locks
 from tenfold.runs.storage.tables import (
     COLUMNS,
     LISTED,
+    LOCK_SECONDS,
     PARENT,
     SWEEP_OF,
     VERSION,
     RunRecord,
+    StoreFile,
     as_text,
     checked_tags,
     decoded,
+    describe_no_locks,
     event_of,
     find_row,
     make_record,

@@ -18,8 +18,7 @@ from tenfold.data.part import find_main_output, tree_concatenate, tree_leaves, t
 from tenfold.data.streams import StreamPart
 from tenfold.errors import ModelError
 from tenfold.experiment import Training
-from tenfold.machine.cores import use_threads_that_exist
-from tenfold.machine.limits import format_bytes, free_memory
+from tenfold.machine.cores import format_bytes, free_memory, use_threads_that_exist
 from tenfold.runs import stored_predictions
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.training.measures import (

@@ -18,7 +18,7 @@ from tenfold.data.part import tree_leaves, tree_map
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.machine.devices import supports_graphs, synchronize
-from tenfold.models import find_tensor_hook
+from tenfold.models.networks import find_tensor_hook
 from tenfold.training.flat import (
     BATCH_NORMS,
     FlatState,

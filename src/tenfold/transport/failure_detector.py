@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from tenfold.errors import WorkerLost
-from tenfold.machine.limits import MemoryHint
+from tenfold.machine.cores import MemoryHint
 from tenfold.machine.liveness import LOOK_SECONDS, LifeWatch, is_alive
 from tenfold.machine.rank_guard import GuardAddress, current_guard, kill_if_stopped
 from tenfold.transport.base import CHECK_SECONDS

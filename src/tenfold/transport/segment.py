@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tenfold.errors import MachineError, TrainingError
-from tenfold.machine.limits import free_memory
+from tenfold.machine.cores import free_memory
 
 FLOAT_BYTES = 8
 

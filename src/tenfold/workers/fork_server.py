@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.errors import MachineError
-from tenfold.machine import limits
+from tenfold.machine import cores
 from tenfold.machine.cores import keep_threads_in_children, wait_policy_for_children
 
 START_ATTEMPTS = 3
@@ -83,10 +83,10 @@ def check_may_start() -> None:
         )
 
 
-def start_server_for(workers: int, spare_files: int = limits.SPARE) -> None:
+def start_server_for(workers: int, spare_files: int = cores.SPARE) -> None:
     """Start the server for this many worker processes; raise MachineError if so many cannot be started."""
     check_may_start()
-    limits.check_open_files(workers, spare_files)
+    cores.check_open_files(workers, spare_files)
     start_server()
 
 

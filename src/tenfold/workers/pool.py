@@ -17,7 +17,7 @@ import psutil
 
 from tenfold.common.imports import describe_error, user_frames
 from tenfold.errors import TenfoldError, UserCodeError, WorkerLost, name_workers
-from tenfold.machine.limits import SPARE_ONCE_RECORDED, MemoryHint
+from tenfold.machine.cores import SPARE_ONCE_RECORDED, MemoryHint
 from tenfold.machine.liveness import (
     BEGAN,
     FIELDS,

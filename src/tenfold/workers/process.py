@@ -18,9 +18,8 @@ from tenfold.common import PARTS
 from tenfold.data import Part, Splits, SubsetPart, Tensors
 from tenfold.data.part import Indices, tree_leaves, tree_map
 from tenfold.errors import ExperimentError, MachineError
-from tenfold.machine import limits
-from tenfold.machine.cores import apply
-from tenfold.machine.limits import format_bytes
+from tenfold.machine import cores
+from tenfold.machine.cores import apply, format_bytes
 from tenfold.machine.liveness import WorkerProgress, keep_freed_memory
 from tenfold.runs import Emit, Event, Printed, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
@@ -177,7 +176,7 @@ def bytes_to_share(splits: Splits) -> int:
 def check_room(splits: Splits) -> None:
     """Raise MachineError if the copy that a snapshot puts into shared memory does not fit beside the data."""
     needed = bytes_to_share(splits)
-    free = limits.free_memory() if needed else 0
+    free = cores.free_memory() if needed else 0
     if needed > free:
         raise MachineError(
             f"worker processes share a copy of the data, which needs {format_bytes(needed)} of memory, but only "

@@ -24,9 +24,8 @@ from tenfold.machine import devices
 from tenfold.machine.cores import NOT_PINNED, CoreMap
 from tenfold.mixing import Strategy, is_round_due
 from tenfold.mixing.builders import Mixing, lr_scale, warmup_epochs
-from tenfold.models import build, parameter_count
 from tenfold.models.activation_checkpointing import checkpoint_activations
-from tenfold.models.networks import add_scaling
+from tenfold.models.networks import add_scaling, build, parameter_count
 from tenfold.registry import MODELS
 from tenfold.runs import stored_predictions
 from tenfold.training import base_lr, choose_loss, choose_metrics, flat_size

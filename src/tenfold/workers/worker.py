@@ -18,7 +18,7 @@ from tenfold.data import DatasetPart, Part
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.machine.liveness import WorkerProgress, memory_use, peak_memory
 from tenfold.registry import MODELS
-from tenfold.runs import Emit, Metric, Note, Span, Stopwatch, Warned, checkpoint, stored_predictions, tensor_file
+from tenfold.runs import Emit, Metric, Note, Span, Stopwatch, Warned, checkpoint, stored_predictions
 from tenfold.runs.events import SpanKind
 from tenfold.training.evaluation import EvaluatedShare, evaluate_share, make_training_accuracy, pass_share
 from tenfold.training.randomness import holding_random_numbers
@@ -478,7 +478,7 @@ class Worker:
         if folder is not None:
             try:
                 with self.progress.allow_more_time():
-                    tensor_file.save(self._state(), folder / checkpoint.file_name(self.epoch, self.number))
+                    checkpoint.save_tensors(self._state(), folder / checkpoint.file_name(self.epoch, self.number))
             except StoreError as error:
                 problem = str(error)
         saved = Saved(epoch=self.epoch, seconds=self.time.seconds, problem=problem)

@@ -15,18 +15,18 @@ from unprivileged import make_read_only, make_writable, obey_permissions, run_ve
 import tenfold
 from tenfold.common.files import file_system_of
 from tenfold.runs import Store
-from tenfold.runs.storage import connecting
-from tenfold.runs.storage.connecting import Abilities, find_abilities
+from tenfold.runs.storage import tables
+from tenfold.runs.storage.tables import Abilities, find_abilities
 
 
 @pytest.fixture
 def without_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "find_abilities", lambda _: Abilities("fuse", write_ahead=False))
+    monkeypatch.setattr(tables, "find_abilities", lambda _: Abilities("fuse", write_ahead=False))
 
 
 @pytest.fixture
 def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "find_abilities", lambda _: Abilities("nfs", write_ahead=False, locks=False))
+    monkeypatch.setattr(tables, "find_abilities", lambda _: Abilities("nfs", write_ahead=False, locks=False))
 
 
 def interrupted_store(folder: Path) -> Path:
@@ -57,7 +57,7 @@ def test_without_shared_maps_a_store_that_was_made_elsewhere_loses_its_log_and_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(connecting, "find_abilities", find_abilities)
+        elsewhere.setattr(tables, "find_abilities", find_abilities)
         runs = interrupted_store(tmp_path)
     store = Store(runs)
     assert list(store.events(1)) == some_events()
@@ -75,7 +75,7 @@ def test_without_locks_nothing_is_made(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("without_locks")
 def test_without_locks_a_store_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(connecting, "find_abilities", find_abilities)
+        elsewhere.setattr(tables, "find_abilities", find_abilities)
         new_run(tmp_path / "whole", events=some_events())
         interrupted_store(tmp_path)
     for runs in (tmp_path / "whole", tmp_path / "runs"):

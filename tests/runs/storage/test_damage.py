@@ -8,7 +8,7 @@ import torch
 from made_store import DIGITS, new_run, some_events
 
 from tenfold.errors import StoreError
-from tenfold.runs import Store, checkpoint, tensor_file
+from tenfold.runs import Store, checkpoint
 from tenfold.runs.storage import damage as removal
 from tenfold.runs.storage.damage import empty_trash, find_damage, remove_run, to_remove
 
@@ -16,12 +16,12 @@ from tenfold.runs.storage.damage import empty_trash, find_damage, remove_run, to
 @pytest.fixture
 def store(tmp_path):
     runs, number = new_run(tmp_path, events=some_events())
-    tensor_file.save({"w": torch.ones(1000)}, runs.path(number, "mlp-digits") / "model.pt")
+    checkpoint.save_tensors({"w": torch.ones(1000)}, runs.path(number, "mlp-digits") / "model.pt")
     runs.update(number, result={"seconds": 1.0}, status="finished")
     other = runs.create(DIGITS, kind="train", metadata={"cores": 2})
     folder = runs.path(other, "mlp-digits") / "checkpoint"
     for epoch in (1, 2):
-        tensor_file.save({"epoch": epoch}, folder / checkpoint.file_name(epoch, 0))
+        checkpoint.save_tensors({"epoch": epoch}, folder / checkpoint.file_name(epoch, 0))
         checkpoint.commit(folder, {"epoch": epoch, "workers": 1})
     runs.update(other, result={}, status="interrupted")
     return runs

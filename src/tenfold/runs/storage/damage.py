@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tenfold.common.files import make_own_folder, write_atomically
-from tenfold.common.trust import Origin
+from tenfold.common.imports import Origin
 from tenfold.errors import StoreError, TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.runs import checkpoint, tensor_file
+from tenfold.runs import checkpoint
 from tenfold.runs.events import as_row
 from tenfold.runs.storage.tables import RunRecord, event_of
 from tenfold.runs.store import CROSSVAL, MEMBERS, SWEEP, Store
@@ -88,7 +88,7 @@ def _of_files(store: Store, record: RunRecord) -> Iterator[Damage]:
     again = f"`tenfold train {folder / 'experiment.toml'}` trains it again"
     if record["status"] == "finished":
         try:
-            tensor_file.verify(folder / "model.pt")
+            checkpoint.verify_tensors(folder / "model.pt")
         except StoreError as error:
             yield Damage(name, str(error), again)
     elif record["status"] != "running":
@@ -105,7 +105,7 @@ def _advice(store: Store, record: RunRecord) -> str:
     folder = store.path(record["id"], record["title"])
     saved = []
     try:
-        tensor_file.verify(folder / "model.pt")
+        checkpoint.verify_tensors(folder / "model.pt")
         saved.append(f"the weights in {folder / 'model.pt'} are undamaged")
     except StoreError:
         pass
