@@ -1,11 +1,11 @@
 """A store with many finished runs, inserted as rows: training or recording that many would take too long."""
 
-import json
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tenfold.common.files import sealed_json
 from tenfold.experiment import Experiment
 from tenfold.runs import Store
 
@@ -15,8 +15,8 @@ def fill_store(
 ) -> Store:
     """Return a store with the runs 1, 2, ..., called run-1, run-2, ..., of these experiments in turn."""
     store = Store(folder)
-    dumped = [experiment.model_dump_json() for experiment in experiments]
-    described = json.dumps(metadata), json.dumps(result)
+    dumped = [sealed_json(experiment.model_dump(mode="json")) for experiment in experiments]
+    described = sealed_json(metadata), sealed_json(result)
     with sqlite3.connect(store.file) as connection:
         connection.executemany(
             "INSERT INTO runs (title, kind, status, created, ended, experiment, metadata, result, host, pid, "

@@ -1,6 +1,5 @@
 """Comparisons: what is planned, what is run again and what is not, and what happens when some of it fails."""
 
-import json
 import sqlite3
 import threading
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import nn
 
 import tenfold
 from tenfold.api.compare import Turn, compare, drop_repeated, experiments_of, split_grid
+from tenfold.common.files import read_sealed, sealed_json
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import with_defaults
@@ -154,8 +154,8 @@ class TestAgain:
         assert [self.watched(tmp_path, **fields)[-1].recorded for _ in range(2)] == [False, True]
         with sqlite3.connect(tmp_path / "tenfold.db") as connection:
             [(result,)] = connection.execute("SELECT result FROM runs").fetchall()
-            disturbed = json.loads(result) | {"load": {"before": 9.0, "after": 9.0, "cores": 2}}
-            connection.execute("UPDATE runs SET result = ?", (json.dumps(disturbed),))
+            disturbed = (read_sealed(result) or {}) | {"load": {"before": 9.0, "after": 9.0, "cores": 2}}
+            connection.execute("UPDATE runs SET result = ?", (sealed_json(disturbed),))
         (run,) = compare(**SMALL | fields, runs=tmp_path, rerun_doubtful=fields.get("engine") != "virtual").runs
         assert run.id == (1 if fields.get("engine") == "virtual" else 2)
 
@@ -210,7 +210,7 @@ class TestAgain:
             for key, value in fields.items():
                 metadata[name][key] = metadata[name][key] | value if isinstance(value, dict) else value
         with sqlite3.connect(tmp_path / "tenfold.db") as connection:
-            connection.execute("UPDATE runs SET metadata = ?", (json.dumps(metadata),))
+            connection.execute("UPDATE runs SET metadata = ?", (sealed_json(metadata),))
         assert self.watched(tmp_path)[-1].recorded is False
         assert self.watched(tmp_path)[-1].recorded is True
 

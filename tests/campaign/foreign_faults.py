@@ -1,6 +1,5 @@
 """Stores, recipes and folders of somebody else, made so that reading or resuming them would run code or wait."""
 
-import json
 import os
 import pickle
 import shutil
@@ -10,6 +9,8 @@ from typing import Any
 
 from attempt import Attempt, Fell, save_experiment
 from storage_faults import recorded_store
+
+from tenfold.common.files import read_sealed, sealed_json
 
 LIMIT = 60.0
 PLANTED = """
@@ -117,7 +118,7 @@ def _record(attempt: Attempt, marker: Path) -> None:
     connection = sqlite3.connect(attempt.folder / "runs" / "tenfold.db")
     with connection:
         (text,) = connection.execute("SELECT experiment FROM runs WHERE id = 1").fetchone()
-        experiment = json.loads(text)
+        experiment = read_sealed(text)
         for section, name in attempt.random.sample(FIELDS, attempt.random.randint(1, 3)):
             path = attempt.random.choice(PATHS)
             experiment[section][name] = [path] if name == "metrics" else path
@@ -125,7 +126,7 @@ def _record(attempt: Attempt, marker: Path) -> None:
                 experiment[section]["options"] = _options(attempt, marker)
         if experiment["model"]["name"] != "mlp":
             experiment["model"] |= {"hidden": None, "dropout": None, "batchnorm": None}
-        connection.execute("UPDATE runs SET experiment = ? WHERE id = 1", (json.dumps(experiment),))
+        connection.execute("UPDATE runs SET experiment = ? WHERE id = 1", (sealed_json(experiment),))
     connection.close()
 
 
@@ -133,8 +134,9 @@ def _sweep(attempt: Attempt, marker: Path) -> list[tuple[str, ...]]:
     """Make a sweep and its only trial of the run, which name code and pretend that what names it was varied."""
     connection = sqlite3.connect(attempt.folder / "runs" / "tenfold.db")
     with connection:
-        (text,) = connection.execute("SELECT experiment FROM runs WHERE id = 1").fetchone()
-        experiment, space = json.loads(text), {"lr": "0.1:1"}
+        columns = connection.execute("SELECT experiment, metadata, result FROM runs WHERE id = 1").fetchone()
+        experiment, metadata, result = map(read_sealed, columns)
+        space = {"lr": "0.1:1"}
         for section, name in attempt.random.sample(FIELDS, attempt.random.randint(1, 2)):
             path = attempt.random.choice(PATHS)
             experiment[section][name] = [path] if name == "metrics" else path
@@ -146,13 +148,16 @@ def _sweep(attempt: Attempt, marker: Path) -> list[tuple[str, ...]]:
         trial = {"parent": 1, "number": 1, "values": {"lr": 0.1}}
         connection.execute(
             "INSERT INTO runs (title, kind, status, created, experiment, metadata, result, host, pid, pid_started) "
-            "SELECT title, 'trial', 'finished', created, ?, json_set(metadata, '$.trial', json(?)), "
-            "json_set(result, '$.trial', json(?)), host, pid, pid_started FROM runs WHERE id = 1",
-            (json.dumps(experiment), json.dumps(trial), json.dumps({"value": 0.5, "curve": []})),
+            "SELECT title, 'trial', 'finished', created, ?, ?, ?, host, pid, pid_started FROM runs WHERE id = 1",
+            (
+                sealed_json(experiment),
+                sealed_json(metadata | {"trial": trial}),
+                sealed_json(result | {"trial": {"value": 0.5, "curve": []}}),
+            ),
         )
         connection.execute(
-            "UPDATE runs SET kind = 'sweep', metadata = json_set(metadata, '$.sweep', json(?)) WHERE id = 1",
-            (json.dumps(about),),
+            "UPDATE runs SET kind = 'sweep', metadata = ? WHERE id = 1",
+            (sealed_json(metadata | {"sweep": about}),),
         )
     connection.close()
     return [("train", "--from-sweep", "last", "--quiet"), ("show", "1"), ("predict", "1", "x.npy")]
@@ -206,9 +211,10 @@ def _pickle(attempt: Attempt, marker: Path) -> None:
     """Let the record name a Python object, which is pickled beside it."""
     connection = sqlite3.connect(attempt.folder / "runs" / "tenfold.db")
     with connection:
-        connection.execute(
-            """UPDATE runs SET experiment = json_set(experiment, '$.model.name', '<Net>') WHERE id = 1"""
-        )
+        (text,) = connection.execute("SELECT experiment FROM runs WHERE id = 1").fetchone()
+        experiment = read_sealed(text)
+        experiment["model"]["name"] = "<Net>"
+        connection.execute("UPDATE runs SET experiment = ? WHERE id = 1", (sealed_json(experiment),))
     connection.close()
     for folder in (attempt.folder / "runs").glob("1-*"):
         (folder / "model.pickle").write_bytes(pickle.dumps(Malice(marker)))

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 import tenfold
 from tenfold.cli import app
+from tenfold.common.files import read_sealed, sealed_json
 from tenfold.errors import StoreError
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 60, "epochs": 3, "threads": 1}
@@ -68,9 +69,9 @@ def tenfold_(*arguments: str) -> Result:
 
 
 def test_a_run_of_another_version_is_listed_shown_and_blocks_no_other(store: Path) -> None:
-    fields = json.loads(read(store, "experiment"))
+    fields = read_sealed(read(store, "experiment"))
     fields["training"]["optimizer"] = "lion3"
-    change(store, "UPDATE runs SET experiment = ? WHERE id = 1", json.dumps(fields))
+    change(store, "UPDATE runs SET experiment = ? WHERE id = 1", sealed_json(fields))
     listed = tenfold_("runs").stdout
     assert "cannot be read by this version" in listed
     assert "lion3" in listed

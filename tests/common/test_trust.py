@@ -18,6 +18,7 @@ from made_store import train_interrupted_and_finished
 import tenfold
 from tenfold.board.security import Access
 from tenfold.board.server import Board
+from tenfold.common.files import read_sealed, sealed_json
 from tenfold.errors import TenfoldError
 from tenfold.executors import slurm
 from tenfold.experiment import Experiment
@@ -87,12 +88,12 @@ def record(folder: Path, field: str, value: Any, **options: Any) -> None:
     connection = sqlite3.connect(folder / "runs" / "tenfold.db")
     with connection:
         (text,) = connection.execute("SELECT experiment FROM runs WHERE id = 2").fetchone()
-        experiment = json.loads(text)
+        experiment = read_sealed(text)
         experiment[section][name] = [value] if field == "metrics" else value
         experiment["model"]["hidden"] = None if field == "model" else [4]
         if options:
             experiment[section]["options"] = options
-        connection.execute("UPDATE runs SET experiment = ?", (json.dumps(experiment),))
+        connection.execute("UPDATE runs SET experiment = ?", (sealed_json(experiment),))
     connection.close()
 
 
@@ -168,14 +169,14 @@ def test_the_best_experiment_of_a_sweep_of_somebody_else_runs_nothing(folder: Pa
     connection = sqlite3.connect(folder / "runs" / "tenfold.db")
     with connection:
         for number, kind, text, facts in connection.execute("SELECT id, kind, experiment, metadata FROM runs"):
-            experiment, metadata = json.loads(text), json.loads(facts)
+            experiment, metadata = read_sealed(text), read_sealed(facts)
             if kind == "sweep" and place != "sweep":
                 varied = {"model": "[]", "model_options": "[]", "hidden": "[]", "loss": "[]"}
                 metadata["sweep"]["space"] = varied if place == "space" else {"loss": "[]"}
             if (kind == "sweep") == (place == "sweep"):
                 experiment["training"]["loss"] = f"planted_{place}:anything"
                 experiment["model"] |= os_system if place == "space" else {}
-            row = (json.dumps(experiment), json.dumps(metadata), number)
+            row = (sealed_json(experiment), sealed_json(metadata), number)
             connection.execute("UPDATE runs SET experiment = ?, metadata = ? WHERE id = ?", row)
     connection.close()
     assert_one_sentence(tenfold_("train", "--from-sweep", "last", "--quiet"), "--trust")

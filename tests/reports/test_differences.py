@@ -1,8 +1,8 @@
-import json
 import sqlite3
 
 from made_runs import FACTS, make_run, read_run
 
+from tenfold.common.files import read_sealed, sealed_json
 from tenfold.reports import differences
 
 
@@ -58,9 +58,9 @@ def test_runs_whose_strategy_cannot_be_imported_here_are_described(tmp_path):
     run = make_run(tmp_path, empty=True, workers=2, lr=0.1, sync_every=4, **resolved)
     with sqlite3.connect(tmp_path / "tenfold.db") as connection:
         (text,) = connection.execute("SELECT experiment FROM runs").fetchone()
-        experiment = json.loads(text)
+        experiment = read_sealed(text)
         experiment["parallel"]["strategy"] = "not_installed_here:Strategy"
-        connection.execute("UPDATE runs SET experiment = ?", (json.dumps(experiment),))
+        connection.execute("UPDATE runs SET experiment = ?", (sealed_json(experiment),))
     theirs = read_run(run.store, run.id).experiment
     changed = differences.changed_fields(theirs)
     assert changed["strategy"] == "not_installed_here:Strategy"

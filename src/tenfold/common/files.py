@@ -1,6 +1,7 @@
 """Files: opening regular ones only, reading TOML with an error message, and writing whole files or nothing."""
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -8,8 +9,7 @@ import re
 import secrets
 import stat
 import tomllib
-import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from io import BufferedRandom, BufferedReader
@@ -231,84 +231,60 @@ def remove_partial_files(folder: Path) -> None:
             path.unlink()
 
 
-SMALL = 2**20
-"""Bytes and elements that any array may have: one without any bytes may still have a shape."""
-MOST_COMPRESSED = 1100
-"""How many times larger than in the file its content can be: what deflate reaches with zeros."""
-ENDING = ".npy"
-
-
 def read_npy(path: Path) -> "NDArray[Any]":
     """Return the array in an .npy file; ValueError or OSError if it cannot be read."""
-    with _with_readable_errors(), open_regular(path) as file:
-        if file.peek(2)[:2] == b"PK":
+    with _loaded(path) as content:
+        if isinstance(content, Mapping):
             raise ValueError("it holds an archive of arrays")
-        return _read_array(file, path.stat().st_size)
+        return content
 
 
 def read_npz(path: Path, wanted: Collection[str] | None = None) -> "dict[str, NDArray[Any]]":
     """Return the arrays of an .npz file by name, all or those that are wanted; ValueError or OSError as above."""
-    with _with_readable_errors(), open_regular(path) as file:
-        if file.peek(6).startswith(b"\x93NUMPY"):
+    with _loaded(path) as content:
+        if not isinstance(content, Mapping):
             raise ValueError("it holds one array")
-        with zipfile.ZipFile(file) as archive:
-            return _read_members(archive, path.stat().st_size, wanted)
+        return {name: content[name] for name in content if wanted is None or name in wanted}
 
 
 @contextmanager
-def _with_readable_errors() -> Iterator[None]:
-    """Raise ValueError for any error of a damaged header or archive, which depends on the place of the damage."""
+def _loaded(path: Path) -> Iterator[Any]:
+    """Yield the array in a file of NumPy, or its arrays by name; ValueError for anything wrong with them."""
+    import numpy as np
+
     try:
-        yield
-    except (OSError, ValueError, MemoryError):
+        with open_regular(path) as file:
+            if not file.peek(6).startswith((b"\x93NUMPY", b"PK")):
+                raise ValueError("it is not a file of NumPy")
+            yield np.load(file, allow_pickle=False)
+    except (OSError, ValueError):
         raise
-    except Exception as error:
+    except MemoryError as error:
+        raise ValueError(f"there is not enough memory for it: {error}") from None
+    except Exception as error:  # that of a damaged header or archive depends on the place of the damage
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def _read_members(archive: zipfile.ZipFile, size: int, wanted: Collection[str] | None) -> "dict[str, NDArray[Any]]":
-    """Return the arrays in an archive of `size` bytes."""
-    members = archive.infolist()
-    if sum(member.compress_size for member in members) > size:
-        raise ValueError("it is smaller than what it should hold")
-    members_read = {}
-    for member in members:
-        name = member.filename.removesuffix(ENDING)
-        if member.filename.endswith(ENDING) and (wanted is None or name in wanted):
-            if member.file_size > max(SMALL, MOST_COMPRESSED * member.compress_size):
-                raise ValueError(f"{name} is smaller than it should be")
-            with archive.open(member) as content:
-                members_read[name] = _read_array(content, member.file_size)
-    return members_read
+CHECKSUM = "checksum"
 
 
-def _read_array(file: Any, size: int) -> "NDArray[Any]":
-    """Return an array from a file of `size` bytes that begins with its header."""
-    import numpy as np
+def sealed_json(values: dict[str, Any]) -> str:
+    """Return a table as JSON, with a checksum of the others as its last entry."""
+    return json.dumps(values | {CHECKSUM: _checksum(json.dumps(values))})
 
-    shape, dtype = _read_header(file)
-    left = max(SMALL, size - file.tell())
-    if any(length < 0 for length in shape) or math.prod(max(1, n) for n in shape) * max(1, dtype.itemsize) > left:
-        raise ValueError(f"an array of shape {_short(shape)} and type {dtype} does not fit into {size:,} bytes")
-    file.seek(0)
+
+def read_sealed(text: Any) -> dict[str, Any] | None:
+    """Return the table that `sealed_json` has written; None if it has changed since."""
     try:
-        return np.lib.format.read_array(file, allow_pickle=False)
-    except MemoryError:
-        raise ValueError(f"there is not enough memory for an array of shape {_short(shape)}") from None
+        values = json.loads(text)
+        checksum = values.pop(CHECKSUM)
+        return values if checksum == _checksum(json.dumps(values)) else None
+    except (TypeError, ValueError, AttributeError, KeyError, RecursionError):
+        return None
 
 
-def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], Any]:
-    from numpy.lib import format as npy
-
-    version = npy.read_magic(file)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return shape, dtype
-
-
-def _short(shape: tuple[int, ...]) -> str:
-    text = str(shape)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _checksum(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def json_text(value: Any, **how: Any) -> str:

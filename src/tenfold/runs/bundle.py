@@ -2,7 +2,7 @@
 
 A bundle is a zip archive without compression: `run.json` with the record, `events.jsonl` with the events, and the
 files of the run below `files/`. It may come from another machine, so everything in it is checked before it becomes
-part of a store: the names of its members, their checksums, the types of all entries, and that tensors and arrays can
+part of a store: the names of its members, their checksums, the fields of the record, and that tensors and arrays can
 be read without running code. Experiments and pickled models do not travel back: home knows which it asked for.
 """
 
@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tenfold.errors import StoreError
 from tenfold.runs import checkpoint, console, stored_predictions
 from tenfold.runs.events import Event, as_row, from_row
-from tenfold.runs.storage.tables import METADATA, RESULT, sound_entries
 
 if TYPE_CHECKING:
     from tenfold.runs.store import Store
@@ -102,9 +101,6 @@ def unpack(content: bytes) -> Bundle:
         members = _members(content)
         record = BundledRecord.model_validate_json(members.pop(RECORD))
         events = [from_row(json.loads(line)) for line in members.pop(EVENTS).splitlines()]
-        for held, types in ((record.metadata, METADATA), (record.result, RESULT)):
-            if damaged := sound_entries(held, types)[1]:
-                raise ValueError(f"{damaged[0]} has a wrong type")
         files = {name.removeprefix(FOLDER): held for name, held in members.items()}
         if record.status == "finished" and WEIGHTS not in files:
             raise ValueError(f"{WEIGHTS} is missing")

@@ -5,8 +5,6 @@ writes its own; when all have, the manifest that names the epoch is replaced. Wh
 names a complete set. The checkpoint before it is kept as well, to continue from if the last one is damaged.
 """
 
-import hashlib
-import json
 import shutil
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tenfold.common.files import open_regular, read_regular, replacing, write_atomically
+from tenfold.common.files import open_regular, read_regular, read_sealed, replacing, sealed_json, write_atomically
 from tenfold.errors import StoreError
 from tenfold.runs.storage.claim import check_claim
 
@@ -118,7 +116,6 @@ def _reason(error: BaseException) -> str:
 MANIFEST = "manifest.json"
 BEFORE = "manifest-before.json"
 """The manifest of the checkpoint before the last."""
-CHECKSUM = "checksum"
 FILES = "files"
 """In a manifest: the workers' files that were in the folder when it was written; those of other hosts were not."""
 
@@ -226,19 +223,12 @@ def remove(folder: Path) -> None:
 
 
 def _write(path: Path, manifest: dict[str, Any]) -> None:
-    write_atomically(path, json.dumps(manifest | {CHECKSUM: _checksum(manifest)}).encode())
+    write_atomically(path, sealed_json(manifest).encode())
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     """Return a manifest; None where it is missing or damaged."""
     try:
-        manifest = json.loads(read_regular(path))
-        good = manifest.pop(CHECKSUM, None) == _checksum(manifest)
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+        return read_sealed(read_regular(path))
+    except OSError:
         return None
-    return manifest if good else None
-
-
-def _checksum(manifest: dict[str, Any]) -> str:
-    as_read = json.loads(json.dumps(manifest))
-    return hashlib.blake2b(json.dumps(as_read, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
-from tenfold.common.files import make_own_folder, require_regular, short_path, unsynced, write_atomically
+from tenfold.common.files import (
+    make_own_folder,
+    read_sealed,
+    require_regular,
+    sealed_json,
+    short_path,
+    unsynced,
+    write_atomically,
+)
 from tenfold.common.imports import note_written, remember_named
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
@@ -116,8 +124,9 @@ def _add_run(
     connection: sqlite3.Connection, experiment: Experiment, metadata: dict[str, Any], **columns: object
 ) -> int:
     """Insert the row of a run, and return its number."""
-    row = {"title": experiment.title, "experiment": experiment.model_dump_json(), "pid_started": 0}
-    row |= {"metadata": json.dumps(metadata | _together())} | columns
+    row: dict[str, object] = {"title": experiment.title, "pid_started": 0}
+    row |= {"experiment": sealed_json(experiment.model_dump(mode="json"))}
+    row |= {"metadata": sealed_json(metadata | _together())} | columns
     marks = ", ".join("?" * len(row))
     cursor = connection.execute(f"INSERT INTO runs ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
     return int(cursor.lastrowid or 0)
@@ -158,6 +167,10 @@ class Store:
                 if self._access.access == "write":
                     prepare_tables(connection, write_ahead=self._access.abilities.write_ahead)
                 self.version = version_of(connection)
+            if self.version < VERSION:
+                raise StoreError(
+                    f"the run store {short_path(self.file)} was made by an older version of Tenfold; use another folder"
+                )
 
     def _open_file(self) -> None:
         """Make the folder of a new store, or find out how the file of one that exists can be opened."""
@@ -175,7 +188,9 @@ class Store:
         """Record a new run, make its folder, claim it for this process, and return its number."""
         with self._writing() as connection:
             place = {"host": socket.gethostname(), "pid": os.getpid(), "created": time.time()}
-            run = _add_run(connection, experiment, metadata, kind=kind, status="running", result="{}", **place)
+            run = _add_run(
+                connection, experiment, metadata, kind=kind, status="running", result=sealed_json({}), **place
+            )
             # before the commit: a run that is in the store has its folder and its experiment, and is claimed
             path = self.path(run, experiment.title)
             make_own_folder(path)
@@ -235,7 +250,7 @@ class Store:
         """
         record = ended.record
         columns = {name: getattr(record, name) for name in ("kind", "status", "created", "ended", "error", "host")}
-        columns |= {"result": json.dumps(record.result), "pid": 0}
+        columns |= {"result": sealed_json(record.result), "pid": 0}
         run = _add_run(connection, experiment, record.metadata | dict(metadata), **columns)
         for event in ended.events:
             if isinstance(event, Recorded):
@@ -263,7 +278,7 @@ class Store:
         """Record a run's result so far, and how it ended; one that ended is released."""
         self._check_claim(run)
         with self._writing() as connection:
-            connection.execute("UPDATE runs SET result = ? WHERE id = ?", (json.dumps(result), run))
+            connection.execute("UPDATE runs SET result = ? WHERE id = ?", (sealed_json(result), run))
             if status is not None:
                 connection.execute(
                     "UPDATE runs SET status = ?, error = ?, ended = ? WHERE id = ?", (status, error, time.time(), run)
@@ -317,7 +332,7 @@ class Store:
             connection.execute("BEGIN IMMEDIATE")
             query = "SELECT kind, status, result FROM runs WHERE id = ?"
             kind, status, result = connection.execute(query, (run,)).fetchone()
-            goes_on = kind == SWEEP or decoded(result)[0].get("failed")  # with more trials, or failed folds
+            goes_on = kind == SWEEP or (read_sealed(result) or {}).get("failed")  # with more trials, or failed folds
             if status == "finished" and not goes_on:
                 raise StoreError(f"run {run} is finished; there is nothing to resume")
             connection.execute(

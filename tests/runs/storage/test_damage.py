@@ -7,6 +7,7 @@ import pytest
 import torch
 from made_store import DIGITS, new_run, some_events
 
+from tenfold.common.files import sealed_json
 from tenfold.errors import StoreError
 from tenfold.runs import Store, checkpoint
 from tenfold.runs.storage import damage as removal
@@ -43,7 +44,7 @@ def test_a_column_an_event_and_another_version(store):
     change(store, "UPDATE events SET body = 'x' WHERE id = 1")
     fields = DIGITS.model_dump(mode="json")
     fields["training"]["optimizer"] = "lion3"
-    change(store, "UPDATE runs SET experiment = ? WHERE id = 2", json.dumps(fields))
+    change(store, "UPDATE runs SET experiment = ? WHERE id = 2", sealed_json(fields))
     count, (first, second) = find_damage(store.folder)
     assert count == 2
     assert (first.where, first.found) == ("run 1", "its result is damaged; 1 of its 3 events cannot be read")

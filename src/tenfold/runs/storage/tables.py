@@ -17,40 +17,20 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
-
-from tenfold.common.files import file_system_of, nearest_folder, short_path
+from tenfold.common.files import file_system_of, nearest_folder, read_sealed, short_path
 from tenfold.errors import StoreError
 from tenfold.runs.events import Event, from_row
-from tenfold.runs.storage.claim import LostWorker, is_claimed
+from tenfold.runs.storage.claim import is_claimed
 
 LOCK_SECONDS = 30.0
 """How long to wait for another process that writes to the store."""
-LOCAL = {
-    "apfs",
-    "bcachefs",
-    "btrfs",
-    "ext2",
-    "ext3",
-    "ext4",
-    "f2fs",
-    "hfs",
-    "jfs",
-    "overlay",
-    "ramfs",
-    "tmpfs",
-    "xfs",
-    "zfs",
-}
-"""File systems of one machine that have all that is needed; others are tried out."""
 SHARED = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2"}
 SHARED |= {"fuse.ceph", "fuse.glusterfs", "orangefs", "panfs", "pvfs2", "smb2", "smb3", "smbfs", "virtiofs"}
 """File systems that other machines may write to at the same time."""
@@ -70,10 +50,8 @@ class Abilities:
 
 
 def find_abilities(folder: Path) -> Abilities:
-    """Return the abilities of a folder's file system, by its type, or else by trying."""
+    """Return the abilities of a folder's file system, by its type and by trying."""
     name = file_system_of(folder)
-    if name in LOCAL:
-        return Abilities(name)
     maps, locks = _try_out(nearest_folder(folder))
     return Abilities(name, write_ahead=maps and locks and name not in SHARED, locks=locks)
 
@@ -177,198 +155,6 @@ def describe_no_locks(file_system: str) -> str:
     return f"its file system{kind} has no file locks; choose a folder on another one with --runs (runs=)"
 
 
-Metrics = dict[str, float]
-
-
-class RecordedFold(BaseModel):
-    """An entry of `folds`."""
-
-    fold: int
-    repeat: int
-    node: int
-    run: int | None
-    status: str
-    error: str
-    metrics: dict[str, Metrics]
-    seconds: float
-    began: float
-    ended: float
-    cores: list[int]
-    threads: int | None
-    train_samples: int
-    validation_samples: int
-
-
-class FoldPlace(BaseModel):
-    """The metadata of a fold."""
-
-    parent: int
-    fold: int
-    repeat: int
-    node: int
-
-
-class SweepFacts(BaseModel):
-    """The search space of a sweep, and its goal."""
-
-    space: dict[str, str]
-    sampler: str
-    objective: str
-    lower: bool
-    part: str
-    prune: bool
-    trials: int
-
-
-class SweepResult(BaseModel):
-    """What came of a sweep."""
-
-    best: int | None = None
-    importance: dict[str, float] = Field(default_factory=dict)
-    asked: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    wanted: int = 0
-
-
-class TrialPlace(BaseModel):
-    """The metadata of a trial."""
-
-    parent: int
-    number: int
-    values: dict[str, Any]
-
-
-class TrialResult(BaseModel):
-    """The goal of a sweep, at the end of a trial and after each epoch."""
-
-    value: float | None
-    curve: list[float | None]
-
-
-class DataFacts(BaseModel):
-    """The metadata of a data set."""
-
-    name: str | None = None
-    shape: list[int | list[Any]] | dict[str, Any]
-    classes: int | None = None
-    notes: list[str] = []
-    outputs: int | None = None
-    train: int = 0
-    validation: int = 0
-    test: int = 0
-    fingerprint: str | None = None
-
-
-class FoldResult(BaseModel):
-    """The part of a fold's result that is about the cross-validation."""
-
-    metrics: dict[str, Metrics] = {}
-    began: float
-    ended: float
-    cores: list[int]
-    threads: int | None
-
-
-class ShardFacts(BaseModel):
-    """How the training data were divided."""
-
-    kind: str
-    samples: list[int]
-    classes: list[list[int]] | None = None
-    once: bool | None = None
-
-
-class CoreFacts(BaseModel):
-    """Which worker ran on which CPUs."""
-
-    workers: list[list[int]] = []
-
-
-class MachineFacts(BaseModel):
-    """The machine that a run ran on."""
-
-    cpu: dict[str, Any] | None = None
-    memory: dict[str, float | None] | None = None
-    gpus: list[dict[str, Any]] | None = None
-
-
-RESULT: dict[str, Any] = {
-    "part": str | None,
-    "metrics": Metrics,
-    "seconds": float | None,
-    "times": Metrics,
-    "epochs": int,
-    "steps": int,
-    "samples": int,
-    "samples_per_second": float | None,
-    "bytes_moved": float,
-    "workers": int,
-    "lost": list[LostWorker],
-    "threads": int | None,
-    "best_epoch": int | None,
-    "stopped_early": bool,
-    "stopped_by": str,
-    "listening_seconds": float,
-    "energy_joules": float,
-    "clock": str,
-    "interval": list[float] | None,
-    "reasons": list[str],
-    "simulated_in": float,
-    "baseline_seconds": float,
-    "speedup": float,
-    "crossval": FoldResult,
-    "sweep": SweepResult,
-    "trial": TrialResult,
-    "mode": str,
-    "folds": list[RecordedFold],
-    "failed": list[str],
-    "spread": dict[str, dict[str, dict[str, Any]]],
-    "models": dict[str, dict[str, Any]],
-    "problem": str,
-    "peak_memory": list[float],
-    "load": dict[str, float | None] | None,
-    "calibration_load": float,
-    "first_in_process": bool,
-    "seconds_to_target": float | None,
-    "steps_to_target": int | None,
-}
-METADATA: dict[str, Any] = {
-    "machine": MachineFacts,
-    "packages": dict[str, Any],
-    "data": DataFacts,
-    "shards": ShardFacts,
-    "cores": CoreFacts | int,
-    "lr": dict[str, float],
-    "invocation": str,
-    "parameters": int | None,
-    "weight_bytes": int | None,
-    "crossval": FoldPlace,
-    "sweep": SweepFacts,
-    "trial": TrialPlace,
-    "launch": dict[str, Any],
-    "user_files": dict[str, str],
-    "asked": dict[str, Any],
-}
-
-
-def sound_entries(held: dict[str, Any], types: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the entries without those of a wrong type, and the names of these; entries that are not known stay."""
-    damaged = [name for name, value in held.items() if name in types and not _fits(types[name], value)]
-    return {name: value for name, value in held.items() if name not in damaged}, damaged
-
-
-def _fits(kind: Any, value: Any) -> bool:
-    try:
-        _adapter(kind).validate_json(json.dumps(value), strict=True)
-    except ValidationError:
-        return False
-    return True
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 PARENT = "CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.crossval.parent') END"
 """The cross-validation that a fold belongs to."""
 SWEEP_OF = "CASE WHEN json_valid(metadata) THEN json_extract(metadata, '$.trial.parent') END"
@@ -392,15 +178,15 @@ CREATE TABLE IF NOT EXISTS tags (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS notes (run INTEGER PRIMARY KEY REFERENCES runs(id), text TEXT NOT NULL);
 """
-VERSION = 3
+VERSION = 4
 """The version of these tables, by which a store of a newer one is recognized."""
 RunRecord = dict[str, Any]
 """A run: id, title, kind, status, created, ended, tags, note; where it was read whole, experiment, metadata, result,
 error and problems as well."""
 LISTED = "id, title, kind, status, created, ended"
 COLUMNS = f"{LISTED}, error, experiment, metadata, result, host, pid"
-DECODED = ("experiment", "metadata", "result")
-TYPES = {"metadata": METADATA, "result": RESULT}
+SEALED = ("experiment", "metadata", "result")
+"""Columns of JSON with a checksum of their own."""
 MOST_TAGS = 50
 TAG = re.compile(r"[\w][\w.+:/-]{0,59}")
 
@@ -416,14 +202,14 @@ def version_of(connection: sqlite3.Connection) -> int:
 def prepare_tables(connection: sqlite3.Connection, *, write_ahead: bool = True) -> None:
     """Make the tables of a new store.
 
-    A store of a newer version is left as it is: the columns that this version knows can be used.
+    A store of another version is left as it is; of a newer one, the columns that this version knows can be used.
     """
     if write_ahead:
         _write_ahead(connection)
-    if version_of(connection) >= VERSION:
+    if version_of(connection):
         return
     connection.execute("BEGIN IMMEDIATE")  # one process does it, others wait here
-    if version_of(connection) < VERSION:
+    if not version_of(connection):
         _execute(connection, TABLES)
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
@@ -461,12 +247,11 @@ def make_record(folder: Path, row: tuple[Any, ...]) -> RunRecord:
     record["ended"] = date(record["ended"])
     if "result" in record:
         record["problems"] = []
-        for name in DECODED:
-            record[name], damaged = decoded(record[name])
-            if damaged:
+        for name in SEALED:
+            content = read_sealed(record[name])
+            if content is None:
                 record["problems"].append(f"its {name} {'are' if name == 'metadata' else 'is'} damaged")
-            record[name], wrong = sound_entries(record[name], TYPES.get(name, {}))
-            record["problems"] += [f"{entry} in its {name} is damaged" for entry in wrong]
+            record[name] = content or {}
     if record["status"] == "running" and not is_claimed(path_of(folder, record["id"], record["title"])):
         record["status"] = "interrupted"
     return record
