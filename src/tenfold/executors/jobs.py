@@ -333,7 +333,7 @@ def _working_in(job: Job, *, hides_rank: bool = True) -> Iterator[None]:
 
     A launcher that started the worker, such as srun, is hidden: a job is no rank.
     """
-    hidden = LAUNCHERS if hides_rank else ()
+    hidden = [launcher.rank for launcher in LAUNCHERS] if hides_rank else []
     before, variables = Path.cwd(), {name: os.environ.pop(name) for name in hidden if name in os.environ}
     sys.path += [folder for folder in job.path if folder not in sys.path and Path(folder).is_dir()]
     if Path(job.folder).is_dir():

@@ -2,26 +2,12 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tenfold.errors import MachineError
 
 Variables = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class LauncherTraits:
-    """The properties of one launcher, after its variables have been read."""
-
-    meets_by_mpi: bool = True
-    """Whether its ranks can meet by MPI."""
-    meets_at_address: bool = False
-    """Whether its ranks can meet at $MASTER_ADDR, where that is set."""
-    restarts_remaining: bool = False
-    """Whether it starts the remaining ranks again when one is lost."""
-    requeues: bool = False
-    """Whether a restart has another process of the launcher, so that the run is older than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,93 +36,102 @@ class World:
             )
 
     @property
-    def traits(self) -> LauncherTraits:
+    def traits(self) -> "Launcher":
         """The properties of its launcher."""
-        return LAUNCHER_TRAITS.get(self.launcher, LauncherTraits())
+        return next((launcher for launcher in LAUNCHERS if launcher.name == self.launcher), LAUNCHERS[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """The properties of one launcher, and the variables in which it says which rank this is."""
+
+    name: str
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+    node: str = ""
+    """The variable with the number of the host, where `local_size` lists those of all hosts."""
+    launch: str = ""
+    restarts: str = ""
+    meets_by_mpi: bool = True
+    """Whether its ranks can meet by MPI."""
+    meets_at_address: bool = False
+    """Whether its ranks can meet at $MASTER_ADDR, where that is set."""
+    restarts_remaining: bool = False
+    """Whether it starts the remaining ranks again when one is lost."""
+    requeues: bool = False
+    """Whether a restart has another process of the launcher, so that the run is older than that."""
+
+    def read(self, variables: Variables) -> World | None:
+        """Return the rank; None where only a part of the variables is there, as in the batch script of Slurm."""
+        if self.rank not in variables or self.size not in variables:
+            return None
+        launch = variables.get(self.launch, "none")
+        return World(
+            launcher=self.name,
+            rank=_number(variables, self.rank),
+            size=_number(variables, self.size),
+            local_rank=_number(variables, self.local_rank, "0"),
+            local_size=_tasks_of_node(variables.get(self.local_size, "1"), _number(variables, self.node, "0"))
+            if self.node
+            else _number(variables, self.local_size, "1"),
+            launch="" if launch == "none" else launch,  # what torchrun says when it was given no --rdzv-id
+            restarts=_number(variables, self.restarts, "0"),
+        )
+
+
+LAUNCHERS = (
+    Launcher(
+        name="torchrun",
+        rank="RANK",
+        size="WORLD_SIZE",
+        local_rank="LOCAL_RANK",
+        local_size="LOCAL_WORLD_SIZE",
+        launch="TORCHELASTIC_RUN_ID",
+        restarts="TORCHELASTIC_RESTART_COUNT",
+        meets_by_mpi=False,
+        meets_at_address=True,
+        restarts_remaining=True,
+    ),
+    Launcher(
+        name="open-mpi",
+        rank="OMPI_COMM_WORLD_RANK",
+        size="OMPI_COMM_WORLD_SIZE",
+        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+        local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    Launcher(
+        name="slurm",
+        rank="SLURM_PROCID",
+        size="SLURM_STEP_NUM_TASKS",
+        local_rank="SLURM_LOCALID",
+        local_size="SLURM_STEP_TASKS_PER_NODE",
+        node="SLURM_NODEID",
+        launch="SLURM_JOB_ID",
+        restarts="SLURM_RESTART_COUNT",
+        meets_at_address=True,
+        requeues=True,
+    ),
+    Launcher(
+        name="mpich",  # Hydra: also of Intel MPI
+        rank="PMI_RANK",
+        size="PMI_SIZE",
+        local_rank="MPI_LOCALRANKID",
+        local_size="MPI_LOCALNRANKS",
+    ),
+)
+"""In the order in which they are tried: torchrun may have been started by another, srun may set Hydra's as well."""
 
 
 def detect_world(variables: Variables | None = None) -> World | None:
-    """Return the ranks that the environment describes, or None without a launcher.
-
-    torchrun comes first, as it may itself have been started by one of the others.
-    """
+    """Return the ranks that the environment describes, or None without a launcher."""
     variables = os.environ if variables is None else variables
-    launchers = (launcher for variable, launcher in LAUNCHERS.items() if variable in variables)
-    return next((world for launcher in launchers if (world := launcher(variables)) is not None), None)
+    return next((world for launcher in LAUNCHERS if (world := launcher.read(variables)) is not None), None)
 
 
-def torchrun(variables: Variables) -> World | None:
-    """Read RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun sets them."""
-    if "WORLD_SIZE" not in variables:
-        return None
-    launch = variables.get("TORCHELASTIC_RUN_ID", "none")
-    return World(
-        launcher="torchrun",
-        rank=_number(variables, "RANK"),
-        size=_number(variables, "WORLD_SIZE"),
-        local_rank=_number(variables, "LOCAL_RANK", otherwise=0),
-        local_size=_number(variables, "LOCAL_WORLD_SIZE", otherwise=1),
-        launch="" if launch == "none" else launch,  # what torchrun says when it was given no --rdzv-id
-        restarts=_number(variables, "TORCHELASTIC_RESTART_COUNT", otherwise=0),
-    )
-
-
-def open_mpi(variables: Variables) -> World | None:
-    """Read OMPI_COMM_WORLD_*, as Open MPI's mpirun sets them."""
-    return World(
-        launcher="open-mpi",
-        rank=_number(variables, "OMPI_COMM_WORLD_RANK"),
-        size=_number(variables, "OMPI_COMM_WORLD_SIZE"),
-        local_rank=_number(variables, "OMPI_COMM_WORLD_LOCAL_RANK", otherwise=0),
-        local_size=_number(variables, "OMPI_COMM_WORLD_LOCAL_SIZE", otherwise=1),
-    )
-
-
-def mpich(variables: Variables) -> World | None:
-    """Read PMI_* and MPI_LOCAL*, as Hydra sets them: the mpiexec of MPICH and Intel MPI."""
-    if "PMI_SIZE" not in variables:
-        return None
-    return World(
-        launcher="mpich",
-        rank=_number(variables, "PMI_RANK"),
-        size=_number(variables, "PMI_SIZE"),
-        local_rank=_number(variables, "MPI_LOCALRANKID", otherwise=0),
-        local_size=_number(variables, "MPI_LOCALNRANKS", otherwise=1),
-    )
-
-
-def slurm(variables: Variables) -> World | None:
-    """Read SLURM_*, as srun sets them; the batch script itself, outside of srun, is not a rank."""
-    if "SLURM_STEP_NUM_TASKS" not in variables:
-        return None
-    node = _number(variables, "SLURM_NODEID", otherwise=0)
-    return World(
-        launcher="slurm",
-        rank=_number(variables, "SLURM_PROCID"),
-        size=_number(variables, "SLURM_STEP_NUM_TASKS"),
-        local_rank=_number(variables, "SLURM_LOCALID", otherwise=0),
-        local_size=_tasks_of_node(variables.get("SLURM_STEP_TASKS_PER_NODE", "1"), node),
-        launch=variables.get("SLURM_JOB_ID", ""),
-        restarts=_number(variables, "SLURM_RESTART_COUNT", otherwise=0),
-    )
-
-
-LAUNCHERS: dict[str, Callable[[Variables], World | None]] = {
-    "RANK": torchrun,
-    "OMPI_COMM_WORLD_RANK": open_mpi,
-    "SLURM_PROCID": slurm,
-    "PMI_RANK": mpich,
-}
-"""By the variable that has the rank, in the order in which they are checked: srun may set Hydra's beside its own."""
-LAUNCHER_TRAITS = {
-    "torchrun": LauncherTraits(meets_by_mpi=False, meets_at_address=True, restarts_remaining=True),
-    "slurm": LauncherTraits(meets_at_address=True, requeues=True),
-}
-"""By the name of the launcher; one that is not listed is an MPI's."""
-
-
-def _number(variables: Variables, name: str, otherwise: int | None = None) -> int:
-    text = variables.get(name, "" if otherwise is None else str(otherwise))
+def _number(variables: Variables, name: str, otherwise: str = "") -> int:
+    text = variables.get(name, otherwise)
     if not text.strip().isdecimal():
         raise MachineError(f"the environment says {name}={text!r}; a launcher sets it to a whole number")
     return int(text)
