@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 
 from tenfold.experiment import FIELDS, SECTIONS, Experiment
 from tenfold.experiment import experiment as module
-from tenfold.experiment.values import AsTable, CountOrAuto, OneOf, PythonObject, TakesList
+from tenfold.experiment.values import AsTable, CountOrAuto, PythonObject, TakesList
 
 FILE = Path(module.__file__).with_name("field_types.py")
 HEAD = '''"""The types of an experiment's fields as keyword arguments, for editors and type checkers.
@@ -51,9 +51,6 @@ def type_of(field: FieldInfo) -> str:
     """Return the type of the values that a field takes."""
     if any(one is AsTable for one in field.metadata) or _holds_objects(field.annotation):
         return "Any"
-    families = [one.names for one in field.metadata if isinstance(one, OneOf)]
-    if families:
-        return _literal(list(families[0]))
     if any(isinstance(one, CountOrAuto) for one in field.metadata):
         return 'int | Literal["auto"]'
     return _named(field.annotation, takes_list=any(isinstance(one, TakesList) for one in field.metadata))

@@ -199,15 +199,6 @@ EXECUTORS: Registry[Any] = Registry(
     },
     group="executors",
 )
-LR_SCALINGS: Registry[Any] = Registry(
-    "learning rate scaling",
-    {
-        "auto": "tenfold.mixing.builders:scale_auto",
-        "none": "tenfold.mixing.builders:scale_none",
-        "linear": "tenfold.mixing.builders:scale_linear",
-        "sqrt": "tenfold.mixing.builders:scale_sqrt",
-    },
-)
 MODELS: Registry[Any] = Registry(
     "model",
     {
@@ -256,30 +247,4 @@ LOGGERS: Registry[Any] = Registry(
         "mlflow": "tenfold.reports.loggers:MlflowLogger",
     },
     group="loggers",
-)
-SHARD_KINDS: Registry[Any] = Registry(
-    "kind of shards",
-    {
-        "iid": "tenfold.data.splitting:iid",
-        "contiguous": "tenfold.data.splitting:contiguous",
-        "label-skew": "tenfold.data.splitting:label_skew",
-        "fractions": "tenfold.data.splitting:fractions",
-    },
-)
-FOLD_KINDS: Registry[Any] = Registry(
-    "kind of folds",
-    {
-        "plain": "tenfold.data.splitting:plain",
-        "stratified": "tenfold.data.splitting:stratified",
-        "group": "tenfold.data.splitting:group",
-    },
-)
-FOLD_MODES: Registry[Any] = Registry(
-    "fold mode",
-    {
-        "folds-over-workers": "tenfold.crossval.modes:FoldsOverWorkers",
-        "data-and-folds": "tenfold.crossval.modes:DataAndFolds",
-        "fold-by-fold": "tenfold.crossval.modes:FoldByFold",
-        "stacked": "tenfold.crossval.modes:Stacked",
-    },
 )

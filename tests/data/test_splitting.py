@@ -18,9 +18,8 @@ from sklearn.model_selection import (
 
 from tenfold.data import Splits, SubsetPart, Tensors, batch_sizes, batches, make_folds, make_shards, order
 from tenfold.data.loading import as_splits
-from tenfold.data.splitting import draw, split
+from tenfold.data.splitting import SHARD_KINDS, draw, split
 from tenfold.errors import DataError, ExperimentError
-from tenfold.registry import SHARD_KINDS
 
 
 def whole(labels: list[int], test: list[int] | None = None, validation: list[int] | None = None) -> Splits:

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tenfold
+from tenfold.data.splitting import SHARD_KINDS
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError, MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
-from tenfold.registry import SHARD_KINDS
 from tenfold.runs import Event, Metric
 from tenfold.workers.task import Resolved, make_network
 

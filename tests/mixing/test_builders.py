@@ -34,8 +34,3 @@ def test_the_learning_rate_follows_the_replicas():
     assert {LR_SCALINGS[kind](1) for kind in ("auto", "none", "linear", "sqrt")} == {1}
     assert [LR_SCALINGS["auto"](n) for n in (4, 16, 1024)] == [2, 2, 2]
     assert LR_SCALINGS["auto"](8) == LR_SCALINGS["sqrt"](8)
-
-
-def test_an_unknown_scale_is_named():
-    with pytest.raises(ExperimentError, match="squared"):
-        LR_SCALINGS["squared"](4)

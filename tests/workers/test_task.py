@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tenfold.data import Splits, Tensors, batches, order
+from tenfold.data.splitting import SHARD_KINDS
 from tenfold.engines import resolve
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.registry import SHARD_KINDS
 from tenfold.workers.task import Resolved, Task, make_network
 
 

@@ -14,7 +14,7 @@ import typer
 from tenfold.common.files import check_output
 from tenfold.common.optimizer_traits import OPTIMIZERS
 from tenfold.errors import ExperimentError
-from tenfold.registry import EXECUTORS, FOLD_KINDS, FOLD_MODES, LOGGERS, MODELS, SOURCES, STRATEGIES
+from tenfold.registry import EXECUTORS, LOGGERS, MODELS, SOURCES, STRATEGIES
 
 if TYPE_CHECKING:
     from tenfold.executors import Submitter
@@ -237,7 +237,8 @@ class FieldOption:
 
 
 FOLDS = "How the folds are made and trained"
-KINDS, MODES = ("auto", *FOLD_KINDS), ("auto", *FOLD_MODES)
+KINDS = ("auto", "plain", "stratified", "group")
+MODES = ("auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "stacked")
 DATA = f"{', '.join(SOURCES)}; a file (.csv, .tsv, .parquet, .npy, .npz) or folder of images; package.module:callable."
 TARGET = "Stop at this value of the first metric on the evaluation part: 0.99."
 FIELDS: dict[str, FieldOption] = {

@@ -21,7 +21,7 @@ from tenfold.errors import TenfoldError
 from tenfold.experiment import FOLD_FIELDS, Experiment, Parallel
 from tenfold.experiment.values import AUTO
 from tenfold.machine.cores import NOT_PINNED, CoreMap, using_threads
-from tenfold.registry import ENGINES, FOLD_MODES
+from tenfold.registry import ENGINES
 from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, checkpoint, stored_predictions
 from tenfold.runs.checkpoint import Resumption
 from tenfold.runs.run import fold_name
@@ -45,6 +45,8 @@ class FoldMode(ABC):
     @classmethod
     def of(cls, experiment: Experiment) -> "FoldMode":
         """Return the mode of an experiment, with "auto" resolved."""
+        from tenfold.crossval.modes import FOLD_MODES  # which derives from this class
+
         name = experiment.parallel.fold_mode
         if name == "auto" and has_own_engine(experiment):
             name = "fold-by-fold"
@@ -52,8 +54,7 @@ class FoldMode(ABC):
             name = "stacked"
         elif name == "auto":
             name = "fold-by-fold" if experiment.parallel.workers > 1 else "folds-over-workers"
-        mode: FoldMode = FOLD_MODES[name](experiment)
-        return mode
+        return FOLD_MODES[name](experiment)
 
     @property
     def unsupported(self) -> str | None:

@@ -337,6 +337,9 @@ class FoldByFold(FoldMode):
             work.done(placed, train_fold(engine.run, task, work.context, placed, listen))
 
 
+FOLD_MODES = {mode.name: mode for mode in (FoldsOverWorkers, DataAndFolds, FoldByFold, Stacked)}
+
+
 def _replay(outcome: Outcome | TenfoldError, events: Sequence[Event]) -> Train:
     """Return a function that emits the events of a finished training again, then returns or raises its outcome."""
 

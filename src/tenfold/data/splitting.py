@@ -14,7 +14,6 @@ from tenfold.data.dataset_part import join_parts
 from tenfold.data.part import Part, Splits, labels_in
 from tenfold.data.streams import StreamPart, check_stream_is_not_cut
 from tenfold.errors import DataError, ExperimentError
-from tenfold.registry import FOLD_KINDS, SHARD_KINDS
 
 Groups = NDArray[Any] | None
 TEST_FRACTION = 0.2
@@ -237,6 +236,9 @@ def group(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator[tupl
     return iter(splitter.split(np.zeros(whole.samples), whole.labels, whole.groups))
 
 
+FOLD_KINDS = {"plain": plain, "stratified": stratified, "group": group}
+
+
 def make_folds(
     targets_or_n: Tensor | int,
     k: int,
@@ -333,6 +335,9 @@ def fractions(parallel: _Division) -> list[Shard]:
     return _leave_none_empty(_cut(parallel.generator.permutation(parallel.samples), shares))
 
 
+SHARD_KINDS = {"iid": iid, "contiguous": contiguous, "label-skew": label_skew, "fractions": fractions}
+
+
 def make_shards(
     targets_or_n: Tensor | int,
     n: int,
@@ -353,8 +358,7 @@ def make_shards(
             f"{samples} training samples cannot be divided among {n} replicas; use 1 to {samples} replicas"
         )
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
-    shards: list[Shard] = SHARD_KINDS[kind](_Division(samples, labels_in(targets_or_n), n, generator, alpha, fractions))
-    return shards
+    return SHARD_KINDS[kind](_Division(samples, labels_in(targets_or_n), n, generator, alpha, fractions))
 
 
 def order(shard: Shard, seed: int, epoch: int, replica: int) -> Tensor:

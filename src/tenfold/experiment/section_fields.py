@@ -16,7 +16,6 @@ from tenfold.experiment.values import (
     NameOrObject,
     NamesOrObjects,
     NonNegative,
-    OneOf,
     Options,
     Positive,
     PythonObject,
@@ -34,15 +33,11 @@ from tenfold.experiment.values import (
 from tenfold.registry import (
     COMPRESSIONS,
     ENGINES,
-    FOLD_KINDS,
-    FOLD_MODES,
     LOSSES,
-    LR_SCALINGS,
     MODELS,
     NETWORK_TRANSPORTS,
     OUTER,
     SCHEDULES,
-    SHARD_KINDS,
     SOURCES,
     STRATEGIES,
     nearest,
@@ -355,14 +350,14 @@ class Parallel(Section):
     """How messages between workers are compressed: a name, "package.module:Compressor", or a class."""
     compression_options: Options = {}
     """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
-    lr_scaling: Annotated[str, OneOf(LR_SCALINGS)] = "auto"
+    lr_scaling: Literal["auto", "none", "linear", "sqrt"] = "auto"
     """How the learning rate grows with the workers, also when gradients are averaged, the default: each worker takes
     fewer steps per epoch, and averaging does not make them larger. auto: sqrt with muon; with other optimizers sqrt for
     up to 8 workers, and twice the rate for more."""
     optimizer_state: Literal["auto", "local", "average", "reset"] = "auto"
     """What a round does to the state of the optimizers (momenta). auto: average for muon in synchronous rounds of
     weights, else local."""
-    shards: Annotated[str, OneOf(SHARD_KINDS)] = "iid"
+    shards: Literal["iid", "contiguous", "label-skew", "fractions"] = "iid"
     """How the training samples are divided among the replicas."""
     skew: Annotated[float, Field(gt=0)] = 0.5
     """Dirichlet's alpha for label-skew shards: smaller values give more uneven shards."""
@@ -370,11 +365,11 @@ class Parallel(Section):
     """Each worker's share of the samples, for shards = "fractions"."""
     folds: Annotated[int, Field(ge=2, lt=2**63)] | None = None
     """Number of folds of a cross-validation. Default: none."""
-    fold_kind: Annotated[str, OneOf(FOLD_KINDS, "auto")] = "auto"
+    fold_kind: Literal["auto", "plain", "stratified", "group"] = "auto"
     """How folds are cut. auto: group where there are groups, else stratified for classes, else plain."""
     fold_repeats: Count = 1
     """Repetitions of the cross-validation, each with different folds."""
-    fold_mode: Annotated[str, OneOf(FOLD_MODES, "auto")] = "auto"
+    fold_mode: Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "stacked"] = "auto"
     """How folds are trained. auto: on cpu fold-by-fold for several workers, folds-over-workers for one; else stacked
     on one device."""
 

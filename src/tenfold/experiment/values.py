@@ -24,7 +24,7 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic_core import PydanticCustomError
 
 from tenfold.common.files import names_data_file
 from tenfold.common.imports import RecordedPath, resolve
@@ -45,30 +45,6 @@ class TakesList(BeforeValidator):
 
 class CountOrAuto(BeforeValidator):
     """Marks a field that takes a number or "auto", which becomes a number when the experiment is made."""
-
-
-class OneOf:
-    """Marks a field that holds the name of a member of a family, or another: `Annotated[str, OneOf(STRATEGIES)]`."""
-
-    def __init__(self, family: Registry[Any], *others: str) -> None:
-        self._family, self._others = family, others
-
-    @property
-    def names(self) -> list[str]:
-        return [*self._others, *self._family]
-
-    def _check(self, name: object) -> object:
-        if isinstance(name, str) and (name in self._others or name in self._family):
-            return name
-        hint = suggest(name, self.names) if isinstance(name, str) else f"known: {', '.join(self.names)}"
-        raise PydanticCustomError("unknown_name", "{hint}", {"hint": hint})
-
-    def __get_pydantic_core_schema__(self, source: Any, _handler: Any) -> core_schema.CoreSchema:
-        checked = core_schema.no_info_plain_validator_function(self._check)
-        return checked if source is str else core_schema.nullable_schema(checked)
-
-    def __get_pydantic_json_schema__(self, _schema: Any, _handler: Any) -> dict[str, Any]:
-        return {"type": "string", "enum": self.names}
 
 
 def _check_text(text: str) -> str:

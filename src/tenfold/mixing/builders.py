@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tenfold import registry
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment, Parallel
 from tenfold.experiment.values import member_of
 from tenfold.mixing.compression import Compressor
 from tenfold.mixing.outer import OuterOptimizer
 from tenfold.mixing.strategies import Strategy
-from tenfold.registry import COMPRESSIONS, OUTER, STRATEGIES, Registry
+from tenfold.registry import COMPRESSIONS, OUTER, STRATEGIES
 
 
 def make_strategy(parallel: Parallel) -> Strategy:
@@ -96,22 +95,12 @@ def scale_auto(n: int) -> float:
     return math.sqrt(n) if n <= LARGEST_SQRT else FACTOR_BEYOND
 
 
-def scale_none(_n: int) -> float:
-    """Return 1."""
-    return 1.0
-
-
-def scale_linear(n: int) -> float:
-    """Return n (Goyal et al. 2017)."""
-    return float(n)
-
-
-def scale_sqrt(n: int) -> float:
-    """Return sqrt(n) (Krizhevsky 2014)."""
-    return math.sqrt(n)
-
-
-LR_SCALINGS: Registry[Callable[[int], float]] = registry.LR_SCALINGS
+LR_SCALINGS: dict[str, Callable[[int], float]] = {
+    "auto": scale_auto,
+    "none": lambda _n: 1.0,
+    "linear": float,  # Goyal et al. 2017
+    "sqrt": math.sqrt,  # Krizhevsky 2014
+}
 
 
 def lr_scale(experiment: Experiment, strategy: Strategy) -> float:
