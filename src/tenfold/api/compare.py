@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
-from tenfold.api.train import continue_cross_validation, cross_validate, finished_run, train_and_record
+from tenfold.api.train import Shown, both, continue_cross_validation, cross_validate, finished_run, train_and_record
 from tenfold.common.files import short_path
 from tenfold.common.imports import Origin
 from tenfold.crossval import CrossValidation
@@ -25,6 +25,7 @@ from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Experiment, Parall
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Grid
 from tenfold.experiment.values import TakesList, label_of
+from tenfold.launch.detect import is_watched
 from tenfold.machine.metadata import collect_metadata
 from tenfold.mixing.builders import make_strategy
 from tenfold.mixing.strategies import exchange_pattern
@@ -32,7 +33,6 @@ from tenfold.registry import SOURCES, suggest
 from tenfold.reports.comparison import Comparison
 from tenfold.reports.comparison_rows import NOT_VALIDATED, require_columns
 from tenfold.reports.differences import describe_settings
-from tenfold.reports.display import is_watched
 from tenfold.reports.loggers import make_loggers
 from tenfold.reports.progress import GridProgress, Turn
 from tenfold.runs import Emit, Run, Stopwatch, Store
@@ -239,13 +239,13 @@ class GridRun:
                 self._finish(turn, partial(self._train, turn.experiment))
 
     def _train(self, experiment: Experiment) -> Run:
-        shown: dict[str, Any] = {"callbacks": self.callbacks, "listen": self.listen, "progress": False}
+        shown: Shown = {"callbacks": self.callbacks, "listen": self.listen, "progress": False}
         if experiment.parallel.folds is None:
             return finished_run(train_and_record(experiment, runs=self.store.folder, kind=KIND, **shown))
         begun = {} if self.fresh else _reusable_runs(self.store, self.submitter, "interrupted")
         if (run := _reusable(experiment, begun, self.store)) is not None:
             record = self.store.find(run.id)
-            return continue_cross_validation(self.store, record, experiment, self.submitter, log=None, **shown)
+            return continue_cross_validation(self.store, record, experiment, self.submitter, **shown)
         done: CrossValidation = cross_validate(experiment, runs=self.store.folder, on=self.submitter or LOCAL, **shown)
         return done.run
 
@@ -375,18 +375,7 @@ def showing_runs(
         if shown is None:
             yield watch or ignore, listen
         else:
-            yield _both(shown.watch, watch), _both(shown.listen, listen)
-
-
-def _both(first: Callable[[Any], None], other: Callable[[Any], None] | None) -> Callable[[Any], None]:
-    """Return a function that calls both, or the first if there is no second."""
-
-    def call(value: Any) -> None:
-        first(value)
-        if other is not None:
-            other(value)
-
-    return call
+            yield both(shown.watch, watch), both(shown.listen, listen)
 
 
 def _reusable_runs(

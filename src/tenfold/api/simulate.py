@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tenfold.api.compare import compare, experiments_of, split_grid
-from tenfold.api.train import cross_validate, finished_run, train_and_record, warn
+from tenfold.api.train import Shown, cross_validate, finished_run, train_and_record, warn
 from tenfold.common.metric_traits import main_metric
 from tenfold.crossval.crossval_run import predict_fold_times
 from tenfold.data import Splits
@@ -62,13 +62,13 @@ def simulate(
     machine, and the time is that of all of them on the cluster.
     """
     experiment = Experiment.given(experiment, **fields).replace(engine="virtual")
-    shown: dict[str, Any] = {"log": log, "listen": listen, "progress": progress}
+    shown: Shown = {"callbacks": callbacks, "log": log, "listen": listen, "progress": progress}
     loaded = LoadedData()
     if experiment.parallel.folds is not None:
-        run: Run = cross_validate(experiment, runs=runs, callbacks=callbacks, **shown).run
+        run: Run = cross_validate(experiment, runs=runs, **shown).run
         _record_baseline(experiment, run, loaded)
         return run
-    recorded = train_and_record(experiment, runs=runs, callbacks=callbacks, **shown, kind="simulate")
+    recorded = train_and_record(experiment, runs=runs, kind="simulate", **shown)
     run = finished_run(recorded)
     if recorded.splits is not None:
         loaded.add(recorded.experiment, recorded.splits)

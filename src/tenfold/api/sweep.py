@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from tenfold.api.compare import record_end, showing_runs, stored, without_idle_fields
 from tenfold.api.search import (
@@ -22,7 +22,7 @@ from tenfold.api.search import (
     sampler_name,
     split_space,
 )
-from tenfold.api.train import finished_run, noting
+from tenfold.api.train import Shown, finished_run, noting
 from tenfold.common.imports import Origin
 from tenfold.common.metric_traits import LOSS, main_metric
 from tenfold.engines import Outcome, RecordedRun, Resolved, require_no_launcher, resolve
@@ -127,10 +127,7 @@ def sweep(
         submitter=executor_named(on),
         runs=runs,
         watch=watch,
-        callbacks=callbacks,
-        log=log,
-        listen=listen,
-        progress=progress,
+        shown={"callbacks": callbacks, "log": log, "listen": listen, "progress": progress},
     )
 
 
@@ -141,11 +138,8 @@ def continue_sweep(
     *,
     on: Asked | Submitter | None = None,
     watch: Watch | None = None,
-    callbacks: Sequence[object] = (),
-    log: str | Sequence[str] | None = None,
-    listen: Emit | None = None,
-    progress: bool | None = None,
     force: bool = False,
+    **shown: Unpack[Shown],
 ) -> Sweep:
     """Continue an interrupted sweep of the store, given its experiment; StoreError where only its command can."""
     require_no_launcher("a sweep")
@@ -168,10 +162,7 @@ def continue_sweep(
         submitter=executor_named(on or recorded_executor(record["metadata"])),
         runs=store.folder,
         watch=watch,
-        callbacks=callbacks,
-        log=log,
-        listen=listen,
-        progress=progress,
+        shown=shown,
         force=force,
     )
 
@@ -198,10 +189,7 @@ def _sweep(
     submitter: Submitter | None,
     runs: Path,
     watch: Watch | None,
-    callbacks: Sequence[object],
-    log: str | Sequence[str] | None,
-    listen: Emit | None,
-    progress: bool | None,
+    shown: Shown,
     stacked: bool | None = None,
     at_once: int | None = None,
     force: bool = False,
@@ -234,7 +222,8 @@ def _sweep(
         number = store.create(base, kind=SWEEP, metadata=about | {"sweep": metadata | {"trials": trials}})
     else:
         stopwatch = Stopwatch(store.claim_and_restart(number, epoch=1, force=force))  # the events so far stay
-    with submitter or nullcontext(), showing_runs(progress, watch, listen) as (watch, listen):
+    showing = showing_runs(shown.get("progress"), watch, shown.get("listen"))
+    with submitter or nullcontext(), showing as (watch, listen):
         if submitter is not None:
             follow_jobs(submitter, listen or ignore, stopwatch)
             submitter.keep_in(store.folder)
@@ -252,7 +241,7 @@ def _sweep(
             before=before,
             asked=asked,
             stopwatch=stopwatch,
-            callbacks=[*as_list(callbacks), *make_loggers(log, store.folder)],
+            callbacks=[*as_list(shown.get("callbacks", ())), *make_loggers(shown.get("log"), store.folder)],
             listen=listen or ignore,
             watch=watch,
         )

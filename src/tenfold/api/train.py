@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 from tenfold import crossval
 from tenfold.cluster.time_prediction import TimePrediction
@@ -21,9 +21,9 @@ from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
-from tenfold.launch.detect import detect_world
+from tenfold.launch.detect import detect_world, is_watched
 from tenfold.prediction.ledger import Ledger
-from tenfold.reports.display import Display, follow
+from tenfold.reports.display import Display
 from tenfold.reports.loggers import make_loggers
 from tenfold.reports.progress import FoldProgress, RunProgress
 from tenfold.runs import Emit, Event, Note, Run, Stopwatch, Store, Warned, WorkerDropped
@@ -34,6 +34,15 @@ from tenfold.workers.task import Task
 KIND = "train"
 """The kind of run that the store records."""
 USUAL_FOLDS = 5
+
+
+class Shown(TypedDict, total=False):
+    """How a run is followed, as `train` takes it."""
+
+    callbacks: Sequence[object]
+    log: str | Sequence[str] | None
+    listen: Emit | None
+    progress: bool | None
 
 
 @fields_by_name
@@ -62,37 +71,26 @@ def train(
     this machine or a cluster; callbacks get the events, and cannot stop the training.
     """
     experiment = Experiment.given(experiment, **fields)
-    submitter = executor_named(on)
+    shown: Shown = {"callbacks": callbacks, "log": log, "listen": listen, "progress": progress}
+    submitter = executor_named(on) if on != LOCAL else None
     if submitter is not None:
-        return _train_elsewhere(experiment, submitter, absolute(runs), callbacks, log, listen, progress)
-    return finished_run(
-        train_and_record(
-            experiment,
-            runs=runs,
-            callbacks=callbacks,
-            log=log,
-            listen=listen,
-            progress=progress,
-        )
-    )
+        return _train_elsewhere(experiment, submitter, absolute(runs), **shown)
+    return finished_run(train_and_record(experiment, runs=runs, **shown))
 
 
 def _train_elsewhere(
     experiment: Experiment,
     submitter: Submitter,
     runs: Path,
-    callbacks: Sequence[object],
-    log: str | Sequence[str] | None,
-    listen: Emit | None,
-    progress: bool | None,
     *,
     stopwatch: Stopwatch | None = None,
     resumes: int | None = None,
     force: bool = False,
+    **shown: Unpack[Shown],
 ) -> Run:
     """Train with the ranks that an executor starts, which record the run, or resume one."""
     require_no_launcher("a training on an executor")
-    with listening(lambda: RunProgress(experiment), runs, callbacks, log, listen, progress) as listener:
+    with listening(lambda: RunProgress(experiment), runs, **shown) as listener:
 
         def hear(event: Event) -> None:
             with suppress(StopTraining):
@@ -105,18 +103,11 @@ def _train_elsewhere(
 
 
 def train_and_record(
-    experiment: Experiment,
-    *,
-    runs: str | Path | None,
-    kind: str = KIND,
-    callbacks: Sequence[object] = (),
-    log: str | Sequence[str] | None = None,
-    listen: Emit | None = None,
-    progress: bool | None = None,
+    experiment: Experiment, *, runs: str | Path | None, kind: str = KIND, **shown: Unpack[Shown]
 ) -> RecordedRun:
     """Train as `train` does, record a run of a kind, and return it, with the data."""
     stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
-    with listening(lambda: RunProgress(experiment), runs, callbacks, log, listen, progress) as listener:
+    with listening(lambda: RunProgress(experiment), runs, **shown) as listener:
         resolved = resolve(experiment, noting(listener, stopwatch))
         recorded: RecordedRun = resolved.engine.train(
             resolved, runs=runs, kind=kind, stopwatch=stopwatch, listen=listener
@@ -130,17 +121,30 @@ def train_and_record(
 def listening(
     make_display: Callable[[], Display],
     runs: Path,
-    callbacks: Sequence[object],
-    log: str | Sequence[str] | None,
-    listen: Emit | None,
-    progress: bool | None,
+    callbacks: Sequence[object] = (),
+    log: str | Sequence[str] | None = None,
+    listen: Emit | None = None,
+    progress: bool | None = None,
 ) -> Iterator[Emit]:
     """Yield the listener of a run: the caller's, a display, callbacks and loggers; warnings where there is none."""
-    with follow(make_display, progress, listen, warn) as shown:
+    shows = progress if progress is not None else listen is None and is_watched()
+    with make_display() if shows else nullcontext() as display:
+        heard = both(display.listen, listen) if display is not None else listen or warn
         if callbacks != () or log is not None or listen is not None:  # each may ask to stop
-            yield Callbacks(shown, [*as_list(callbacks), *make_loggers(log, runs)])
+            yield Callbacks(heard, [*as_list(callbacks), *make_loggers(log, runs)])
         else:
-            yield shown
+            yield heard
+
+
+def both(first: Callable[[Any], None], other: Callable[[Any], None] | None) -> Callable[[Any], None]:
+    """Return a function that calls both, or the first if there is no second."""
+
+    def call(value: Any) -> None:
+        first(value)
+        if other is not None:
+            other(value)
+
+    return call
 
 
 def noting(listen: Emit, stopwatch: Stopwatch) -> Callable[[str], None]:
@@ -209,14 +213,14 @@ def resume(
     _check_given(experiment, number)
     remember_named(Experiment(**resume_fields).import_paths)
     _warn_of_changes(experiment, record)
-    about: dict[str, Any] = {"callbacks": callbacks, "log": log, "listen": listen, "progress": progress}
+    shown: Shown = {"callbacks": callbacks, "log": log, "listen": listen, "progress": progress}
     if record["kind"] == SWEEP:
         from tenfold.api.sweep import continue_sweep
 
-        return continue_sweep(store, record, experiment, on=on, force=force, **about).run
+        return continue_sweep(store, record, experiment, on=on, force=force, **shown).run
     submitter = executor_named(on or executor_to_resume(record["kind"], record["metadata"]))
     resume_recorded = continue_cross_validation if record["kind"] == CROSSVAL else _resume_training
-    return resume_recorded(store, record, experiment, submitter, force=force, **about)
+    return resume_recorded(store, record, experiment, submitter, force=force, **shown)
 
 
 def continue_cross_validation(
@@ -226,7 +230,7 @@ def continue_cross_validation(
     submitter: Submitter | None,
     *,
     force: bool = False,
-    **about: Any,
+    **shown: Unpack[Shown],
 ) -> Run:
     """Train the folds of a recorded cross-validation that are not finished."""
     number = record["id"]
@@ -237,7 +241,7 @@ def continue_cross_validation(
         remove_partial_files(store.path(number, record["title"]))
         return ClaimedRun(store, number, record["metadata"], stopwatch)
 
-    with listening(FoldProgress, store.folder, **about) as listener:
+    with listening(FoldProgress, store.folder, **shown) as listener:
         return _run_folds(experiment, submitter, listener, continue_recorded)
 
 
@@ -248,14 +252,16 @@ def _resume_training(
     submitter: Submitter | None,
     *,
     force: bool,
-    **about: Any,
+    **shown: Unpack[Shown],
 ) -> Run:
     """Continue a recorded training from its checkpoint, here or with the ranks that an executor starts."""
     stopwatch = Stopwatch(store.elapsed(record["id"]))
     if submitter is not None:
-        about |= {"stopwatch": stopwatch, "resumes": record["id"], "force": force}
-        return _train_elsewhere(experiment, submitter, store.folder, **about)
-    with listening(lambda: RunProgress(experiment), store.folder, **about) as listener:
+        number = record["id"]
+        return _train_elsewhere(
+            experiment, submitter, store.folder, stopwatch=stopwatch, resumes=number, force=force, **shown
+        )
+    with listening(lambda: RunProgress(experiment), store.folder, **shown) as listener:
         resolved = resolve(experiment, noting(listener, stopwatch))
         recorded = resolved.engine.resume(resolved, store, record, listener, force=force)
     return finished_run(recorded)

@@ -1,7 +1,8 @@
-"""Which launcher started this process, its rank and the number of ranks, read from environment variables."""
+"""Which launcher started this process, its rank and the number of ranks, and whether a person sees its output."""
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -128,6 +129,21 @@ def detect_world(variables: Variables | None = None) -> World | None:
     """Return the ranks that the environment describes, or None without a launcher."""
     variables = os.environ if variables is None else variables
     return next((world for launcher in LAUNCHERS if (world := launcher.read(variables)) is not None), None)
+
+
+def is_watched() -> bool:
+    """Return whether a person sees this process's output: a terminal or a notebook, and under a launcher rank 0."""
+    if not (sys.stderr and sys.stderr.isatty()) and not ("IPython" in sys.modules and in_notebook()):
+        return False
+    world = detect_world()
+    return world is None or world.rank == 0
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and getattr(shell, "kernel", None) is not None
 
 
 def _number(variables: Variables, name: str, otherwise: str = "") -> int:

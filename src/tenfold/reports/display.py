@@ -4,8 +4,7 @@ import io
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -16,9 +15,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tenfold.launch.detect import detect_world
+from tenfold.launch.detect import in_notebook, is_watched
 from tenfold.reports.formatting import one_line
-from tenfold.runs import Emit, Event, Warned
+from tenfold.runs import Event, Warned
 from tenfold.runs.console import print_to_runs
 
 REFRESHES_PER_SECOND = 8
@@ -121,13 +120,6 @@ WIDTH = 110
 REFRESH_SECONDS = 0.25
 
 
-def in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return shell is not None and getattr(shell, "kernel", None) is not None
-
-
 def as_html(renderable: Any) -> str:
     """Return the text on a terminal as HTML."""
     console = Console(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True, force_jupyter=False)
@@ -164,37 +156,6 @@ class NotebookView:
         if now != self._shown:
             self._shown = now
             self._handle.update(self._html(now))
-
-
-def is_watched() -> bool:
-    """Return whether a person sees this process's output: a terminal or a notebook, and under a launcher rank 0."""
-    if not (sys.stderr and sys.stderr.isatty()) and not ("IPython" in sys.modules and in_notebook()):
-        return False
-    world = detect_world()
-    return world is None or world.rank == 0
-
-
-@contextmanager
-def follow(
-    make_display: Callable[[], Display], progress: bool | None, listen: Emit | None, otherwise: Emit
-) -> Iterator[Emit]:
-    """Yield the listener of a run: the caller's, a display, both, or `otherwise` where there is neither.
-
-    `progress` is True to show one anywhere, False never to, and None to show one where a person looks and nobody
-    listens already.
-    """
-    shows = progress if progress is not None else listen is None and is_watched()
-    if not shows:
-        yield listen or otherwise
-        return
-    with make_display() as display:
-
-        def hear(event: Event) -> None:
-            display.listen(event)
-            if listen is not None:
-                listen(event)
-
-        yield hear
 
 
 def reporter(progress: bool | Callable[[str], None] | None) -> Callable[[str], None]:
