@@ -16,7 +16,7 @@ from tenfold.experiment import Experiment
 from tenfold.prediction.ledger import Ledger, Score
 from tenfold.prediction.script_simulation import Script
 from tenfold.runs import Recorder, Store
-from tenfold.runs.console import FILE, ConsoleFile
+from tenfold.runs.recorder import CONSOLE_FILE, ConsoleFile
 from tenfold.runs.store import SCRIPT, one_invocation
 
 HERE = "http://127.0.0.1"
@@ -158,7 +158,7 @@ def test_a_run_is_followed_epoch_by_epoch(board, folder):
 
 def test_what_a_run_prints_is_followed_line_by_line(board, folder, client):
     _, number, recorder = running(folder, name="printing")
-    console = ConsoleFile(board.watch.open(number).path / FILE)
+    console = ConsoleFile(board.watch.open(number).path / CONSOLE_FILE)
     position = Position.read(None, f"{number}@0.0", "1", None, str(number))
     assert "console" not in board.feed.news(position)["runs"][number]
     for text, lines, rest in [("<b>one\n10%", "<b>one\n", "10%"), ("\r20%", "", "20%"), ("\rdone\n", "done\n", "")]:

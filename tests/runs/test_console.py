@@ -7,9 +7,9 @@ import pytest
 from looped import looped
 
 import tenfold
-from tenfold.runs.console import (
-    FILE,
-    LIMIT,
+from tenfold.runs.recorder import (
+    CONSOLE_FILE,
+    CONSOLE_LIMIT,
     ConsoleFile,
     LineBuffer,
     Tap,
@@ -38,30 +38,30 @@ def test_lines_are_those_that_a_terminal_keeps(written, lines, rest):
 
 
 def test_what_is_kept_is_bounded_and_ends_with_the_last_line(tmp_path):
-    console = ConsoleFile(tmp_path / FILE)
+    console = ConsoleFile(tmp_path / CONSOLE_FILE)
     for part in range(30):
         console.add("".join(f"line {part}-{line} {'x' * 80}\n" for line in range(500)))
         console.write()
     console.add("50%\r100%")
     console.write()
-    assert (tmp_path / FILE).stat().st_size < 2 * LIMIT + 1000
+    assert (tmp_path / CONSOLE_FILE).stat().st_size < 2 * CONSOLE_LIMIT + 1000
     kept = read_console(tmp_path)
-    assert len(kept) <= LIMIT
+    assert len(kept) <= CONSOLE_LIMIT
     assert kept.startswith("line ")
     assert kept.endswith("x\n100%")
-    again = ConsoleFile(tmp_path / FILE)  # as a resumed run does
+    again = ConsoleFile(tmp_path / CONSOLE_FILE)  # as a resumed run does
     again.add("more", worker=3)
     again.close()
     assert read_console(tmp_path).endswith("x\n100%\n[worker 3] more\n")
 
 
 def test_a_file_that_cannot_be_read_or_written_stops_nothing(tmp_path):
-    (tmp_path / FILE).mkdir()
-    console = ConsoleFile(tmp_path / FILE)
+    (tmp_path / CONSOLE_FILE).mkdir()
+    console = ConsoleFile(tmp_path / CONSOLE_FILE)
     console.add("text\n")
     console.close()
     assert read_console(tmp_path) == ""
-    console = ConsoleFile(tmp_path / "gone" / FILE)
+    console = ConsoleFile(tmp_path / "gone" / CONSOLE_FILE)
     for _ in range(3):
         console.add("text\n")
         console.write()

@@ -314,7 +314,6 @@ def test_a_function_of_the_epoch_is_refused_for_new_runs_only():
     with pytest.raises(ExperimentError, match="epoch"):
         check_own_schedule(training)
     assert plan_lr_schedule(training, steps_per_epoch=4).at(1) == 0.75
-    check_own_schedule(Training())
 
 
 @pytest.mark.parametrize(("size", "warned"), [(1, True), (30, False)])

@@ -15,7 +15,7 @@ from tenfold.board.pages import Pages, RunList, Watch, progress_of
 from tenfold.common.files import json_text, open_regular
 from tenfold.errors import TenfoldError
 from tenfold.executors.under_way import JobUnderWay, jobs_under_way
-from tenfold.runs.console import FILE, LIMIT
+from tenfold.runs.recorder import CONSOLE_FILE, CONSOLE_LIMIT
 from tenfold.runs.store import Follower
 
 
@@ -37,14 +37,14 @@ def console_since(folder: Path, before: ConsolePosition | None) -> tuple[dict[st
     "again" means that they replace the page's own.
     """
     try:
-        with open_regular(folder / FILE) as file:
+        with open_regular(folder / CONSOLE_FILE) as file:
             state = os.fstat(file.fileno())
             if before is not None and (before.inode, before.written) == (state.st_ino, state.st_mtime_ns):
                 return None, before
             again = before is None or before.inode != state.st_ino or before.size > state.st_size
-            start = max(0, state.st_size - LIMIT) if again or before is None else before.size
+            start = max(0, state.st_size - CONSOLE_LIMIT) if again or before is None else before.size
             file.seek(start)
-            content = file.read(2 * LIMIT)
+            content = file.read(2 * CONSOLE_LIMIT)
     except OSError:  # it has printed nothing yet, or is gone
         return None, before
     end = content.rfind(b"\n") + 1

@@ -71,13 +71,14 @@ def load(
     if rules.classes not in (None, whole.classes):
         kind_of_targets = "numbers as targets" if whole.classes is None else f"{whole.classes} classes"
         raise DataError(f"data.classes = {rules.classes}, but the data have {kind_of_targets}")
-    if loader_workers and any(isinstance(part, StreamPart) for part in whole.parts.values()):
+    streams = any(isinstance(part, StreamPart) for part in whole.parts.values())
+    if loader_workers and streams:
         raise DataError(
             f"data.loader_workers = {loader_workers}: a stream (iterable-style Dataset) is read where the training "
             "runs; set it to 0"
         )
     parts = split(
-        with_lengths(whole, epoch_samples, limit),
+        with_lengths(whole, epoch_samples, limit) if streams or epoch_samples is not None else whole,
         test_fraction=test_fraction,
         validation_fraction=validation_fraction,
         stratify=stratify,

@@ -18,8 +18,7 @@ from tenfold.launch.detect import World
 from tenfold.machine.metadata import EnergyMeter, machine_load
 from tenfold.runs import Emit, Recorded, Recorder, Stopwatch, Store, Warned, checkpoint, stored_predictions
 from tenfold.runs.checkpoint import Resumption
-from tenfold.runs.console import keeping_console
-from tenfold.runs.recorder import EventDispatcher
+from tenfold.runs.recorder import EventDispatcher, keeping_console
 from tenfold.runs.storage.claim import check_claim
 from tenfold.runs.store import absolute
 from tenfold.runs.stored_predictions import Predictions

@@ -32,7 +32,7 @@ from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.machine import cores
 from tenfold.machine.cores import NOT_PINNED, CoreMap, cpu_count_of, plan
 from tenfold.machine.metadata import collect_metadata
-from tenfold.registry import SOURCES
+from tenfold.registry import SCHEDULES, SOURCES
 from tenfold.training.measures import check_labels, check_target, compares_numbers, takes_any_labels
 from tenfold.training.schedules import check_own_schedule
 from tenfold.workers.task import Resolved, Task
@@ -44,7 +44,8 @@ def check_new_run(task: Task) -> None:
     Recorded runs that have them can be resumed.
     """
     training = task.experiment.training
-    check_own_schedule(training)
+    if training.lr_schedule_name not in SCHEDULES:
+        check_own_schedule(training)
     check_target(training, task.splits.classes, training.target)
     check_labels(training, task.splits.train.targets)
 

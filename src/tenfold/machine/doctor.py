@@ -17,8 +17,8 @@ import psutil
 from tenfold.common.files import nearest_folder
 from tenfold.launch.start import find_mpirun
 from tenfold.machine import cores, devices
-from tenfold.machine.cores import ROOT, Topology, budget, load_is_high
-from tenfold.machine.metadata import has_bf16, instruction_sets, torch_build
+from tenfold.machine.cores import ROOT, Topology, budget, format_bytes, load_is_high
+from tenfold.machine.metadata import has_bf16, instruction_sets, machine_load, torch_build
 from tenfold.runs.storage.tables import describe_no_locks, find_abilities
 
 Status = Literal["ok", "note", "problem"]
@@ -86,9 +86,7 @@ def _cores(root: Path) -> Finding:
 
 def _load(ours: int) -> Finding:
     """Compare the number of runnable processes with the cores: times measured on a busy machine mean little."""
-    try:
-        load = os.getloadavg()[0]
-    except (OSError, AttributeError):
+    if (load := machine_load()) is None:
         return Finding("load", "not known on this system")
     shown = f"{load:.1f} runnable processes on {psutil.cpu_count() or 1} cpus (mean of the last minute)"
     if not load_is_high():
@@ -129,8 +127,8 @@ def _threads(ours: int) -> Finding:
 def _memory(root: Path, ours: int) -> Finding:
     memory, limit = psutil.virtual_memory(), cores.memory_limit(root)
     limited = limit is not None and limit < memory.total
-    shown = f"{_size(memory.available)} of {_size(memory.total)} available"
-    shown += f", cgroup limit {_size(limit)}" if limit is not None and limited else ""
+    shown = f"{format_bytes(memory.available)} of {format_bytes(memory.total)} available"
+    shown += f", cgroup limit {format_bytes(limit)}" if limit is not None and limited else ""
     free = min(memory.available, limit or memory.total)
     if free < _LOW_MEMORY:
         advice = "each worker holds a copy of model and optimizer; use few workers"
@@ -155,16 +153,16 @@ def _shared_memory(root: Path) -> Iterator[Finding]:
         return
     advice = "torch's loader processes pass batches there; enlarge it (docker: --shm-size=2g)"
     if size <= _DOCKER_SHARED_MEMORY:
-        yield Finding("shared memory", f"/dev/shm has {_size(size)}", "problem", advice)
+        yield Finding("shared memory", f"/dev/shm has {format_bytes(size)}", "problem", advice)
     elif size < _LOW_SHARED_MEMORY:
-        yield Finding("shared memory", f"/dev/shm has {_size(size)}", "note", advice)
+        yield Finding("shared memory", f"/dev/shm has {format_bytes(size)}", "note", advice)
     else:
-        yield Finding("shared memory", f"/dev/shm has {_size(size)}")
+        yield Finding("shared memory", f"/dev/shm has {format_bytes(size)}")
 
 
 def _disk(folder: Path) -> Finding:
     free, system = shutil.disk_usage(nearest_folder(folder)).free, find_abilities(folder)
-    shown = f"{_size(free)} free in {folder}" + (f", file system {system.name}" if system.name else "")
+    shown = f"{format_bytes(free)} free in {folder}" + (f", file system {system.name}" if system.name else "")
     if not system.locks:
         return Finding("disk", shown, "problem", f"runs cannot be recorded there: {describe_no_locks(system.name)}")
     if free < _LOW_DISK:
@@ -198,7 +196,7 @@ def _bf16(root: Path) -> Finding:
 def _gpus(root: Path) -> Finding:
     gpus = devices.gpus()
     if gpus:
-        return Finding("gpus", ", ".join(f"{gpu.device}: {gpu.name}, {_size(gpu.memory)}" for gpu in gpus))
+        return Finding("gpus", ", ".join(f"{gpu.device}: {gpu.name}, {format_bytes(gpu.memory)}" for gpu in gpus))
     if not (devices.has_nvidia_card(root) or shutil.which("nvidia-smi")):
         return Finding("gpus", "none")
     if not devices.built_for_gpus():
@@ -241,7 +239,3 @@ def _output(*command: str) -> str | None:
         return None
     first = done.stdout.strip().partition("\n")[0].partition(",")[0]
     return " ".join(first.split())
-
-
-def _size(size: int) -> str:
-    return f"{size / _GB:.1f} GB" if size >= _GB else f"{size / 10**6:.0f} MB"

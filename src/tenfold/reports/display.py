@@ -18,7 +18,7 @@ from rich.text import Text
 from tenfold.launch.detect import in_notebook, is_watched
 from tenfold.reports.formatting import one_line
 from tenfold.runs import Event, Warned
-from tenfold.runs.console import print_to_runs
+from tenfold.runs.recorder import print_to_runs
 
 REFRESHES_PER_SECOND = 8
 

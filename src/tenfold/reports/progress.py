@@ -33,7 +33,7 @@ from tenfold.runs import (
     WorkerDropped,
     WorkerJoined,
 )
-from tenfold.runs.console import print_to_runs
+from tenfold.runs.recorder import print_to_runs
 
 
 class RankTimes:

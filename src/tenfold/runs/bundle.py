@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tenfold.errors import StoreError
-from tenfold.runs import checkpoint, console, stored_predictions
+from tenfold.runs import checkpoint, recorder, stored_predictions
 from tenfold.runs.events import Event, as_row, from_row
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 RECORD, EVENTS, FOLDER = "run.json", "events.jsonl", "files/"
 WEIGHTS, OUTPUTS = "model.pt", "test_outputs.pt"
-FILES = (WEIGHTS, OUTPUTS, stored_predictions.FILE, console.FILE)
+FILES = (WEIGHTS, OUTPUTS, stored_predictions.FILE, recorder.CONSOLE_FILE)
 """The files of a run that travel; checkpoints and pickles do not."""
 
 

@@ -16,9 +16,8 @@ from tenfold.common.imports import Origin, resolve
 from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint
-from tenfold.runs.console import read_console
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
-from tenfold.runs.recorder import chrome_trace
+from tenfold.runs.recorder import chrome_trace, read_console
 from tenfold.runs.storage.tables import number
 from tenfold.runs.store import CROSSVAL, Store
 

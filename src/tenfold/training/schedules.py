@@ -139,7 +139,7 @@ def make_own_schedule(training: Training, base: float, steps_per_epoch: int) -> 
 def check_own_schedule(training: Training) -> None:
     """Raise ExperimentError for a function of the epoch or step; one that a recorded run has can be resumed."""
     given = training.lr_schedule_name
-    if isinstance(given, UnrecordedObject) or (isinstance(given, str) and given in SCHEDULES):
+    if isinstance(given, UnrecordedObject):
         return
     value: Any = given.value if isinstance(given, PythonObject) else resolve(given, "schedule")
     names = _argument_names(value)

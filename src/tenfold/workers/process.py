@@ -23,7 +23,7 @@ from tenfold.machine.cores import apply, format_bytes
 from tenfold.machine.liveness import WorkerProgress, keep_freed_memory
 from tenfold.runs import Emit, Event, Printed, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
-from tenfold.runs.console import LIMIT, original_streams, tap_streams
+from tenfold.runs.recorder import CONSOLE_LIMIT, original_streams, tap_streams
 from tenfold.training.randomness import RngState
 from tenfold.transport import SharedTensor
 from tenfold.workers.channels import Channels, SharedChannels
@@ -299,7 +299,7 @@ def forward_prints(connection: WorkerConnection, stopwatch: Stopwatch, rank: int
         count = len(kept)  # other threads may print more meanwhile, which stays for the next time
         if not count:
             return []
-        text = "".join(kept[:count])[-LIMIT:]
+        text = "".join(kept[:count])[-CONSOLE_LIMIT:]
         del kept[:count]
         return [Printed(at=stopwatch.now(), text=text, worker=rank)]
 
