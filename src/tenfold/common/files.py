@@ -236,7 +236,7 @@ def read_npy(path: Path) -> "NDArray[Any]":
     with _loaded(path) as content:
         if isinstance(content, Mapping):
             raise ValueError("it holds an archive of arrays")
-        return content
+        return _with_bytes(content)
 
 
 def read_npz(path: Path, wanted: Collection[str] | None = None) -> "dict[str, NDArray[Any]]":
@@ -244,7 +244,14 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> "dict[str, ND
     with _loaded(path) as content:
         if not isinstance(content, Mapping):
             raise ValueError("it holds one array")
-        return {name: content[name] for name in content if wanted is None or name in wanted}
+        return {name: _with_bytes(content[name]) for name in content if wanted is None or name in wanted}
+
+
+def _with_bytes(array: "NDArray[Any]") -> "NDArray[Any]":
+    """Return an array, unless it has a large shape without holding anything."""
+    if max(array.shape, default=0) > max(2**20, array.nbytes):
+        raise ValueError(f"an array of shape {array.shape} and type {array.dtype} has {array.nbytes} bytes")
+    return array
 
 
 @contextmanager

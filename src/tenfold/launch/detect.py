@@ -37,13 +37,13 @@ class World:
             )
 
     @property
-    def traits(self) -> "Launcher":
+    def traits(self) -> "LauncherTraits":
         """The properties of its launcher."""
         return next((launcher for launcher in LAUNCHERS if launcher.name == self.launcher), LAUNCHERS[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launcher:
+class LauncherTraits:
     """The properties of one launcher, and the variables in which it says which rank this is."""
 
     name: str
@@ -83,7 +83,7 @@ class Launcher:
 
 
 LAUNCHERS = (
-    Launcher(
+    LauncherTraits(
         name="torchrun",
         rank="RANK",
         size="WORLD_SIZE",
@@ -95,14 +95,14 @@ LAUNCHERS = (
         meets_at_address=True,
         restarts_remaining=True,
     ),
-    Launcher(
+    LauncherTraits(
         name="open-mpi",
         rank="OMPI_COMM_WORLD_RANK",
         size="OMPI_COMM_WORLD_SIZE",
         local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
         local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
-    Launcher(
+    LauncherTraits(
         name="slurm",
         rank="SLURM_PROCID",
         size="SLURM_STEP_NUM_TASKS",
@@ -114,7 +114,7 @@ LAUNCHERS = (
         meets_at_address=True,
         requeues=True,
     ),
-    Launcher(
+    LauncherTraits(
         name="mpich",  # Hydra: also of Intel MPI
         rank="PMI_RANK",
         size="PMI_SIZE",
