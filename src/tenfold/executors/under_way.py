@@ -24,19 +24,13 @@ from tenfold.runs import JobState
 ABOUT = "about.json"
 
 
-@dataclass(frozen=True)
-class JobUnderWay:
-    """A job that has not come back."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUnderWay(JobState):
+    """A job that has not come back; of one in Slurm, `state` is Slurm's own word and number."""
 
-    label: str
     run: int | None
     """The sweep or cross-validation that it belongs to; None for one of a comparison."""
     executor: str
-    state: str
-    """waiting, running or done; for Slurm its own word and its number of the job."""
-    node: str
-    done: float
-    """The share of its steps that is done."""
 
 
 def note_job(job: Job, executor: str) -> None:
@@ -87,9 +81,9 @@ def _read(folders: list[Path]) -> Iterator[JobUnderWay]:
         elif not _is_waited_for(about):
             continue
         run = str(about.get("scope", "")).partition(",")[0].removeprefix(OF_RUN)
-        yield JobUnderWay(
-            now.label, int(run) if run.isdecimal() else None, str(about.get("executor", "")), state, now.node, now.done
-        )
+        number_of_run = int(run) if run.isdecimal() else None
+        about = {"run": number_of_run, "executor": str(about.get("executor", ""))}
+        yield JobUnderWay(now.label, state, now.node, now.done, **about)
 
 
 def _is_waited_for(about: dict[str, Any]) -> bool:

@@ -121,7 +121,8 @@ class JobState:
     """How far a job of an executor is, as far as home sees it."""
 
     label: str
-    state: Literal["waiting", "running", "done"]
+    state: str
+    """waiting, running or done."""
     node: str = ""
     """The machine that it runs on; "" where home does not see it."""
     done: float = 0.0

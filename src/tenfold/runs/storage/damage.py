@@ -4,7 +4,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,14 +39,10 @@ def find_damage(folder: Path, *, files: bool = True) -> tuple[int, list[Damage]]
         return 0, [Damage("store", str(error), advice)]
     damages = list(_of_file(store))
     for row in listed:
-        try:
-            record = store.find(row["id"])
-        except StoreError as error:
-            damages.append(Damage(_name(row), str(error), _advice(store, row)))
-            continue
-        damages += _of_record(store, record)
-        if files:
-            damages += _of_files(store, record)
+        if problems := "; ".join(_of_record(store, row)):
+            damages.append(Damage(_name(row), problems, _advice(store, row)))
+        elif files:
+            damages += _of_files(store, row)
     return len(listed), damages
 
 
@@ -62,53 +58,51 @@ def _of_file(store: Store) -> Iterator[Damage]:
         yield Damage("store", f"{store.file.name} is damaged: {problem}", advice)
 
 
-def _of_record(store: Store, record: RunRecord) -> Iterator[Damage]:
-    problems = list(record["problems"])
+def _of_record(store: Store, row: RunRecord) -> Iterator[str]:
+    """Yield what cannot be read of a run: its record, its experiment, its events."""
+    try:
+        record = store.find(row["id"])
+    except StoreError as error:
+        yield str(error)
+        return
+    yield from record["problems"]
     if record["experiment"]:
         try:
             Experiment.recorded(record["experiment"], Origin(_name(record)))
         except TenfoldError as error:
             problem = str(error).replace("\n", "; ")
-            problems.append(f"its experiment cannot be read by this version: {problem}")
+            yield f"its experiment cannot be read by this version: {problem}"
     with closing(store.connect()) as connection:
         try:
             bodies = connection.execute("SELECT body FROM events WHERE run = ?", (record["id"],)).fetchall()
-            unread = sum(event_of(body) is None for (body,) in bodies)
         except sqlite3.DatabaseError as error:
-            bodies, unread = [], 0
-            problems.append(f"its events cannot be read: {error}")
-    if unread:
-        problems.append(f"{unread} of its {len(bodies)} events cannot be read")
-    if problems:
-        yield Damage(_name(record), "; ".join(problems), _advice(store, record))
+            yield f"its events cannot be read: {error}"
+            return
+    if unread := sum(event_of(body) is None for (body,) in bodies):
+        yield f"{unread} of its {len(bodies)} events cannot be read"
 
 
-def _of_files(store: Store, record: RunRecord) -> Iterator[Damage]:
-    folder, name = store.path(record["id"], record["title"]), _name(record)
-    again = f"`tenfold train {folder / 'experiment.toml'}` trains it again"
-    if record["status"] == "finished":
-        try:
-            checkpoint.verify_tensors(folder / "model.pt")
-        except StoreError as error:
-            yield Damage(name, str(error), again)
-    elif record["status"] != "running":
-        try:
-            _, problem = checkpoint.find_undamaged(folder / "checkpoint")
-        except StoreError as error:
-            yield Damage(name, str(error), again)
-        else:
-            if problem:
-                yield Damage(name, problem, f"`tenfold resume {record['id']}` continues from the checkpoint before it")
-
-
-def _advice(store: Store, record: RunRecord) -> str:
-    folder = store.path(record["id"], record["title"])
-    saved = []
+def _of_files(store: Store, row: RunRecord) -> Iterator[Damage]:
+    folder, name = store.path(row["id"], row["title"]), _name(row)
+    advice, problem = f"`tenfold train {folder / 'experiment.toml'}` trains it again", ""
     try:
+        if row["status"] == "finished":
+            checkpoint.verify_tensors(folder / "model.pt")
+        elif row["status"] != "running":
+            _, problem = checkpoint.find_undamaged(folder / "checkpoint")
+            advice = f"`tenfold resume {row['id']}` continues from the checkpoint before it" if problem else advice
+    except StoreError as error:
+        problem = str(error)
+    if problem:
+        yield Damage(name, problem, advice)
+
+
+def _advice(store: Store, row: RunRecord) -> str:
+    folder = store.path(row["id"], row["title"])
+    saved = []
+    with suppress(StoreError):
         checkpoint.verify_tensors(folder / "model.pt")
         saved.append(f"the weights in {folder / 'model.pt'} are undamaged")
-    except StoreError:
-        pass
     try:
         Experiment.load(folder / "experiment.toml")
         saved.append(f"`tenfold train {folder / 'experiment.toml'}` trains it again")
