@@ -221,7 +221,6 @@ def test_every_sample_is_validated_once_a_repeat(samples, k, repeats, seed):
         ((10, 2, "stratified"), {}, "fold_kind"),
         ((10, 2, "group"), {}, r'fold_kind = "group" needs data\.groups'),
         ((10, 3), {"groups": [1] * 5 + [2] * 5}, "10 training samples cannot be cut into 3 group folds"),
-        ((10, 2, "grupp"), {}, "group"),
     ],
 )
 def test_what_cannot_be_cut_is_said(arguments, options, sentence):
@@ -363,7 +362,6 @@ def test_smaller_alpha_skews_more():
     [
         ({"targets_or_n": 9, "kind": "label-skew"}, "need class labels"),
         ({"targets_or_n": torch.rand(9), "kind": "label-skew"}, "need class labels"),
-        ({"targets_or_n": 9, "kind": "contigous"}, "did you mean 'contiguous'"),
     ],
 )
 def test_wrong_divisions_are_explained(arguments, message):
