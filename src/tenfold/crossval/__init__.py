@@ -10,14 +10,3 @@ from tenfold.crossval.crossval_run import (
     trained_here,
 )
 from tenfold.crossval.fold import make_fold_splits
-
-__all__ = [
-    "CrossValidation",
-    "CrossValidationRun",
-    "check_folds",
-    "make_fold_splits",
-    "predict_fold_times",
-    "shared_data",
-    "start_processes_early",
-    "trained_here",
-]

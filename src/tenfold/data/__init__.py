@@ -11,27 +11,6 @@ if TYPE_CHECKING:
     from tenfold.data.sources import SOURCES, available, get, showing_downloads, where
     from tenfold.data.splitting import Fold, batch_sizes, batches, make_folds, make_shards, order
 
-__all__ = [
-    "SOURCES",
-    "DatasetPart",
-    "Fold",
-    "Part",
-    "Splits",
-    "SubsetPart",
-    "Tensors",
-    "available",
-    "batch_sizes",
-    "batches",
-    "get",
-    "join_parts",
-    "load",
-    "make_folds",
-    "make_shards",
-    "order",
-    "showing_downloads",
-    "where",
-]
-
 _NAMES = {
     "dataset_part": ("DatasetPart", "join_parts"),
     "loading": ("load",),

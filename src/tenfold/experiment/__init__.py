@@ -2,17 +2,3 @@
 
 from tenfold.experiment.experiment import FIELDS, SECTIONS, Experiment, nested
 from tenfold.experiment.section_fields import FOLD_FIELDS, Data, Machine, Model, Parallel, Section, Training
-
-__all__ = [
-    "FIELDS",
-    "FOLD_FIELDS",
-    "SECTIONS",
-    "Data",
-    "Experiment",
-    "Machine",
-    "Model",
-    "Parallel",
-    "Section",
-    "Training",
-    "nested",
-]

@@ -19,8 +19,6 @@ from tenfold.experiment import Model
 from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.registry import MODELS, Registry
 
-__all__ = ["build", "find_tensor_hook", "parameter_count"]
-
 
 def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
     """Return a fresh network for samples of this shape; the same seed gives the same first weights.

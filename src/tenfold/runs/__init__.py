@@ -25,29 +25,3 @@ from tenfold.runs.events import (
 from tenfold.runs.recorder import Recorder
 from tenfold.runs.run import Run
 from tenfold.runs.store import Store
-
-__all__ = [
-    "CheckpointFailed",
-    "Emit",
-    "Ended",
-    "EpochEnded",
-    "Event",
-    "FoldChanged",
-    "FoldsStarted",
-    "JobState",
-    "JobsChanged",
-    "Lifecycle",
-    "Metric",
-    "Note",
-    "Printed",
-    "Recorded",
-    "Recorder",
-    "Run",
-    "Span",
-    "Started",
-    "Stopwatch",
-    "Store",
-    "Warned",
-    "WorkerDropped",
-    "WorkerJoined",
-]
