@@ -277,31 +277,20 @@ def executor_to_resume(kind: str, metadata: Mapping[str, Any]) -> str:
     return LOCAL if trained_here else recorded_executor(metadata)
 
 
+class CrossValidationFields(Fields, Shown, total=False):
+    """The arguments of a cross-validation."""
+
+    runs: str | Path | None
+    on: Asked | Submitter
+
+
 @overload
 def cross_validate(
-    experiment: Experiment | None = None,
-    *,
-    runs: str | Path | None = None,
-    on: Asked | Submitter = LOCAL,
-    callbacks: Sequence[object] = (),
-    log: str | Sequence[str] | None = None,
-    listen: Emit | None = None,
-    progress: bool | None = None,
-    as_sklearn: Literal[False] = False,
-    **fields: Unpack[Fields],
+    experiment: Experiment | None = None, *, as_sklearn: Literal[False] = False, **fields: Unpack[CrossValidationFields]
 ) -> CrossValidation: ...
 @overload
 def cross_validate(
-    experiment: Experiment | None = None,
-    *,
-    runs: str | Path | None = None,
-    on: Asked | Submitter = LOCAL,
-    callbacks: Sequence[object] = (),
-    log: str | Sequence[str] | None = None,
-    listen: Emit | None = None,
-    progress: bool | None = None,
-    as_sklearn: Literal[True],
-    **fields: Unpack[Fields],
+    experiment: Experiment | None = None, *, as_sklearn: Literal[True], **fields: Unpack[CrossValidationFields]
 ) -> dict[str, Any]: ...
 @fields_by_name
 def cross_validate(
