@@ -192,8 +192,8 @@ ENGINES: Registry[Any] = Registry(
 EXECUTORS: Registry[Any] = Registry(
     "executor",
     {
-        "processes": "tenfold.executors.built_in:ProcessPool",
-        "dask": "tenfold.executors.built_in:dask",
+        "processes": "tenfold.executors.submitting:ProcessPool",
+        "dask": "tenfold.executors.submitting:dask",
         "ray": "tenfold.executors.ray:RayExecutor",
         "slurm": "tenfold.executors.slurm:Slurm",
     },
@@ -212,9 +212,9 @@ MODELS: Registry[Any] = Registry(
 SOURCES: Registry[Any] = Registry(
     "data set",
     {
-        "digits": "tenfold.data.built_in:DIGITS",
-        "mnist": "tenfold.data.built_in:MNIST",
-        "fashion-mnist": "tenfold.data.built_in:FASHION_MNIST",
+        "digits": "tenfold.data.sources:DIGITS",
+        "mnist": "tenfold.data.sources:MNIST",
+        "fashion-mnist": "tenfold.data.sources:FASHION_MNIST",
     },
     error=DataError,
     group="data",

@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as arrays
 from looped import looped
 
 from tenfold.data import SOURCES, DatasetPart, Tensors, load
-from tenfold.data import built_in as mnist_wheel
 from tenfold.data import sources as idx
+from tenfold.data import sources as mnist_wheel
 from tenfold.errors import DataError
 
 
