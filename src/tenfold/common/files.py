@@ -244,7 +244,8 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> "dict[str, ND
     with _loaded(path) as content:
         if not isinstance(content, Mapping):
             raise ValueError("it holds one array")
-        return {name: _with_bytes(content[name]) for name in content if wanted is None or name in wanted}
+        named = {name: content[name] for name in content if wanted is None or name in wanted}
+        return {name: _with_bytes(item) for name, item in named.items() if not isinstance(item, bytes)}
 
 
 def _with_bytes(array: "NDArray[Any]") -> "NDArray[Any]":

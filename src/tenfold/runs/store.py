@@ -569,8 +569,8 @@ class Follower:
         """Return the numbers and the values of a run's events after a cursor, and the new cursor."""
         with self._lock:
             rows = self._connection.execute(SINCE, (run, after)).fetchall()
-        read = ((number, *decoded(body)) for number, body in rows)
-        return [(number, row) for number, row, damaged in read if not damaged], rows[-1][0] if rows else after
+        read = [(number, row) for number, body in rows if (row := decoded(body))]
+        return read, rows[-1][0] if rows else after
 
     def repeated(self, run: int) -> int:
         """Return how many events of a run do not count any more, because their epochs were repeated."""
@@ -587,7 +587,7 @@ class Follower:
     def _bodies(self, query: str, *values: object) -> list[dict[str, Any]]:
         with self._lock:
             rows = self._connection.execute(query, values).fetchall()
-        return [row for row, damaged in (decoded(body) for (body,) in rows) if not damaged]
+        return [row for (body,) in rows if (row := decoded(body))]
 
     def close(self) -> None:
         with self._lock:

@@ -262,13 +262,13 @@ def path_of(folder: Path, run: int, title: str) -> Path:
     return folder / f"{run}-{re.sub(r'[^A-Za-z0-9._-]+', '_', title)[:60]}"
 
 
-def decoded(text: Any) -> tuple[dict[str, Any], bool]:
-    """Return the value of a column, and whether it is damaged, in which case the value is empty."""
+def decoded(text: Any) -> dict[str, Any]:
+    """Return the values of an event; none where it is damaged."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError, RecursionError):
-        return {}, True
-    return (value, False) if isinstance(value, dict) else ({}, True)
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def number(value: Any) -> float | None:
@@ -289,16 +289,14 @@ def date(value: Any) -> float | None:
 
 def event_of(body: Any) -> Event | None:
     """Return the event that a row holds; None where it is damaged or only a newer version knows it."""
-    row, damaged = decoded(body)
-    if not damaged:
-        with suppress(ValueError):
-            return from_row(row)
+    with suppress(ValueError):
+        return from_row(decoded(body))
     return None
 
 
 def time_of(body: Any) -> float:
     """Return when an event happened; 0 where that cannot be read."""
-    return number(decoded(body)[0].get("at")) or 0.0
+    return number(decoded(body).get("at")) or 0.0
 
 
 def as_text(content: bytes) -> str:
