@@ -22,8 +22,6 @@ HTML = "a report is written to a file that ends with .html or .htm, not to"
         ("simulate -o out.pdf", f"{HTML} out.pdf"),
         ("twin -o out.pdf", f"{HTML} out.pdf"),
         ("compare -o out.pdf --lr 0.1,0.2", f"{HTML} out.pdf"),
-        ("compare --plot out.txt --target 0.9 --lr 0.1,0.2", "should end with .svg, .png or .pdf"),
-        ("compare --plot out.svg --lr 0.1,0.2", "target"),
         ("recipe run dsmp-table-3 -o out", f"{HTML} out"),
         ("report -o out.csv", f"{HTML} out.csv"),
         ("plan --target 0.9 --report out.toml", f"{HTML} out.toml"),

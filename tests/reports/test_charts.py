@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from looped import looped
 from made_runs import make_run, make_virtual_run
 
-from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.reports import charts as palette
 from tenfold.reports import run_plots as device_plots
@@ -238,25 +237,11 @@ def test_markers_are_hollow_where_times_were_predicted_and_only_there(tmp_path: 
     rows = Comparison([make(tmp_path, target=0.9, **one) for make in makers for one in fields]).rows
     styles = PlotStyles(rows)
     assert {(row.clock, styles.style(row).fill == "none") for row in rows} == {("measured", False), ("predicted", True)}
-    assert Comparison([run for row in rows for run in row.runs]).plot(tmp_path / "plot.svg").exists()
-
-
-@pytest.mark.parametrize("ending", ["svg", "png"])
-def test_it_can_be_saved(comparison: Comparison, tmp_path: Path, ending: str) -> None:
-    path = comparison.plot(tmp_path / f"target.{ending}")
-    assert path.read_bytes()[:5] == {"svg": b"<?xml", "png": b"\x89PNG\r"}[ending]
-
-
-def test_other_files_are_refused(comparison: Comparison, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"should end with \.svg, \.png or \.pdf"):
-        comparison.plot(tmp_path / "target.doc")
 
 
 def test_without_a_target_there_is_nothing_to_plot(tmp_path: Path) -> None:
     aimless = Comparison([make_run(tmp_path, workers=1)])
     assert target_plot(aimless.rows, PlotStyles(aimless.rows)) is None
-    with pytest.raises(ExperimentError, match="target"):
-        aimless.plot(tmp_path / "target.svg")
 
 
 @pytest.fixture(scope="module")

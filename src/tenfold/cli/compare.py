@@ -152,15 +152,6 @@ def print_result(result: "ResultTable | ScalingStudy | Sweep", form: Form, repor
         exit_partial(f"{result.failure_counts()}; run the same command again to repeat them")
 
 
-def _check_plot(path: Path | None) -> Path | None:
-    """Raise an error for a file that is not an image, before anything runs."""
-    if path is not None:
-        from tenfold.reports.charts import check_picture
-
-        check_picture(path)
-    return path
-
-
 COMPARED = (
     *("workers", "strategy", "folds", "sync_every", "model", "data", "epochs", "batch_size", "optimizer", "lr"),
     *("precision", "loader_workers", "threads", "device"),
@@ -199,14 +190,6 @@ def compare(
     columns: options.Columns = None,
     select: options.Select = False,
     output: options.Report = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            help="With a target: also save accuracy against seconds as .svg, .png or .pdf.",
-            callback=_check_plot,
-        ),
-    ] = None,
     form: Annotated[Form, typer.Option("--format", help="How to print the result.")] = Form.TABLE,
     as_json: options.Json = False,
     runs: options.Runs = None,
@@ -227,12 +210,6 @@ def compare(
     grid: dict[str, Any] = grid_of(given, [*(vary or []), *listed], settings)
     groups = settings_together(together)
     experiment = options.experiment_from(file, settings, **fields)
-    if (
-        plot is not None
-        and experiment.training.target is None
-        and not any("target" in item for item in (grid, *groups))
-    ):
-        raise ExperimentError("--plot shows how soon a target is reached, and there is none; add one: --target 0.99")
     if where is None:
         _start_early_for(grid)
     from tenfold.api.compare import compare as run_all
@@ -249,8 +226,6 @@ def compare(
     form = Form.JSON if as_json else form
     if form is Form.TABLE and not rerun_doubtful and _wants_again(result):
         result = run(again=False, renew=True)
-    if plot is not None:
-        typer.echo(f"the plot is in {result.plot(plot)}", err=form is not Form.TABLE)
     print_result(result, form, output)
 
 

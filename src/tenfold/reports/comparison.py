@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tenfold.common.files import json_text
-from tenfold.errors import ExperimentError
 from tenfold.reports import summary, tables
 from tenfold.reports.comparison_rows import (
     DOUBTS,
@@ -355,17 +354,6 @@ class Comparison(ResultTable):
         from tenfold.reports.pages.run_pages import write_report
 
         return write_report(self, path)
-
-    def plot(self, path: str | Path) -> Path:
-        """Write a plot of the metric against the training time, with the target; return its path.
-
-        The name ends with .svg, .png or .pdf.
-        """
-        from tenfold.reports.setting_plots import save_target_plot
-
-        if not save_target_plot(self.rows, Path(path)):
-            raise ExperimentError("there is no target to plot; give one, such as target=0.99 or --target 0.99")
-        return Path(path)
 
     def __repr__(self) -> str:
         return f"<Comparison of {plural(len(self.rows), 'setting')} in {plural(len(self.runs), 'run')}>"

@@ -1,27 +1,19 @@
 """Plots of several settings: speedup and efficiency over the workers, and quality against training time."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from tenfold.common.metric_traits import main_metric
 from tenfold.prediction.planning.evidence import Assessment, describe_candidate
 from tenfold.reports import summary
 from tenfold.reports.charts import (
-    INK,
-    LINE_WIDTH,
     SERIES,
-    WIDTH,
     ChartLine,
     LineChart,
     PlotStyles,
     ShareChart,
     Style,
-    legend_below,
-    save_figure,
     series,
 )
 from tenfold.reports.comparison_rows import Row, choose_rows, direction, mean_seconds, pareto_front, rows_metric
@@ -39,10 +31,6 @@ from tenfold.reports.formatting import (
 )
 from tenfold.reports.tables import common_part, reached_by, time_unit
 from tenfold.runs import Run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 MOST_LINES = 12
 Curve = tuple[str, Style, list[Row]]
@@ -227,7 +215,6 @@ def _scaling_note(label: str, row: Row, value: float | None, deviation: float | 
 MOST_TARGET_LINES = 8
 ZOOM = 6
 """Accuracies are drawn if their error is at most this many times the error at the target."""
-SIZE = (WIDTH, 3.4)
 Points = list[tuple[float, float]]
 
 
@@ -262,37 +249,6 @@ def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
         y_range=(_bottom(aimed) if percent else None, None),
         target=targets[0] * scale if len(targets) == 1 else None,
     )
-
-
-def save_target_plot(rows: Sequence[Row], path: Path) -> bool:
-    """Write the same plot to a file, SVG, PNG or PDF by its name; return whether there was something to draw."""
-    chart = target_plot(rows, PlotStyles(rows))
-    if chart is None:
-        return False
-
-    def paint(figure: "Figure") -> None:
-        axes = figure.subplots()
-        entries: dict[str, Any] = {}
-        runs = Counter(line.label for line in chart.lines)
-        for line in chart.lines:
-            strokes: dict[str, Any] = {"color": line.color or INK, "linewidth": 1.4, "fillstyle": line.fill}
-            strokes |= {"marker": line.markers[0], "markersize": 4, "alpha": 1.0 if runs[line.label] == 1 else 0.7}
-            strokes["linestyle"] = (0, [length / LINE_WIDTH for length in line.dash]) if line.dash else "-"
-            (drawn,) = axes.plot(line.x, line.y, **strokes)
-            entries.setdefault(line.label, drawn)
-        if any(line.fill == "none" for line in chart.lines):
-            (entries["hollow: predicted"],) = axes.plot([], [], "o", color=INK, markersize=4, fillstyle="none")
-        for target in (100 * target if chart.unit else target for target in _targets(rows)):
-            rule = axes.axhline(target, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
-            entries[f"target {target:g}{chart.unit}"] = rule
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=chart.y_range[0])
-        axes.set_xlabel(chart.x_label)
-        axes.set_ylabel(chart.title)
-        legend_below(figure, entries)
-
-    save_figure(path, SIZE, paint)
-    return True
 
 
 def _targets(rows: Iterable[Row]) -> list[float]:
