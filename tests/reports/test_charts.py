@@ -65,12 +65,11 @@ def factors(runs):
 
 
 def drawn(rows):
-    """Return both charts, by name."""
-    return device_plots.device_plots(device_plots.choose_groups(device_plots.device_groups(rows)), PlotStyles(rows))
+    return device_plots.devices_plot(device_plots.choose_groups(device_plots.device_groups(rows)), PlotStyles(rows))
 
 
-def bar_texts(chart):
-    return [bar.text for _, bars in chart.groups for bar in bars]
+def bar_texts(chart, measure):
+    return [bar.text for _, cells in chart.rows for bar in cells[measure]]
 
 
 def row(seconds, device, **fields):
@@ -142,21 +141,22 @@ class TestTable:
 
 class TestPlot:
     def test_bars_are_named_and_tell_the_factor(self, both):
-        times, scores = drawn(both.rows).values()
-        assert (times.title, scores.title) == ("training time (measured)", "test accuracy")
-        assert [(name, [bar.label for bar in bars]) for name, bars in times.groups] == [
-            ("sgd", ["cpu", "cuda"]),
-            ("adam", ["cpu", "cuda"]),
+        chart = drawn(both.rows)
+        assert chart.measures == ["training time (measured)", "test accuracy"]
+        assert [name for name, _ in chart.series] == ["cpu", "cuda"]
+        assert [(name, [bar.series for bar in cells[0]]) for name, cells in chart.rows] == [
+            ("sgd", [0, 1]),
+            ("adam", [0, 1]),
         ]
-        assert bar_texts(times) == ["8.00 s", "2.00 s, 4.00 × cpu", "9.00 s", "1.00 s, 9.00 × cpu"]
-        assert set(bar_texts(scores)) == {"90.00%"}
+        assert bar_texts(chart, 0) == ["8.00 s", "2.00 s, 4.00 × cpu", "9.00 s", "1.00 s, 9.00 × cpu"]
+        assert set(bar_texts(chart, 1)) == {"90.00%"}
 
     def test_clocks_are_kept_apart(self, tmp_path):
         common = {"steps_per_epoch": 20, "epochs": 1}
         makers = (make_run, make_virtual_run)
         rows = make_rows([make(tmp_path, **common, device=device) for make in makers for device in ("cpu", "cuda")])
         assert list(device_plots.device_groups(rows)) == ["measured", "predicted"]
-        assert drawn(rows)["device-times"].title == "training time (measured and predicted)"
+        assert drawn(rows).measures[0] == "training time (measured and predicted)"
 
 
 def test_the_page_has_the_plot_and_the_highest_factor(both, timed):

@@ -15,7 +15,7 @@ from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.machine.metadata import using_profile
 from tenfold.reports import summary
-from tenfold.reports.charts import SERIES, Chart, ChartLine, LineChart, chart_data
+from tenfold.reports.charts import SERIES, Chart, ChartLine, LineChart, Point, chart_data
 from tenfold.reports.comparison_rows import DOUBTS, load_doubts_of
 from tenfold.reports.forecast import signed_percent
 from tenfold.reports.formatting import NOTHING, duration, interval, metric_value, plural, ratio
@@ -171,23 +171,17 @@ def _race_chart(race: Race, runs: dict[int, Run]) -> Chart:
     finish = 100 * race.target if race.target else 100.0
     lines = []
     for at, item in enumerate(race.contestants):
-        points = _accuracies(runs[item.run]) if item.run in runs else []
+        points = [
+            Point(seconds, 100 * accuracy, f"{item.name}: {accuracy:.2%} after {duration(seconds)}, measured")
+            for seconds, accuracy in (_accuracies(runs[item.run]) if item.run in runs else [])
+        ]
         ended = item.run in runs and race.has_finished(runs[item.run])
-        lines.append(
-            ChartLine(
-                label=item.name,
-                x=[seconds for seconds, _ in points],
-                y=[100 * accuracy for _, accuracy in points],
-                notes=[f"{item.name}: {value:.2%} after {duration(seconds)}, measured" for seconds, value in points],
-                color=SERIES[at],
-                rings=[len(points) - 1] if ended else [],
-            )
-        )
+        lines.append(ChartLine.of(item.name, points, color=SERIES[at], rings=[len(points) - 1] if ended else []))
         note = (
             f"{item.name}: predicted to finish after {duration(item.seconds)} {interval(*item.interval, item.seconds)}"
         )
-        flag: dict[str, Any] = {"x": [item.seconds], "y": [finish], "markers": [FLAG], "notes": [note]}
-        lines.append(ChartLine(label=item.name, color=SERIES[at], joined=False, fill="none", **flag))
+        flag = [Point(item.seconds, finish, note)]
+        lines.append(ChartLine.of(item.name, flag, color=SERIES[at], joined=False, fill="none", markers=[FLAG]))
     return LineChart(
         title="Test accuracy",
         unit="%",
@@ -254,11 +248,11 @@ class Scaling:
 def _speedup_line(
     label: str, counts: Sequence[int], speedups: Sequence[float], color: str, rings: Sequence[int] = ()
 ) -> ChartLine:
-    notes = [
-        f"{plural(count, 'worker')}, {label}: {ratio(value)} times one worker, predicted"
+    points = [
+        Point(count, value, f"{plural(count, 'worker')}, {label}: {ratio(value)} times one worker, predicted")
         for count, value in zip(counts, speedups, strict=True)
     ]
-    return ChartLine(label=label, x=counts, y=speedups, notes=notes, color=color, fill="none", rings=rings)
+    return ChartLine.of(label, points, color=color, fill="none", rings=rings)
 
 
 def _scaling_chart(lines: Sequence[ChartLine]) -> LineChart:

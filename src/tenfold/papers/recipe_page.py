@@ -21,6 +21,7 @@ from tenfold.reports.charts import (
     Chart,
     ChartLine,
     LineChart,
+    Point,
 )
 from tenfold.reports.comparison_rows import is_time, is_timed
 from tenfold.reports.differences import describe_settings
@@ -225,15 +226,19 @@ def _lines(
         families = _families(rows, column, over, who)
         for family, group in families.items():
             points = sorted(group, key=lambda row: ticks.index(row.settings[over]))
-            values = [getattr(row, who)[column] for row in points]
-            by = values[0] if relative else 1 / factor
+            by = getattr(points[0], who)[column] if relative else 1 / factor
             color, marker = styles[family]
             lines.append(
-                ChartLine(
-                    label=_name(family, column, list(families), quoted=quoted),
-                    x=[ticks.index(row.settings[over]) if named else row.settings[over] for row in points],
-                    y=[value / (by or 1.0) for value in values],
-                    notes=[_note(row, column, who) for row in points],
+                ChartLine.of(
+                    _name(family, column, list(families), quoted=quoted),
+                    [
+                        Point(
+                            ticks.index(row.settings[over]) if named else row.settings[over],
+                            getattr(row, who)[column] / (by or 1.0),
+                            _note(row, column, who),
+                        )
+                        for row in points
+                    ],
                     color=color,
                     markers=[marker] * len(points),
                     fill="none" if who == "ours" and points[0].clock == PREDICTED and is_timed(column) else "full",

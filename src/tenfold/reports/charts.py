@@ -6,7 +6,7 @@ as seen without red, green or blue cones (Machado, Oliveira & Fernandes 2009). R
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from tenfold.reports.comparison_rows import Row
 from tenfold.reports.differences import MIXING_FIELDS, describe_settings
@@ -40,6 +40,16 @@ Spans = Mapping[str, Sequence[int]]
 """Columns of the same length: row, kind, and begin and length in microseconds."""
 
 
+class Point(NamedTuple):
+    """A point of a line, its text under the pointer, and both ends of its deviation or interval."""
+
+    x: float
+    y: float
+    note: str
+    low: float | None = None
+    high: float | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChartLine:
     """A line, or points where `joined` is false."""
@@ -70,6 +80,20 @@ class ChartLine:
     numbers: Sequence[str] = ()
     """A short text beside each point."""
 
+    @classmethod
+    def of(cls, label: str, points: Sequence[Point], **look: Any) -> Self:
+        """Return a line through points; ends of deviations are left out where there are none."""
+        deviate = any(point.low != point.high for point in points)
+        return cls(
+            label=label,
+            x=[point.x for point in points],
+            y=[point.y for point in points],
+            notes=[point.note for point in points],
+            low=[point.y if point.low is None else point.low for point in points] if deviate else (),
+            high=[point.y if point.high is None else point.high for point in points] if deviate else (),
+            **look,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class LineChart:
@@ -97,30 +121,6 @@ class LineChart:
     """Markers that the legend explains, each with its meaning."""
     from_zero: bool = False
     """Whether the horizontal axis begins at zero."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bar:
-    """A bar with its text."""
-
-    label: str
-    value: float | None
-    text: str
-    color: str
-    """Empty for the page's text color."""
-    note: str = ""
-    """What is shown under the pointer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BarChart:
-    """Horizontal bars from zero, in groups of the same name."""
-
-    kind: ClassVar[str] = "bars"
-    title: str
-    groups: Sequence[tuple[str, Sequence[Bar]]]
-    longest: float | None = None
-    """The value of a bar across the plot; None for the highest value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +243,7 @@ class ParallelChart:
     lines: Sequence[ParallelLine]
 
 
-Chart = LineChart | BarChart | BarTable | StripChart | LaneChart | ShareChart | ParallelChart
+Chart = LineChart | BarTable | StripChart | LaneChart | ShareChart | ParallelChart
 
 
 def chart_data(charts: Mapping[str, Chart | None]) -> dict[str, dict[str, Any]]:

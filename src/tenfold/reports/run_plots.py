@@ -14,8 +14,8 @@ from tenfold.reports.charts import (
     KIND_COLORS,
     ORANGE,
     RED,
-    Bar,
-    BarChart,
+    BarPart,
+    BarTable,
     LaneChart,
     PlotStyles,
     Spans,
@@ -54,48 +54,35 @@ def choose_groups(groups: Groups) -> Groups:
     return {name: group for name, group in groups.items() if id(fastest[name]) in kept}
 
 
-def device_plots(groups: Groups, styles: PlotStyles) -> dict[str, BarChart]:
-    """Return training times and metrics as bars, by name: one group for each setting, one color for each device."""
+def devices_plot(groups: Groups, styles: PlotStyles) -> BarTable | None:
+    """Return training times and metrics as bars: a row for each setting, in it a bar for each device."""
     rows = [row for group in groups.values() for row in group]
     if not rows:
-        return {}
+        return None
     metric = rows_metric(rows)
-    part = common_part(rows)
+    scores = {id(row): row.metrics.get(metric, Spread()) for row in rows}
     colors = styles.field_colors("device", list(dict.fromkeys(map(_device, rows))))
+    longest = max(map(mean_seconds, rows))
+    highest = 1.0 if metric.endswith("accuracy") else max(score.mean or 0.0 for score in scores.values()) or 1.0
 
-    def time_bar(row: Row) -> Bar:
-        return _bar(row, row.seconds.mean, _time_text(row), colors)
+    def bar(row: Row, share: float, text: str) -> BarPart:
+        return BarPart(series=list(colors).index(_device(row)), begin=0.0, end=share, text=text, note=row.label)
 
-    def score_bar(row: Row) -> Bar:
-        score = row.metrics.get(metric, Spread())
-        return _bar(row, score.mean, score.written(partial(metric_value, metric)), colors)
+    def time_bar(row: Row) -> BarPart:
+        gained = f"{ratio(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
+        return bar(row, mean_seconds(row) / longest, joined(row.seconds.written(duration), gained))
 
-    return {
-        "device-times": BarChart(
-            title=f"training time ({summary.clock_names(rows)})",
-            groups=[(name, list(map(time_bar, group))) for name, group in groups.items()],
-        ),
-        "device-scores": BarChart(
-            title=f"{part} {one_line(metric)}".strip(),
-            groups=[(_how_run(name, group[0]), list(map(score_bar, group))) for name, group in groups.items()],
-            longest=1.0 if metric.endswith("accuracy") else None,
-        ),
-    }
+    def score_bar(row: Row) -> BarPart:
+        score = scores[id(row)]
+        return bar(row, max(0.0, score.mean or 0.0) / highest, score.written(partial(metric_value, metric)))
 
-
-def _bar(row: Row, value: float | None, text: str, colors: Mapping[str, str]) -> Bar:
-    device = _device(row)
-    return Bar(label=device, value=value, text=text, color=colors[device], note=f"{row.label}: {text}")
-
-
-def _time_text(row: Row) -> str:
-    gained = f"{ratio(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
-    return joined(row.seconds.written(duration), gained)
-
-
-def _how_run(name: str, row: Row) -> str:
-    """Return the name of a group with "real" or "simulated" in place of the clock, as scores are never predicted."""
-    return name.removesuffix(row.clock) + summary.HOW_RUN[row.clock] if name.endswith(row.clock) else name
+    return BarTable(
+        title="the same settings on each device",
+        measures=[f"training time ({summary.clock_names(rows)})", f"{common_part(rows)} {one_line(metric)}".strip()],
+        zeros=[0.0, 0.0],
+        series=list(colors.items()),
+        rows=[(name, [list(map(time_bar, group)), list(map(score_bar, group))]) for name, group in groups.items()],
+    )
 
 
 def _device(row: Row) -> str:

@@ -1,6 +1,7 @@
 """Plots of several settings: speedup and efficiency over the workers, and quality against training time."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -12,6 +13,7 @@ from tenfold.reports.charts import (
     ChartLine,
     LineChart,
     PlotStyles,
+    Point,
     ShareChart,
     Style,
     series,
@@ -33,9 +35,8 @@ from tenfold.reports.tables import common_part, reached_by, time_unit
 from tenfold.runs import Run
 
 MOST_LINES = 12
+BASELINE = "1 worker: the baseline"
 Curve = tuple[str, Style, list[Row]]
-Measured = tuple[float | None, float | None]
-"""A value and its deviation."""
 
 
 def scaling_curves(rows: Sequence[Row], styles: PlotStyles) -> list[Curve]:
@@ -57,40 +58,74 @@ def scaling_curves(rows: Sequence[Row], styles: PlotStyles) -> list[Curve]:
 
 def speedup_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
     """Return the speedup over the number of workers, with the ideal line; None where there is no speedup."""
+    if not (curves := scaling_curves(rows, styles)):
+        return None
+    widest = max(row.workers for _, _, group in curves for row in group)
+    ideal = [reference_line("ideal: number of workers", [1, widest], [1, widest])]
     cores = sorted({(row.workers, row.speedup / row.efficiency) for row in rows if row.speedup and row.efficiency})
+    if any(times < workers for workers, times in cores):
+        x, y = zip(*cores, strict=True)
+        ideal.append(reference_line("ideal: number of cores", x, y, dash=(2, 3)))
 
-    def ideal(widest: int) -> list[ChartLine]:
-        lines = [reference_line("ideal: number of workers", [1, widest], [1, widest])]
-        if any(times < workers for workers, times in cores):
-            x, y = zip(*cores, strict=True)
-            lines.append(reference_line("ideal: number of cores", x, y, dash=(2, 3)))
-        return lines
+    def point(label: str, row: Row) -> Point:
+        return _scaling_point(label, row, row.speedup or 0.0, row.speedup_deviation, ratio)
 
-    def times(row: Row) -> Measured:
-        return row.speedup, row.speedup_deviation
-
-    def top(highest: float, widest: int) -> float:
-        return max(highest, min(widest, 2 * highest)) * 1.06
-
-    label = f"speedup T1/Tn ({summary.clock_names(rows)})"
-    return _over_workers(scaling_curves(rows, styles), label, 1.0, "", times, ideal, top)
+    lines = _worker_lines(curves, 1.0, point)
+    highest = max(max(line.high or line.y) for line in lines)
+    return LineChart(
+        title=f"speedup T1/Tn ({summary.clock_names(rows)})",
+        x_label="workers",
+        lines=[*ideal, *lines],
+        x_ticks=_counts(row for _, _, group in curves for row in group),
+        y_range=(0, max(highest, min(widest, 2 * highest)) * 1.06),
+    )
 
 
 def efficiency_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
     """Return the efficiency over the number of workers: 100% where every core contributes as much as the first."""
+    if not (curves := scaling_curves(rows, styles)):
+        return None
 
-    def percent(row: Row) -> Measured:
-        if row.efficiency is None or row.speedup is None:
-            return None, None
-        factor = 100 * row.efficiency / row.speedup
-        return row.speedup * factor, row.speedup_deviation * factor if row.speedup_deviation is not None else None
+    def point(label: str, row: Row) -> Point:
+        percent = 100 * (row.efficiency or 0.0)
+        deviation = row.speedup_deviation and row.speedup_deviation * percent / (row.speedup or 1.0)
+        return _scaling_point(label, row, percent, deviation, "{:.0f}%".format)
 
-    def ideal(widest: int) -> list[ChartLine]:
-        return [reference_line("ideal", [1, widest], [100, 100])]
+    lines = _worker_lines(curves, 100.0, point)
+    counts = _counts(row for _, _, group in curves for row in group)
+    return LineChart(
+        title=f"efficiency (%, {summary.clock_names(rows)})",
+        x_label="workers",
+        unit="%",
+        lines=[reference_line("ideal", [1, counts[-1]], [100, 100]), *lines],
+        x_ticks=counts,
+        y_range=(0, max(max(line.high or line.y) for line in lines) * 1.12),
+    )
 
-    label = f"efficiency (%, {summary.clock_names(rows)})"
-    curves = scaling_curves(rows, styles)
-    return _over_workers(curves, label, 100.0, "%", percent, ideal, lambda highest, _: highest * 1.12)
+
+def _worker_lines(curves: Sequence[Curve], alone: float, point: Callable[[str, Row], Point]) -> list[ChartLine]:
+    """Return a line over the workers for each curve, from the value of one worker."""
+    return [
+        ChartLine.of(
+            label,
+            [Point(1, alone, BASELINE), *(point(label, row) for row in group)],
+            color=style.color,
+            dash=style.dash,
+            fill=style.fill,
+        )
+        for label, style, group in curves
+    ]
+
+
+def _scaling_point(label: str, row: Row, value: float, deviation: float | None, write: Callable[[float], str]) -> Point:
+    text = write(value) + (f" ± {write(deviation)}" if deviation is not None else "")
+    note = f"{label}\n{plural(row.workers, 'worker')}: {text}, {duration(row.seconds.mean)} {row.clock}"
+    return Point(row.workers, value, note, value - (deviation or 0.0), value + (deviation or 0.0))
+
+
+def _counts(timed: Iterable[Row | ScalingPoint]) -> list[int]:
+    """Return the numbers of workers, 1 among them."""
+    return sorted({1, *(item.workers for item in timed)})
 
 
 def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
@@ -140,20 +175,19 @@ def _points(
     """Return the settings of one color and fill as points, with their deviations in the metric."""
     factor, scale = scales
     style = styles.style(rows[0])
-    scores = [row.metrics[metric] for row in rows]
-    spreads = [((score.mean or 0.0) * scale, (score.deviation or 0.0) * scale) for score in scores]
-    deviating = any(apart for _, apart in spreads)
-    return ChartLine(
-        label=name,
-        x=[mean_seconds(row) * factor for row in rows],
-        y=[value for value, _ in spreads],
-        notes=[_tradeoff_note(row, metric) for row in rows],
+
+    def point(row: Row) -> Point:
+        score = row.metrics[metric]
+        value, apart = (score.mean or 0.0) * scale, (score.deviation or 0.0) * scale
+        return Point(mean_seconds(row) * factor, value, _tradeoff_note(row, metric), value - apart, value + apart)
+
+    return ChartLine.of(
+        name,
+        list(map(point, rows)),
         color=style.color,
         joined=False,
         markers=[styles.style(row).marker for row in rows],
         fill=style.fill,
-        low=[value - apart for value, apart in spreads] if deviating else (),
-        high=[value + apart for value, apart in spreads] if deviating else (),
         numbers=[best.get(id(row), "") for row in rows],
     )
 
@@ -162,54 +196,6 @@ def _tradeoff_note(row: Row, metric: str) -> str:
     """Return the setting with its time and metric, and the deviations of both."""
     score = row.metrics[metric].written(partial(metric_value, metric))
     return f"{row.label}\n{row.seconds.written(duration)} {row.clock}, {one_line(metric)} {score}"
-
-
-def _over_workers(
-    curves: Sequence[Curve],
-    title: str,
-    alone: float,
-    unit: str,
-    value: Callable[[Row], Measured],
-    ideal: Callable[[int], list[ChartLine]],
-    top: Callable[[float, int], float],
-) -> LineChart | None:
-    if not curves:
-        return None
-    widest = max(row.workers for _, _, group in curves for row in group)
-    highest = max((value(row)[0] or 0.0) + (value(row)[1] or 0.0) for _, _, group in curves for row in group)
-
-    def line(label: str, style: Style, group: Sequence[Row]) -> ChartLine:
-        values = [(1, alone, 0.0), *((row.workers, value(row)[0] or 0.0, value(row)[1] or 0.0) for row in group)]
-        notes = ["1 worker: the baseline", *(_scaling_note(label, row, *value(row), unit) for row in group)]
-        deviating = any(apart for _, _, apart in values)
-        return ChartLine(
-            label=label,
-            x=[workers for workers, _, _ in values],
-            y=[height for _, height, _ in values],
-            notes=notes,
-            color=style.color,
-            dash=style.dash,
-            fill=style.fill,
-            low=[height - apart for _, height, apart in values] if deviating else (),
-            high=[height + apart for _, height, apart in values] if deviating else (),
-        )
-
-    return LineChart(
-        title=title,
-        x_label="workers",
-        unit=unit,
-        lines=[*ideal(widest), *(line(*item) for item in curves)],
-        x_ticks=sorted({1, *(row.workers for _, _, group in curves for row in group)}),
-        y_range=(0, top(max(highest, alone), widest)),
-    )
-
-
-def _scaling_note(label: str, row: Row, value: float | None, deviation: float | None, unit: str) -> str:
-    text = f"{value or 0.0:.0f}{unit}" if unit else ratio(value)
-    if deviation is not None:
-        text += f" ± {f'{deviation:.0f}{unit}' if unit else ratio(deviation)}"
-    seconds = f"{duration(row.seconds.mean)} {row.clock}"
-    return f"{label}\n{plural(row.workers, 'worker')}: {text}, {seconds}"
 
 
 MOST_TARGET_LINES = 8
@@ -230,11 +216,14 @@ def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
 
     def line(row: Row, points: Points) -> ChartLine:
         style = styles.style(row)
-        return ChartLine(
-            label=f"{row.label}: {reached_by(row, duration(row.seconds_to_target.mean))}",
-            x=[seconds * factor for seconds, _ in points],
-            y=[value * scale for _, value in points],
-            notes=[f"{row.label}\n{duration(seconds)}: {metric_value(metric, value)}" for seconds, value in points],
+        return ChartLine.of(
+            f"{row.label}: {reached_by(row, duration(row.seconds_to_target.mean))}",
+            [
+                Point(
+                    seconds * factor, value * scale, f"{row.label}\n{duration(seconds)}: {metric_value(metric, value)}"
+                )
+                for seconds, value in points
+            ],
             color=style.color,
             dash=style.dash,
             markers=[style.marker] * len(points),
@@ -296,40 +285,25 @@ MOST_BANDS = 3
 
 def forecast_speedup_plot(rows: Sequence[Row], styles: PlotStyles, hardware: str) -> LineChart | None:
     """Return the speedup over the workers on logarithmic axes, with intervals; rings show where it levels off."""
-    curves = scaling_curves(rows, styles)
-    if not curves:
+    if not (curves := scaling_curves(rows, styles)):
         return None
-    families = dict(scaling_families(rows))
-    widest = max(row.workers for row in rows)
+    families, counts = dict(scaling_families(rows)), _counts(rows)
 
-    def line(label: str, style: Style, group: Sequence[Row]) -> ChartLine:
-        first = find_knee(families[label]).first if label in families else None
-        workers = [1, *(row.workers for row in group)]
-        bounds = [(1.0, 1.0), *(speedup_bounds(row) for row in group)]
-        return ChartLine(
-            label=label,
-            x=workers,
-            y=[1.0, *(row.speedup or 1.0 for row in group)],
-            notes=["1 worker: the baseline", *(_note(label, row) for row in group)],
-            color=style.color,
-            dash=style.dash,
-            fill=style.fill,
-            low=[low for low, _ in bounds],
-            high=[high for _, high in bounds],
-            spread="band",
-            rings=[workers.index(first.workers)] if first is not None and first.workers in workers else (),
-        )
+    def with_ring(line: ChartLine) -> ChartLine:
+        first = find_knee(families[line.label]).first if line.label in families else None
+        ringed = [at for at, workers in enumerate(line.x) if first is not None and workers == first.workers]
+        return replace(line, spread="band", rings=ringed)
 
     return LineChart(
         title=f"speedup T1/Tn ({summary.clock_names(rows)}, {hardware})",
         x_label="workers",
         lines=[
-            reference_line("ideal: number of workers", [1, widest], [1, widest]),
-            *(line(*curve) for curve in curves),
+            reference_line("ideal: number of workers", [1, counts[-1]], [1, counts[-1]]),
+            *map(with_ring, _worker_lines(curves, 1.0, _predicted_point)),
         ],
         x_log=2,
         y_log=2,
-        x_ticks=sorted({1, *(row.workers for row in rows)}),
+        x_ticks=counts,
     )
 
 
@@ -338,26 +312,23 @@ def scaling_plot(points: Sequence[ScalingPoint], title: str, scale: float) -> Li
 
     `scale` is the value of one worker; where that is 1, the ideal is the number of workers, else it stays.
     """
-    widest = max(point.workers for point in points)
-    is_speedup = scale == 1.0
-    lines = [reference_line("ideal", [1, widest], [scale, widest if is_speedup else scale])]
+    counts, is_speedup = _counts(points), scale == 1.0
+    lines = [reference_line("ideal", [1, counts[-1]], [scale, counts[-1] if is_speedup else scale])]
     for color, fill, clock in ((SERIES[0], "full", summary.MEASURED), (SERIES[1], "none", summary.PREDICTED)):
-        own = [point for point in points if point.clock == clock]
-        if own:
-            workers, values = [point.workers for point in own], [scale * point.ratio for point in own]
-            ahead = workers[0] > 1  # predictions are compared with one worker, which is predicted, too
-            notes = [f"{plural(point.workers, 'worker')}: {duration(point.seconds)} {clock}" for point in own]
-            lines.append(
-                ChartLine(
-                    label=clock,
-                    x=[1, *workers] if ahead else workers,
-                    y=[scale, *values] if ahead else values,
-                    notes=["1 worker: the baseline", *notes] if ahead else notes,
-                    color=color,
-                    dash=(5, 4) if clock == summary.PREDICTED else (),
-                    fill=fill,
-                )
+        drawn = [
+            Point(
+                point.workers,
+                scale * point.ratio,
+                f"{plural(point.workers, 'worker')}: {duration(point.seconds)} {clock}",
             )
+            for point in points
+            if point.clock == clock
+        ]
+        if drawn and drawn[0].x > 1:  # predictions are compared with one worker, which is predicted, too
+            drawn.insert(0, Point(1, scale, BASELINE))
+        if drawn:
+            dash = (5, 4) if clock == summary.PREDICTED else ()
+            lines.append(ChartLine.of(clock, drawn, color=color, dash=dash, fill=fill))
     return LineChart(
         title=title,
         x_label="workers",
@@ -365,7 +336,7 @@ def scaling_plot(points: Sequence[ScalingPoint], title: str, scale: float) -> Li
         lines=lines,
         x_log=2,
         y_log=2 if is_speedup else 0,
-        x_ticks=sorted({1, *(point.workers for point in points)}),
+        x_ticks=counts,
         y_range=(None, None) if is_speedup else (0, None),
     )
 
@@ -399,13 +370,14 @@ def speedup_bounds(row: Row) -> tuple[float, float]:
     return single / high, single / low
 
 
-def _note(label: str, row: Row) -> str:
+def _predicted_point(label: str, row: Row) -> Point:
     low, high = speedup_bounds(row)
     seconds = row.seconds.mean or 0.0
     around = f" {interval(*row.interval, seconds)}" if row.interval else ""
     bounds = f" [{ratio(low)}-{ratio(high)}]" if row.interval else ""
     times = f"{duration(seconds)}{around} {row.clock}"
-    return f"{label}\n{plural(row.workers, 'worker')}: {ratio(row.speedup)}{bounds}, {times}"
+    note = f"{label}\n{plural(row.workers, 'worker')}: {ratio(row.speedup)}{bounds}, {times}"
+    return Point(row.workers, row.speedup or 1.0, note, low, high)
 
 
 MOST_LEARNING_CURVES = 8
@@ -425,12 +397,14 @@ def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) ->
         color, marker = series(at)
         left = assessment.candidate.curve_key not in staying
         name = describe_candidate(assessment.candidate)
-        return ChartLine(
-            label=f"{name}, left the search" if left else name,
-            x=[probe.samples for probe in assessment.probes],
-            y=[probe.value * scale for probe in assessment.probes],
-            notes=[
-                f"{name}\n{plural(probe.samples, 'sample')}: {metric_value(metric, probe.value)}"
+        return ChartLine.of(
+            f"{name}, left the search" if left else name,
+            [
+                Point(
+                    probe.samples,
+                    probe.value * scale,
+                    f"{name}\n{plural(probe.samples, 'sample')}: {metric_value(metric, probe.value)}",
+                )
                 for probe in assessment.probes
             ],
             color=color,

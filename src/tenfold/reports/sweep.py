@@ -14,14 +14,15 @@ from tenfold.reports.charts import (
     BLUE,
     LAVENDER,
     OLIVE,
-    Bar,
-    BarChart,
+    BarPart,
+    BarTable,
     Chart,
     ChartLine,
     LineChart,
     ParallelAxis,
     ParallelChart,
     ParallelLine,
+    Point,
 )
 from tenfold.reports.differences import describe_settings
 from tenfold.reports.exports import write_csv
@@ -325,12 +326,16 @@ def _history(sweep: Sweep, scored: Sequence[Trial]) -> LineChart:
     better: Callable[..., float] = min if sweep.lower_is_better else max
 
     def points(status: str, label: str, color: str) -> ChartLine:
-        some = [trial for trial in scored if trial.status == status]
-        notes = [f"trial {trial.number}: {trial.label}, {sweep.written(trial.value)}" for trial in some]
-        values = [scale * (trial.value or 0.0) for trial in some]
-        return ChartLine(
-            label=label, x=[trial.number for trial in some], y=values, notes=notes, color=color, joined=False
-        )
+        placed = [
+            Point(
+                trial.number,
+                scale * (trial.value or 0.0),
+                f"trial {trial.number}: {trial.label}, {sweep.written(trial.value)}",
+            )
+            for trial in scored
+            if trial.status == status
+        ]
+        return ChartLine.of(label, placed, color=color, joined=False)
 
     finished = [trial for trial in scored if trial.status == "finished"]
     best: list[float] = []
@@ -382,7 +387,12 @@ def _ticks(values: Sequence[Any], places: Sequence[float]) -> list[tuple[float, 
     return list(ticks.items()) if len(ticks) <= 5 else [min(ticks.items()), max(ticks.items())]
 
 
-def _importance(sweep: Sweep) -> BarChart:
+def _importance(sweep: Sweep) -> BarTable:
     shares = sorted(sweep.importance.items(), key=lambda pair: -pair[1])
-    bars = [Bar(label=name, value=share, text=f"{share:.0%}", color=OLIVE) for name, share in shares]
-    return BarChart(title="importance of each field", groups=[("", bars)], longest=1.0)
+    return BarTable(
+        title="importance of each field",
+        measures=[""],
+        zeros=[0.0],
+        series=[("importance", OLIVE)],
+        rows=[(name, [[BarPart(series=0, begin=0.0, end=share, text=f"{share:.0%}")]]) for name, share in shares],
+    )

@@ -191,7 +191,7 @@ def comparison_charts(comparison: Comparison) -> dict[str, Any]:
         "target": setting_plots.target_plot(rows, styles),
         "speedup": setting_plots.speedup_plot(rows, styles),
         "efficiency": setting_plots.efficiency_plot(rows, styles),
-        **run_plots.device_plots(side_by_side, styles),
+        "devices": run_plots.devices_plot(side_by_side, styles),
         "tradeoff": setting_plots.tradeoff_plot(rows, styles),
     }
     return {

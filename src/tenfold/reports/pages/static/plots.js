@@ -9,7 +9,7 @@ import { stripPlot } from "./strips.js";
 
 // The plots that a page describes as values, put into the places that its template keeps for them: see charts.py.
 
-const KINDS_OF_PLOTS = { lines: linePlot, bars: barPlot, "bar-table": barTable, strips: stripPlot, lanes: lanePlot, shares: sharePlot, parallel: parallelPlot };
+const KINDS_OF_PLOTS = { lines: linePlot, "bar-table": barTable, strips: stripPlot, lanes: lanePlot, shares: sharePlot, parallel: parallelPlot };
 
 export function mountPlots(plots, common) {
   document.querySelectorAll("[data-plot]").forEach((place) => {
@@ -49,19 +49,6 @@ function distinct(x) {
     last = value > last ? value : last + Math.max(1e-9, Math.abs(last) * 1e-9);
     return last;
   });
-}
-
-function barPlot(place, { title, groups, longest }) {
-  const bars = groups.flatMap(([, group]) => group);
-  const most = longest ?? Math.max(...bars.map((bar) => bar.value || 0), 1e-12);
-  const row = (bar) => element("div", { class: "labeled-bar", title: bar.note },
-    element("span", {}, element("span", { class: "swatch", style: { background: bar.color || "currentColor" } }), bar.label), element("span", { class: "value" }, bar.text),
-    element("div", { class: "bar thin", role: "img", "aria-label": bar.note || `${bar.label}: ${bar.text}` },
-      element("span", { class: "part", style: { width: `${(100 * (bar.value || 0)) / most}%`, minWidth: bar.value ? "2px" : "0", background: bar.color || "currentColor" } })));
-  const figure = element("figure", { class: "interactive" }, element("h3", {}, title),
-    groups.map(([name, group]) => element("div", { class: "bar-group" }, groups.length > 1 ? element("div", { class: "bar-name" }, name) : "", group.map(row))));
-  figure.rows = () => [["group", "bar", title, "text"], ...groups.flatMap(([name, group]) => group.map((bar) => [name, bar.label, bar.value, bar.text]))];
-  place.replaceChildren(figure);
 }
 
 function lanePlot(place, plot) {
