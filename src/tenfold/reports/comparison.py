@@ -41,7 +41,6 @@ from tenfold.runs.store import CROSSVAL, SCRIPT
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Table
 
 
 SEVERAL_PARTS = "metrics of cross-validations are on the folds left out of training, others on the part evaluated last"
@@ -151,6 +150,7 @@ class ResultTable(ABC):
         return self.explanations(omitted) + self.findings()
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.table import Table
         from rich.text import Text
 
         shown, omitted, width = self.columns(), [], options.max_width
@@ -160,12 +160,14 @@ class ResultTable(ABC):
             if tables.table_width(shown, gap, broken) > width and any(item.name == name for item in shown):
                 shown = [item for item in shown if item.name != name]
                 omitted.append(name)
-        yield _table(shown, gap, broken)
-        yield Text()
+        table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+        for item in shown:
+            table.add_column(Text(item.heading(broken)), justify="left" if item.words else "right", vertical="bottom")
+        for row in zip(*(item.cells for item in shown), strict=True):
+            table.add_row(*map(Text, row))
+        yield from (table, Text())
         for crosstable in self.crosstables():
-            yield Text(crosstable.title, style="bold")
-            yield _table(_columns(crosstable), 2, False)
-            yield Text()
+            yield from (crosstable.to_rich(), Text())
         lines = self.lines(omitted)
         if omitted:
             lines.append(f"omitted, as the terminal is narrow: {', '.join(omitted)}; --format csv has all columns")
@@ -180,23 +182,6 @@ class ResultTable(ABC):
     def _repr_html_(self) -> str:
         notes = "<br>".join(html.escape(line) for line in self.lines())
         return f"{values_table(*self.cells())}<p>{notes}</p>"
-
-
-def _table(shown: Sequence[Column], gap: int, broken: bool) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
-    for item in shown:
-        table.add_column(Text(item.heading(broken)), justify="left" if item.words else "right", vertical="bottom")
-    for row in zip(*(item.cells for item in shown), strict=True):
-        table.add_row(*map(Text, row))
-    return table
-
-
-def _columns(crossed: TextTable) -> list[Column]:
-    cells = zip(*crossed.rows, strict=True)
-    return [Column(name, name, item, words=not name) for name, item in zip(crossed.columns, cells, strict=True)]
 
 
 def _record(row: Row, shown: Sequence[str]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ SECONDS = {
 """Times that a table can show, with their headings."""
 KIND_SECONDS = {f"{kind}_seconds": name for kind, name in KIND_NAMES.items()}
 """The times of single kinds, with their headings: compute_seconds, communicate_seconds, evaluate_seconds."""
+TIMES = SECONDS | KIND_SECONDS
 EXPLAINED = {
     "seconds_without_averaging": "data, copies to a GPU and computing, without averaging; mean over the workers",
     "seconds_with_evaluation": "training and evaluation",
@@ -75,7 +76,7 @@ RATIOS = {
 
 
 def is_time(column: str) -> bool:
-    return column in SECONDS or column in KIND_SECONDS
+    return column in TIMES
 
 
 def is_timed(column: str) -> bool:
@@ -103,32 +104,27 @@ def run_value(run: Run, column: str) -> float | None:
 
     A run that copied nothing, as on a CPU, has no seconds of copying.
     """
-    if column in SECONDS:
-        return _seconds(run, column)
+    if column == "seconds":
+        return run.seconds
+    if column == "seconds_to_target":
+        return run.seconds_to_target
     if column in KIND_SECONDS:
         if not run.times:
             return None
         seconds = run.times.get(column.removesuffix("_seconds"), 0.0)
         at_start: float = run.result.get("start_copy_seconds", 0.0)
         return (seconds + at_start or None) if column == "copy_seconds" else seconds
+    if column in SECONDS:
+        if run.seconds is None or not run.times:
+            return None
+        if column == "seconds_without_averaging":
+            return sum(run.times.get(kind, 0.0) for kind in TRAINING_KINDS if kind not in MIXING_KINDS)
+        others = ("evaluate",) if column == "seconds_with_evaluation" else OTHER_KINDS
+        return run.seconds + sum(run.times.get(kind, 0.0) for kind in others)
     if column in run.metrics:
         return run.metrics[column]
     part, _, metric = column.partition("_")
     return run.metrics_on(part).get(metric) if part in PARTS else None
-
-
-def _seconds(run: Run, column: str) -> float | None:
-    """Return the training time, or one with other kinds of time in it."""
-    if column == "seconds":
-        return run.seconds
-    if column == "seconds_to_target":
-        return run.seconds_to_target
-    if run.seconds is None or not run.times:
-        return None
-    if column == "seconds_without_averaging":
-        return sum(run.times.get(kind, 0.0) for kind in TRAINING_KINDS if kind not in MIXING_KINDS)
-    others = ("evaluate",) if column == "seconds_with_evaluation" else OTHER_KINDS
-    return run.seconds + sum(run.times.get(kind, 0.0) for kind in others)
 
 
 MACHINE_FIELDS = (
@@ -282,6 +278,8 @@ def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
     workers = first.result.get("workers", first.experiment.parallel.workers)
     threads = summary.worker_threads(first)
     times = [run.times for run in group if run.times]
+    kinds = [kind for kind in TRAINING_KINDS if kind != "copy" or any(kind in seconds for seconds in times)]
+    has_fold_jobs = any(run.kind == CROSSVAL and "executor" in run.metadata for run in group)
     intervals = [run.interval for run in group if run.interval]
     return Row(
         label=label,
@@ -299,14 +297,9 @@ def _row(label: str, group: Sequence[Run], settings: dict[str, Any]) -> Row:
         metrics=metrics_of(group),
         part=next((summary.evaluated_part(run) for run in group if run.metrics), "test"),
         bytes_per_worker=spread_of(run.result.get("bytes_moved") for run in group).mean or 0.0,
-        times=_mean_times(times),
-        doubts=(*load_doubts_of(group), *(("jobs",) if any(map(_has_fold_jobs, group)) else ())),
+        times={kind: fmean(seconds.get(kind, 0.0) for seconds in times) for kind in kinds} if times else {},
+        doubts=(*load_doubts_of(group), *(("jobs",) if has_fold_jobs else ())),
     )
-
-
-def _mean_times(times: Sequence[dict[str, float]]) -> dict[str, float]:
-    kinds = [kind for kind in summary.TRAINING_KINDS if kind != "copy" or any(kind in seconds for seconds in times)]
-    return {kind: fmean(seconds.get(kind, 0.0) for seconds in times) for kind in kinds} if times else {}
 
 
 def metrics_of(runs: Sequence[Run], part: str | None = None) -> dict[str, Spread]:
@@ -407,10 +400,6 @@ def load_doubts_of(group: Sequence[Run]) -> tuple[Doubt, ...]:
 def load_doubts(load_per_core: float) -> tuple[Doubt, ...]:
     """Return the doubt about times that were measured, or predicted from measurements, under a load."""
     return ("load",) if load_per_core > MOST_LOAD_PER_CORE else ()
-
-
-def _has_fold_jobs(run: Run) -> bool:
-    return run.kind == CROSSVAL and "executor" in run.metadata
 
 
 def _load_per_core(run: Run) -> float:

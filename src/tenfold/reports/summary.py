@@ -4,7 +4,7 @@ import base64
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,8 +70,8 @@ def _classes(predictions: Predictions) -> dict[str, Any]:
             {
                 "class": at,
                 "samples": int(of_class[at]),
-                "recall": _ratio(right[at], of_class[at]),
-                "precision": _ratio(right[at], said[at]),
+                "recall": float(right[at] / of_class[at]) if of_class[at] else None,
+                "precision": float(right[at] / said[at]) if said[at] else None,
             }
             for at in range(len(matrix))
         ],
@@ -131,17 +131,10 @@ def png_address(picture: NDArray[np.uint8]) -> str:
     height, width, channels = picture.shape
     rows = b"".join(b"\0" + picture[row].tobytes() for row in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, {1: 0, 3: 2}[channels], 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
-    file = b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
+    file = b"\x89PNG\r\n\x1a\n"
+    for kind, content in ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")):
+        file += struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
     return f"data:image/png;base64,{base64.b64encode(file).decode()}"
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-
-def _ratio(part: Any, whole: Any) -> float | None:
-    return float(part / whole) if whole else None
 
 
 MEASURED, PREDICTED = "measured", "predicted"
@@ -157,9 +150,7 @@ class HasClock(Protocol):
     """Anything with times that were measured or predicted."""
 
     @property
-    def clock(self) -> str:
-        """Either "measured" or "predicted"."""
-        ...
+    def clock(self) -> str: ...
 
 
 def clock_names(timed: Iterable[HasClock]) -> str:
@@ -185,12 +176,9 @@ def ledger_note(ledger: Ledger) -> str:
     """Return a sentence on how close predictions for this machine came to the runs that tested them; "" without any."""
     if ledger.median_error is None or ledger.coverage is None:
         return ""
-    ranked = ledger.rank_correlation()
-    tau = (
-        f"; Kendall's tau {ranked[0]:.2f} over {plural(ranked[1], 'pair')} that differ by more than 5%"
-        if ranked
-        else ""
-    )
+    tau = ""
+    if ranked := ledger.rank_correlation():
+        tau = f"; Kendall's tau {ranked[0]:.2f} over {plural(ranked[1], 'pair')} that differ by more than 5%"
     predictions, runs = plural(len(ledger.by_prediction()), "prediction"), plural(len(ledger.scores), "run")
     inside = round(ledger.coverage * len(ledger.scores))
     return (
@@ -247,10 +235,11 @@ def describe_data(run: Run) -> str:
     """Return the data set and the number of samples in its parts."""
     details: dict[str, Any] = run.metadata.get("data") or {}
     parts = [("train", "training"), ("validation", "validation"), ("test", "test")]
-    sizes = [f"{count(details[key])} {word}" for key, word in parts if details.get(key)]
-    name = one_line(str(details.get("name") or _given_name(run, "data")))
-    notes = "".join(f"; {one_line(str(note))}" for note in details.get("notes") or ())
-    return (f"{name}, {_enumerate(sizes)} samples" if sizes else name) + notes
+    *sizes, last = [f"{count(details[key])} {word}" for key, word in parts if details.get(key)] or [""]
+    text = one_line(str(details.get("name") or _given_name(run, "data")))
+    if last:
+        text += f", {' and '.join([', '.join(sizes), last] if sizes else [last])} samples"
+    return text + "".join(f"; {one_line(str(note))}" for note in details.get("notes") or ())
 
 
 def _given_name(run: Run, field: str) -> str:
@@ -273,12 +262,6 @@ def describe_length(run: Run) -> str:
     if (best := run.result.get("best_epoch")) is not None:
         text += f", weights of epoch {count(best)}"
     return text
-
-
-def describe_speed(run: Run) -> str:
-    text = training_time(run)
-    per_second = run.result.get("samples_per_second")
-    return f"{text}, {count(per_second)} samples/s" if per_second is not None else text
 
 
 def describe_target(run: Run) -> str:
@@ -326,18 +309,19 @@ def describe_workers(run: Run) -> str:
     workers = run.result.get("workers", run.experiment.parallel.workers)
     threads = worker_threads(run)
     each = f" with {plural(threads, 'thread')}" + (" each" if workers > 1 else "") if threads else ""
-    parallel = run.experiment.parallel
-    divided = (
-        f", which divide {parallel.divide} of {plural(parallel.replicas, 'replica')}" if parallel.divides_model else ""
-    )
+    parallel, divided = run.experiment.parallel, ""
+    if parallel.divides_model:
+        divided = f", which divide {parallel.divide} of {plural(parallel.replicas, 'replica')}"
     if run.kind == CROSSVAL:
         each = ""  # each fold has its own number of threads
     if run.clock == PREDICTED:
         if run.experiment.machine.cluster not in (None, "here"):
             each = ""  # the cluster's groups say how many threads their workers have
         return f"{plural(workers, 'virtual worker')}{each}{divided}, {describe_hardware(run.experiment)}"
-    device = field_value(run.experiment.machine.device)
-    return f"{plural(workers, 'worker')}{each}{divided} on {device}{describe_pinning(run)}{_describe_executor(run)}"
+    text = f"{plural(workers, 'worker')}{each}{divided} on {field_value(run.experiment.machine.device)}"
+    if pinned := [",".join(map(str, cpus)) for cpus in pinned_cpus(run) if cpus]:
+        text += f", cpus {' | '.join(pinned)}"
+    return text + _describe_executor(run)
 
 
 def _describe_executor(run: Run) -> str:
@@ -376,11 +360,6 @@ def describe_hardware(experiment: Experiment) -> str:
     return f"link {field_value(machine.link)}" if machine.link is not None else f"link {DEFAULT_LINK}, the default"
 
 
-def describe_pinning(run: Run) -> str:
-    cpus = [",".join(map(str, listed)) for listed in pinned_cpus(run) if listed]
-    return f", cpus {' | '.join(cpus)}" if cpus else ""
-
-
 def pinned_cpus(run: Run) -> list[list[int]]:
     """Return the CPUs of each worker, where workers were pinned; other versions may have recorded a number of cores."""
     cores = run.metadata.get("cores")
@@ -393,10 +372,11 @@ def evaluated_part(run: Run) -> str:
 
 def merge_reasons(explained: Sequence[tuple[str, Iterable[str]]]) -> list[str]:
     """Return the sentences that explain predictions, each once, with the settings it holds for."""
-    names_by_reason = grouped(
-        (one_line(fromkey), name) for name, sentences in explained for fromkey in dict.fromkeys(sentences)
-    )
-    return [f"{sentence} ({_holds_for(names, len(explained))})" for sentence, names in names_by_reason.items()]
+    reasons = grouped((one_line(reason), name) for name, sentences in explained for reason in dict.fromkeys(sentences))
+    return [
+        f"{sentence} ({'all settings' if 1 < len(names) == len(explained) else name_some(names, FEW_NAMED)})"
+        for sentence, names in reasons.items()
+    ]
 
 
 def result_rows(run: Run) -> list[tuple[str, str]]:
@@ -407,7 +387,10 @@ def result_rows(run: Run) -> list[tuple[str, str]]:
     if lr := describe_lr(run):
         rows.append(("learning rate", lr))
     if run.seconds is not None:
-        rows.append(("training time", describe_speed(run)))
+        speed = run.result.get("samples_per_second")
+        rows.append(
+            ("training time", training_time(run) + (f", {count(speed)} samples/s" if speed is not None else ""))
+        )
     if run.experiment.training.target is not None:
         rows.append(("target", describe_target(run)))
     if run.kind == SCRIPT and "speedup" in run.result:
@@ -427,15 +410,17 @@ def score_rows(run: Run) -> list[tuple[str, str]]:
 
 
 def describe_lost_workers(run: Run) -> list[str]:
-    return [f"{one_line(str(loss['why']))}; {_after_loss(loss)}" for loss in run.result.get("lost") or []]
-
-
-def _after_loss(loss: Mapping[str, Any]) -> str:
-    """Return how a run continued after the loss of a worker."""
-    if loss.get("step") is None:
-        return f"{plural(loss['left'], 'worker')} continued from epoch {count(loss['epoch'])}"
-    without = f"{plural(loss['left'], 'worker')} continued after step {count(loss['step'])}"
-    return f"{without}, replaced after step {count(loss['joined'])}" if loss.get("joined") is not None else without
+    """Return why each worker was lost, and how the run continued."""
+    texts = []
+    for loss in run.result.get("lost") or []:
+        text = f"{one_line(str(loss['why']))}; {plural(loss['left'], 'worker')} continued "
+        if loss.get("step") is None:
+            text += f"from epoch {count(loss['epoch'])}"
+        else:
+            text += f"after step {count(loss['step'])}"
+            text += f", replaced after step {count(loss['joined'])}" if loss.get("joined") is not None else ""
+        texts.append(text)
+    return texts
 
 
 def describe_end(run: Run) -> str:
@@ -446,9 +431,8 @@ def describe_end(run: Run) -> str:
         reason = f"{run.error.strip()}\n" if run.error.strip() else ""
         if run.kind == SCRIPT:
             return reason or "interrupted"
-        goes_on = (
-            "trains the folds that are missing" if run.kind == CROSSVAL else "continues from the last completed epoch"
-        )
+        folds = run.kind == CROSSVAL
+        goes_on = "trains the folds that are missing" if folds else "continues from the last completed epoch"
         return f"{reason}`tenfold resume {run.id}` {goes_on}"
     return "still running; these are the results so far" if run.status == "running" else ""
 
@@ -469,13 +453,3 @@ def times_by_worker(run: Run) -> list[dict[str, float]]:
     for span in run.spans():
         sums[span.worker][span.kind] += span.seconds
     return [dict(sums[worker]) for worker in sorted(sums)]
-
-
-def _holds_for(names: Sequence[str], total: int) -> str:
-    if len(names) == total:
-        return "all settings" if total > 1 else names[0]
-    return name_some(names, FEW_NAMED)
-
-
-def _enumerate(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

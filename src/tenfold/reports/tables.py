@@ -10,9 +10,9 @@ from tenfold.common import PARTS
 from tenfold.reports import summary
 from tenfold.reports.comparison_rows import (
     EXPLAINED,
-    KIND_SECONDS,
     RATIOS,
     SECONDS,
+    TIMES,
     Interval,
     Row,
     Spread,
@@ -201,10 +201,7 @@ def table_width(columns: Sequence[Column], gap: int, broken: bool) -> int:
 def comparison_columns(rows: Sequence[Row]) -> list[Column]:
     """Return the columns that apply to these rows."""
     alone = all(row.workers == 1 for row in rows)
-    columns = [*setting_columns(rows), time_column(rows)]
-    columns += _to_target(rows)
-    columns += clock_columns(rows)
-    columns += recorded_columns(rows)
+    columns = [*setting_columns(rows), time_column(rows), *_to_target(rows), *_origin_columns(rows)]
     if not alone:
         columns += [ratio_column(rows, name) for name in ("speedup", "efficiency", "PI")]
     columns.append(ratio_column(rows, "gain"))
@@ -220,53 +217,32 @@ def comparison_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def setting_columns(rows: Sequence[Row]) -> list[Column]:
-    """Return the workers, the fields in which the settings differ, and which one was selected."""
-    chosen = [_column("selected", "selected", rows, lambda row: "yes" if row.selected else "")]
-    return [_hosts(rows), *_fields(rows), *(chosen if any(row.selected for row in rows) else [])]
+    """Return the workers, with a mark where a row is doubtful, the fields that differ, and which one was selected."""
+    no_mark = " " * (1 + len(DOUBT)) if any(row.doubts for row in rows) else ""
+
+    def hosts(row: Row) -> str:
+        counts = f"{row.workers} × {row.threads}" if row.threads else f"{row.workers}"
+        return counts + (f" {DOUBT}" if row.doubts else no_mark)
+
+    columns = [_column("workers × threads" if any(row.threads for row in rows) else "workers", "workers", rows, hosts)]
+    for name in (name for name in (rows[0].settings if rows else ()) if name not in HOST_FIELDS):
+        cells = [NOTHING if is_meaningless(row, name) else field_value(row.settings[name]) for row in rows]
+        words = not all(isinstance(row.settings[name], int | float) for row in rows)
+        columns.append(Column(name.replace("_", " "), name.replace("_", " "), cells, words))
+    if any(row.selected for row in rows):
+        columns.append(_column("selected", "selected", rows, lambda row: "yes" if row.selected else ""))
+    return columns
 
 
-def clock_columns(rows: Sequence[Row]) -> list[Column]:
-    """Return whether times were measured or predicted, where some were predicted."""
-    if all(row.clock == summary.MEASURED for row in rows):
-        return []
-    return [Column("clock", "clock", [_clock(row) for row in rows], words=True)]
-
-
-def recorded_columns(rows: Sequence[Row]) -> list[Column]:
-    """Return which rows were recorded before a comparison, where some were."""
+def _origin_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return which times were predicted, and which rows were recorded before the comparison, where some were."""
 
     def when(row: Row) -> str:
         return "now" if not row.reused else "before" if row.reused == len(row.runs) else f"{row.reused} before"
 
-    return [_column(RECORDED, RECORDED, rows, when)] if any(row.reused for row in rows) else []
-
-
-def _hosts(rows: Sequence[Row]) -> Column:
-    return _column(
-        "workers × threads" if any(row.threads for row in rows) else "workers",
-        "workers",
-        rows,
-        lambda row: (f"{row.workers} × {row.threads}" if row.threads else f"{row.workers}") + _doubt_mark(row, rows),
-    )
-
-
-def _doubt_mark(row: Row, rows: Sequence[Row]) -> str:
-    """Return a mark for a doubtful row, and as much space for the others if there is one."""
-    if not any(row.doubts for row in rows):
-        return ""
-    return f" {DOUBT}" if row.doubts else " " * (1 + len(DOUBT))
-
-
-def _fields(rows: Sequence[Row]) -> list[Column]:
-    names = [name for name in (rows[0].settings if rows else ()) if name not in HOST_FIELDS]
-
-    def field(name: str) -> Column:
-        cells = [NOTHING if is_meaningless(row, name) else field_value(row.settings[name]) for row in rows]
-        words = not all(isinstance(row.settings[name], int | float) for row in rows)
-        heading = name.replace("_", " ")
-        return Column(heading, heading, cells, words)
-
-    return [field(name) for name in names]
+    clocks = [row.clock if row.calibrated else f"{row.clock}, uncalibrated" for row in rows]
+    columns = [Column("clock", "clock", clocks, words=True)] if set(clocks) - {summary.MEASURED} else []
+    return columns + ([_column(RECORDED, RECORDED, rows, when)] if any(row.reused for row in rows) else [])
 
 
 def ratio_column(rows: Sequence[Row], name: str) -> Column:
@@ -358,10 +334,6 @@ def is_meaningless(row: Row, name: str) -> bool:
     return absent or _has_no_effect(row, name)
 
 
-def _clock(row: Row) -> str:
-    return row.clock if row.calibrated else f"{row.clock}, uncalibrated"
-
-
 def _shares(row: Row) -> str:
     if not row.shares:
         return NOTHING
@@ -404,13 +376,10 @@ def _column(name: str, short: str, rows: Sequence[Row], cell: Callable[[Row], st
     return Column(name, short, [cell(row) for row in rows])
 
 
-TIME_HEADINGS = SECONDS | KIND_SECONDS
-
-
 def chosen_columns(rows: Sequence[Row], names: Sequence[str]) -> list[Column]:
     """Return the settings, the columns of these names, and which times were predicted, or recorded before."""
-    clocks = [*clock_columns(rows), *recorded_columns(rows)] if any(map(is_timed, names)) else []
-    return [*setting_columns(rows), *(_chosen_column(rows, name) for name in names), *clocks]
+    origins = _origin_columns(rows) if any(map(is_timed, names)) else []
+    return [*setting_columns(rows), *(_chosen_column(rows, name) for name in names), *origins]
 
 
 def explain_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
@@ -447,7 +416,7 @@ def _chosen_column(rows: Sequence[Row], name: str) -> Column:
         return ratio_column(rows, name)
     spreads = [row_value(row, name) for row in rows]
     if is_time(name):
-        return seconds_column(TIME_HEADINGS[name], TIME_HEADINGS[name], spreads)
+        return seconds_column(TIMES[name], TIMES[name], spreads)
     part, _, metric = name.partition("_")
     if part in PARTS and not any(name in row.metrics for row in rows):
         return metric_column(metric, part, spreads, named=True)

@@ -21,7 +21,7 @@ from tenfold.errors import StoreError
 from tenfold.reports import summary
 from tenfold.reports.charts import KIND_COLORS, SERIES, Chart, Style, chart_data
 from tenfold.reports.comparison_rows import Row
-from tenfold.reports.formatting import date_time
+from tenfold.reports.formatting import date_time, grouped
 from tenfold.runs import Run, Started
 from tenfold.runs.store import Follower
 
@@ -68,11 +68,6 @@ def bundled_script(entry: str) -> str:
     modules = (EXPORT.sub("", IMPORT.sub("", _text(name))) for name in ordered)
     library = [_text(LIBRARY)] if entry == DRAWING else []
     return "\n".join([*library, *modules]).replace("</script", "<\\/script")
-
-
-@cache
-def bundled_style() -> str:
-    return _text("uplot.min.css") + "\n" + _text("plots.css")
 
 
 def _text(name: str) -> str:
@@ -336,26 +331,17 @@ def mean_curves(repeats: Sequence[Sequence[Columns]]) -> list[Columns]:
     """Return the means of repeated curves at the steps that all of them have."""
     if len(repeats) == 1:
         return list(repeats[0])
-    points_by_step: dict[tuple[str, str, int], dict[int, list[tuple[float, float]]]] = {}
-    for curves in repeats:
-        for curve in curves:
-            steps = points_by_step.setdefault((curve["name"], curve["part"], curve["worker"]), {})
-            for step, seconds, value in zip(curve["step"], curve["seconds"], curve["value"], strict=True):
-                steps.setdefault(step, []).append((seconds, value))
+    alike = grouped(((curve["name"], curve["part"], curve["worker"]), curve) for curves in repeats for curve in curves)
     means = []
-    for (name, part, worker), steps in points_by_step.items():
-        whole = {step: points for step, points in sorted(steps.items()) if len(points) == len(repeats)}
-        columns = [list(zip(*points, strict=True)) for points in whole.values()]
-        means.append(
-            {
-                "name": name,
-                "part": part,
-                "worker": worker,
-                "step": list(whole),
-                "seconds": [sum(seconds) / len(repeats) for seconds, _ in columns],
-                "value": [sum(values) / len(repeats) for _, values in columns],
-            }
-        )
+    for (name, part, worker), curves in alike.items():
+        measured = [
+            {step: rest for step, *rest in zip(curve["step"], curve["seconds"], curve["value"], strict=True)}
+            for curve in curves
+        ]
+        steps = sorted(set.intersection(*map(set, measured))) if len(measured) == len(repeats) else []
+        points = np.array([[curve[step] for step in steps] for curve in measured]).reshape(len(measured), len(steps), 2)
+        seconds, value = points.mean(axis=0).T.tolist()
+        means.append({"name": name, "part": part, "worker": worker, "step": steps, "seconds": seconds, "value": value})
     return means
 
 
@@ -375,7 +361,11 @@ COMPARISON_CHARTS = ("charts",)
 
 
 def render_template(template: str, content: dict[str, Any]) -> str:
-    inside = {} if content.get("board") else _inside(content)
+    inside = {}
+    if not content.get("board"):  # a file carries its scripts and styles inside
+        drawn = bool(content.get("figures"))
+        inside["script"] = bundled_script(DRAWING if drawn else STILL)
+        inside["style"] = _text("uplot.min.css") + "\n" + _text("plots.css") if drawn else ""
     return _environment().get_template(template).render(_common() | inside | content)
 
 
@@ -389,27 +379,9 @@ def render_parts(template: str, content: dict[str, Any], names: Collection[str])
     return parts
 
 
-def _inside(content: dict[str, Any]) -> dict[str, str]:
-    """Return the script and the styles that a page carries inside."""
-    if not content.get("figures"):
-        return {"script": bundled_script(STILL), "style": ""}
-    return {"script": bundled_script(DRAWING), "style": bundled_style()}
-
-
 def _common() -> dict[str, Any]:
-    nothing: dict[str, Any] = {
-        "eyebrow": "",
-        "subject": "",
-        "status": "",
-        "headline": [],
-        "doubts": [],
-        "downloads": [],
-        "figures": None,
-        "board": None,
-        "several": False,
-        "versus": None,
-    }
-    return {"written": date_time(time.time()), **nothing}
+    empty = "eyebrow subject status headline doubts downloads figures board several versus"
+    return {"written": date_time(time.time()), **dict.fromkeys(empty.split(), "")}
 
 
 def page_style() -> str:

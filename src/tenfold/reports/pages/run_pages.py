@@ -170,7 +170,7 @@ def render_forecast(forecast: Forecast) -> str:
         "notes": forecast.explanations((SHARES,)),
         "speedup": speedup is not None,
         "bands": has_bands(forecast.rows),
-        "knees": _knee_table(forecast),
+        "knees": forecast.explanation(),
         "shares": list(shares),
         "figures": page_figures([], forecast.rows, {"speedup": speedup, **shares}),
         "reasons": forecast.reasons(),
@@ -180,50 +180,26 @@ def render_forecast(forecast: Forecast) -> str:
     return render_template("forecast.html", content)
 
 
-def _named(row: Row, around: str = "") -> str:
-    """Return the label of a row after the interval of its time, and whether the time is doubtful."""
-    return f"{around}{row.label}{f'; {sections.DOUBTFUL}' if row.doubts else ''}"
-
-
 def _forecast_headline(forecast: Forecast) -> sections.Headline:
     rows = rows_with_rounds(forecast.rows)
     which = "" if len(rows) == len(forecast.rows) else " with rounds"
     fastest = min(rows, key=mean_seconds)
     seconds = mean_seconds(fastest)
     around = f"{interval(*fastest.interval, seconds)}, " if fastest.interval else ""
-    numbers = [(f"shortest training{which}, predicted", duration(seconds), _named(fastest, around))]
+
+    def named(row: Row) -> str:
+        return f"{row.label}; {sections.DOUBTFUL}" if row.doubts else row.label
+
+    numbers = [(f"shortest training{which}, predicted", duration(seconds), around + named(fastest))]
     if faster := [row for row in rows if row.workers > 1 and (row.speedup or 0.0) > 1]:
         top = max(faster, key=lambda row: row.speedup or 0.0)
-        numbers.append((f"highest speedup{which}, predicted", ratio(top.speedup), _named(top)))
+        numbers.append((f"highest speedup{which}, predicted", ratio(top.speedup), named(top)))
     knees = [(name, first) for name, group in scaling_families(rows) if (first := find_knee(group).first)]
     if knees:
         name, last = max(knees, key=lambda knee: knee[1].workers)
         where = f"the highest of {len(knees)} settings: {name}" if len(knees) > 1 else name
         numbers.append(("workers where the speedup levels off", count(last.workers), where))
     return numbers
-
-
-def _knee_table(forecast: Forecast) -> TextTable:
-    """Return where the speedup of each group of settings levels off, and why."""
-    families = [(name, rows_with_rounds(group)) for name, group in scaling_families(forecast.rows) if len(group) > 1]
-    rows = [[name or "all", *_knee_cells(group)] for name, group in families]
-    return TextTable(["setting", "highest speedup", "levels off at", "why"], rows)
-
-
-def _knee_cells(group: list[Row]) -> list[str]:
-    knee, top = find_knee(group), max(group, key=lambda row: row.speedup or 0.0)
-    highest = f"{ratio(top.speedup)} with {plural(top.workers, 'worker')}"
-    if knee.first is None:
-        return [highest, f"beyond {plural(group[-1].workers, 'worker')}", "computing takes most of the time"]
-    reasons = []
-    if knee.idle is not None:
-        communicating, waiting = (knee.idle.shares.get(kind, 0.0) for kind in ("communicate", "wait"))
-        reasons.append(
-            f"from {count(knee.idle.workers)}: communication {communicating:.0%}, waiting {waiting:.0%} of the time"
-        )
-    if knee.peak is not None:
-        reasons.append(f"beyond {count(knee.peak.workers)}: more workers do not help")
-    return [highest, plural(knee.first.workers, "worker"), "; ".join(reasons)]
 
 
 def render_scaling(scaling: ScalingStudy) -> str:
