@@ -92,13 +92,13 @@ def print_run(run: "Run", as_json: bool, report: Path | None = None) -> None:
     if launched_rank():
         return
     from tenfold.reports.run_tables import fold_tables, run_summary_table, script_tables
-    from tenfold.runs.store import CROSSVAL, SCRIPT
+    from tenfold.runs.store import CROSSVAL
 
     if as_json:
         print_json(run.summary())
     else:
         folds = [fold_tables(run)] if run.kind == CROSSVAL else []
-        print_rich(run_summary_table(run), *folds, *(script_tables(run) if run.kind == SCRIPT else []))
+        print_rich(run_summary_table(run), *folds, *(table.to_rich() for table in script_tables(run)))
         if report is None:
             typer.echo(f"`tenfold report {run.id}{_elsewhere(run.store.folder)}` writes an HTML report")
     if report is not None:

@@ -142,7 +142,11 @@ def measure_until(
     profile, place = load_profile()
     settings = list(settings)
     if perf_counter() < deadline:
-        profile = _with_orthogonalization_share(profile, place, task, settings, report)
+        counts = {workers for threads, workers in settings if threads == 1 and workers > 1}
+        with_share = with_orthogonalization(profile, replace(task, threads=1), counts, report)
+        if with_share is not profile:
+            with_share.save_changes(profile, place)
+        profile = with_share
     name, batch = work_of(task)
     sizes = sorted({batch, max(1, batch // SMALLER_BY)}, reverse=True)
     nbytes, before = task.metadata.nbytes, profile
@@ -153,8 +157,9 @@ def measure_until(
     if not lack(profile):
         return _with_rounds(profile, name, nbytes), set()
     profile = profile.without_steps_of_another_hour(name)
-    lacking = lack(profile)
-    wanted = [(size, *item) for size in sizes for item in _extremes_first(lacking)]
+    # one worker with all threads, then the most workers, then what lies between
+    alone, *others = sorted(lack(profile), key=lambda setting: (setting[1], -setting[0]))
+    wanted = [(size, *item) for size in sizes for item in (alone, *reversed(others))]
     bursts = _measure(wanted, task, deadline, report)
     entries = {setting: step_entry(name, setting, found) for setting, found in bursts.items()}
     evaluating = [evaluating_entry(name, setting, found) for setting, found in bursts.items() if found[0].evaluated]
@@ -166,17 +171,6 @@ def measure_until(
         profile = measured
     extended = profile.add(steps=entries.values(), evaluating=evaluating)
     return _with_rounds(extended, name, nbytes), {setting[1:] for setting in bursts}
-
-
-def _with_orthogonalization_share(
-    profile: Profile, place: Path, task: Task, settings: Iterable[tuple[int, int]], report: ReportProgress
-) -> Profile:
-    """Return the profile with the share of a step that workers with one thread each divide; it is saved."""
-    counts = {workers for threads, workers in settings if threads == 1 and workers > 1}
-    measured = with_orthogonalization(profile, replace(task, threads=1), counts, report)
-    if measured is not profile:
-        measured.save_changes(profile, place)
-    return measured
 
 
 def _measure(
@@ -199,12 +193,6 @@ def _measure(
             longest = max(longest, perf_counter() - began)
             bursts.setdefault(setting, []).append(burst)
     return bursts
-
-
-def _extremes_first(settings: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return settings (threads, workers): one worker with all threads, most workers, then what lies between."""
-    listed = sorted(settings, key=lambda setting: (setting[1], -setting[0]))
-    return [listed[0], *listed[:0:-1]] if len(listed) > 1 else listed
 
 
 def _with_startup(profile: Profile, bursts: dict[Setting, list[Burst]]) -> Profile:
@@ -304,7 +292,8 @@ def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: Cl
     if cluster is HERE and task.workers > 1 and (not measured.averaging or (is_idle and rounds_were_busy)):
         measured = measure_rounds(measured, report)
     elif not (measured.costs.start and measured.costs.save):
-        measured = _with_start_and_save(measured, report)
+        save, start = probes.measure_saving(report)
+        measured = measured.with_costs(start={1: start} | measured.costs.start, save=save)
     wanted = {(task.threads, task.workers)} if cluster is HERE else _on_nodes(cluster, task.workers)
     name, batch = work_of(task)
     if is_idle:
@@ -366,12 +355,6 @@ def measure_steps(
 def profile_metadata() -> dict[str, Any]:
     metadata = collect_metadata()
     return {name: metadata[name] for name in ("host", "platform", "python", "cpu", "torch", "packages")}
-
-
-def _with_start_and_save(profile: Profile, report: ReportProgress) -> Profile:
-    """Measure the startup and the checkpoints of one worker; a startup that is known is kept."""
-    save, start = probes.measure_saving(report)
-    return profile.with_costs(start={1: start} | profile.costs.start, save=save)
 
 
 def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -> Profile:

@@ -34,10 +34,6 @@ def random_images() -> Splits:
     return Splits(name="noise", train=Tensors(x, y), test=test, shape=(1, 28, 28), classes=10, outputs=10)
 
 
-LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
-"""The levels of the quantiles; close together at the upper end, where the steps are that others wait for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Line:
     """y = intercept + slope x, neither below zero."""
@@ -95,39 +91,26 @@ def over_threads(threads: int, measured: Mapping[int, float]) -> float:
     return at * amdahl(1 / threads) / amdahl(1 / nearest)
 
 
-@dataclass(frozen=True, slots=True)
-class BurstStatistics:
-    """A trace of step times in numbers: seconds, and how steps and workers differ."""
-
-    mean: float
-    between_workers: float
-    """Standard deviation of the logarithm of the workers' means."""
-    between_steps: float
-    """Standard deviation of the logarithm of the steps of one worker."""
-    quantiles: tuple[float, ...]
-    """Steps divided by their worker's mean, at `LEVELS`."""
-    standard_error: float
-    """Standard error of the mean, relative, by how much the bursts differ."""
-
-
-def burst_statistics(bursts: Sequence[Floats]) -> BurstStatistics:
-    """Describe bursts of step times, each an array [steps, workers].
+def burst_statistics(bursts: Sequence[Floats]) -> dict[str, Any]:
+    """Describe bursts of step times, each an array [steps, workers], by fields of `Step`.
 
     The level is the median of the bursts' means: disturbances on a shared machine come in bursts, too, and should move
-    at most one of them. Y_it = s_i e_it, s_i from the workers' means over all bursts (less what chance alone makes them
-    differ), e_it from all steps divided by the mean of their worker in their burst.
+    at most one of them; its standard error is by how much they differ. Y_it = s_i e_it, s_i from the workers' means
+    over all bursts (less what chance alone makes them differ), e_it from all steps divided by the mean of their worker
+    in their burst.
     """
     mean = float(np.median([burst.mean() for burst in bursts]))
-    relative = [burst / burst.mean(axis=0) for burst in bursts]
-    steps = np.concatenate([item.ravel() for item in relative])
-    between_steps = float(np.std(np.log(steps)))
+    between_steps = float(np.std(np.log(np.concatenate([(burst / burst.mean(axis=0)).ravel() for burst in bursts]))))
     workers = np.mean([np.log(burst.mean(axis=0) / burst.mean()) for burst in bursts], axis=0)
     by_chance = between_steps**2 / sum(len(burst) for burst in bursts)
     variance = float(np.var(workers, ddof=1)) - by_chance if len(workers) > 1 else 0.0
     means = [burst.mean() / mean for burst in bursts]
-    standard_error = float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0
-    quantiles = tuple(np.quantile(steps, LEVELS).tolist())
-    return BurstStatistics(mean, float(np.sqrt(max(0.0, variance))), between_steps, quantiles, standard_error)
+    return {
+        "mean": mean,
+        "standard_error": float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else 0.0,
+        "between_workers": float(np.sqrt(max(0.0, variance))),
+        "between_steps": between_steps,
+    }
 
 
 class Entry(BaseModel):
@@ -166,8 +149,6 @@ class Step(Entry):
     """One exact round of all these workers between these steps. Default: there was one worker."""
     round_shares: tuple[float, float] | None = None
     """The shares of that round which runs record as computing and as communicating; the rest is waiting."""
-    quantiles: dict[str, float] = {}
-    """Quantiles of the steps divided by their worker's mean."""
     trace: tuple[str, ...] = ()
     """For each worker its steps in turn, in thousandths of the mean."""
 

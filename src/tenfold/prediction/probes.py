@@ -20,7 +20,6 @@ from tenfold.machine import cores
 from tenfold.machine.metadata import clock_mhz, load_per_core
 from tenfold.mixing import Strategy
 from tenfold.prediction.measurements import (
-    LEVELS,
     Averaging,
     Evaluating,
     Step,
@@ -409,7 +408,6 @@ def _seconds(calls: int, call: Callable[[], object]) -> float:
 def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Step:
     """Return what bursts in one setting (batch size, threads, workers) say about its steps."""
     batch_size, threads, workers = setting
-    stats = burst_statistics([burst.steps for burst in bursts])
     rounds = [burst.round for burst in bursts if burst.round is not None]
     relative = np.concatenate([burst.steps / burst.steps.mean() for burst in bursts])
     return Step(
@@ -417,10 +415,7 @@ def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]
         batch_size=batch_size,
         threads=threads,
         workers=workers,
-        mean=stats.mean,
-        standard_error=stats.standard_error,
-        between_workers=stats.between_workers,
-        between_steps=stats.between_steps,
+        **burst_statistics([burst.steps for burst in bursts]),
         samples=relative.size,
         load=load_per_core(),
         at=utc_now(),
@@ -428,7 +423,6 @@ def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]
         warmup=statistics.median(burst.warmup for burst in bursts),
         round=statistics.median(rounds) if rounds else None,
         round_shares=tuple(np.median([burst.round_shares for burst in bursts], axis=0).tolist()) if rounds else None,
-        quantiles={f"{level:.1%}": value for level, value in zip(LEVELS, stats.quantiles, strict=True)},
         trace=write_trace(relative),
     )
 

@@ -58,7 +58,11 @@ def workload_of(task: Task, *, compressed: bool = False) -> Workload:
     the optimizer's state costs was measured (see `round_extras`).
     """
     parallel = task.parallel
-    nbytes = task.metadata.nbytes
+    nbytes, share = task.metadata.nbytes, 1.0
+    if compressed:
+        size = task.metadata.numel
+        compressor = task.mixing.make_compressor(size, row_lengths(task.metadata.shapes, ALIGNMENT))
+        share = compressor.encode(torch.linspace(-1, 1, size, dtype=task.metadata.dtype)).nbytes / nbytes
     workload = Workload(
         workers=task.workers,
         steps_per_epoch=task.steps_per_epoch,
@@ -68,7 +72,7 @@ def workload_of(task: Task, *, compressed: bool = False) -> Workload:
         local_after=parallel.local_after,
         average="gradients" if parallel.average == "gradients" else "weights",
         nbytes=nbytes,
-        compression=_compressed_share(task, nbytes) if compressed else 1.0,
+        compression=share,
         state_bytes=_averaged_state_bytes(task) if compressed else (),
         batch_sizes=task.batch_sizes,
     )
@@ -105,10 +109,15 @@ def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
     nearest = profile.nearest_step(*setting)
     cost = _cost_here(profile, workload, nearest)
     step_time, shares = _step_time(task, profile, *setting), nearest.round_shares or (0.0, 1.0)
-    if workload.average == "gradients":
-        copies = workload.nbytes * profile.costs.adding
-        shares = _shares_with_copies(shares, float(cost(exact_round(task.workers), workload.nbytes)), copies)
-        step_time, cost = _divided(task, profile, step_time, _with_copies(cost, profile.costs.adding), cost)
+    if workload.average == "gradients":  # they are copied into shared memory, which counts as computing
+        adding, plain = profile.costs.adding, cost
+        copies, moved = workload.nbytes * adding, float(plain(exact_round(task.workers), workload.nbytes))
+        if whole := moved + copies:
+            shares = (shares[0] * moved + copies) / whole, shares[1] * moved / whole
+
+        step_time, cost = _divided(
+            task, profile, step_time, lambda r, nbytes: plain(r, nbytes) + nbytes * adding, plain
+        )
     return Hardware(
         step_time=step_time,
         round_cost=cost,
@@ -206,23 +215,6 @@ def _divided(
     )
 
 
-def _with_copies(cost: RoundCost, adding: float) -> RoundCost:
-    """Return the cost of rounds of gradients, which are copied into shared memory and stay there."""
-    return lambda round_, nbytes: cost(round_, nbytes) + nbytes * adding
-
-
-def _shares_with_copies(shares: tuple[float, float], cost: float, copies: float) -> tuple[float, float]:
-    """Return a round's shares of computing and communicating, with copies of gradients, which count as computing."""
-    whole = cost + copies
-    return ((shares[0] * cost + copies) / whole, shares[1] * cost / whole) if whole else shares
-
-
-def _compressed_share(task: Task, nbytes: int) -> float:
-    size, rows = task.metadata.numel, row_lengths(task.metadata.shapes, ALIGNMENT)
-    compressor = task.mixing.make_compressor(size, rows)
-    return compressor.encode(torch.linspace(-1, 1, size, dtype=task.metadata.dtype)).nbytes / nbytes
-
-
 PROBE_SECONDS, LONGEST = 1.0, 2.0
 """Seconds of steps that a probe should time, and its longest duration with the start of its processes."""
 VALID_SECONDS = 60.0
@@ -307,7 +299,9 @@ def predict_task(task: Task, report: ReportProgress = silent) -> TimePrediction:
         profile = Profile(made="", machine={})
     else:
         profile = complete_profile(_on_cpu(whole), report=report, cluster=cluster)
-    seed, marks = task.experiment.training.seed, _logged_steps(task)
+    epoch, epochs, seed = task.steps_per_epoch, task.experiment.training.epochs, task.experiment.training.seed
+    logged = [step for step in range(1, epoch + 1) if task.logs_after(step)]
+    marks = tuple(first + step for first in range(0, epoch * epochs, epoch) for step in logged)
     now, speed, typical_error = profile, 1.0, 0.0
     if cluster is HERE:
         ledger = Ledger.load()
@@ -409,13 +403,6 @@ def _on_cpu(task: Task) -> Task:
     if task.experiment.machine.device == "cpu":
         return task
     return replace(task, resolved=task.resolved.replace(device="cpu"), splits=task.splits.to("cpu"))
-
-
-def _logged_steps(task: Task) -> tuple[int, ...]:
-    """Return the steps after which workers log, counted from 1 over the run."""
-    epoch = task.steps_per_epoch
-    logged = [step for step in range(1, epoch + 1) if task.logs_after(step)]
-    return tuple(first + step for first in range(0, epoch * task.experiment.training.epochs, epoch) for step in logged)
 
 
 def _exchange_times(workload: Workload, hardware: Hardware, seed: int) -> Floats:

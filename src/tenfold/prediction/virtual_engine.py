@@ -168,7 +168,10 @@ def check_memory(task: Task) -> str:
 
 def replica_bytes(task: Task) -> int:
     """Return the bytes of a replica: weights, gradients, a copy, the optimizer's state, and the buffer of a round."""
-    return task.metadata.nbytes * (3 + _state_vectors(task) + task.parallel.needs_gradient_buffer)
+    training = task.experiment.training
+    vectors = training.optimizer_traits.state_vectors
+    vectors = count_state_vectors(training, make_network(task)) if vectors is None else vectors
+    return task.metadata.nbytes * (3 + vectors + task.parallel.needs_gradient_buffer)
 
 
 def describe_division(task: Task, workers: int) -> str:
@@ -184,12 +187,6 @@ def describe_division(task: Task, workers: int) -> str:
         f"{format_bytes(free)} are free; a pipeline of {workers} equal stages is at most "
         f"{bound([1.0] * workers, MICRO_BATCHES_PER_STAGE * workers):.2f}x as fast as one worker"
     )
-
-
-def _state_vectors(task: Task) -> int:
-    training = task.experiment.training
-    num_vectors = training.optimizer_traits.state_vectors
-    return num_vectors if num_vectors is not None else count_state_vectors(training, make_network(task))
 
 
 def free_memory(device: torch.device) -> int:

@@ -112,7 +112,7 @@ def _inputs(run: Run) -> tuple[Workload, Hardware, int]:
         steps_per_epoch=max(1, result["steps"] // epochs),
         epochs=epochs,
         strategy=strategy,
-        nbytes=_weight_bytes(run),
+        nbytes=run.metadata["weight_bytes"],
         sync_every=parallel.steps_between_rounds,
         local_after=parallel.local_after,
         average="gradients" if parallel.average == "gradients" else "weights",
@@ -120,12 +120,6 @@ def _inputs(run: Run) -> tuple[Workload, Hardware, int]:
     cost = _round_cost(arrived, left, workload)
     step_time = StepTime(mean=mean, trace=np.maximum(own, 1e-9))
     return workload, Hardware(step_time=step_time, round_cost=cost, calibrated=True), count - 1
-
-
-def _weight_bytes(run: Run) -> int:
-    """Return the bytes of a replica's weights; of a run of an earlier version, by its precision."""
-    each = 8 if run.experiment.training.precision == "fp64" else 4
-    return int(run.metadata.get("weight_bytes") or each * run.metadata["parameters"])
 
 
 def _state_bytes(run: Run, workload: Workload) -> tuple[int, ...]:

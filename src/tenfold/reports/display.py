@@ -38,6 +38,8 @@ class Display(ABC):
 
     _shown: ClassVar[Live | None] = None
     """The display that redraws the terminal now."""
+    writes_lines = True
+    """Whether lines are shown, and not only recorded."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -106,9 +108,9 @@ class Display(ABC):
         try:
             if self._notebook:
                 self._lines.append(Text(line, style=style))
-                print_to_runs(f"{line}\n")
             elif self._live:
                 self.console.print(Text(line, style=style))
+            if self._notebook or self._live or not self.writes_lines:
                 print_to_runs(f"{line}\n")
             else:
                 print(line, file=self.console.file, flush=True)

@@ -33,7 +33,6 @@ from tenfold.runs import (
     WorkerDropped,
     WorkerJoined,
 )
-from tenfold.runs.recorder import print_to_runs
 
 
 class RankTimes:
@@ -149,8 +148,12 @@ class RunProgress(Display):
         if not self._epoch:
             return
         last = next(reversed(self._epoch.values()))
-        shown = {name: metric for name, metric in self._epoch.items() if _is_shown(name, self._epoch)}
-        texts = {name: f"{name.removeprefix('train epoch_')} {metric_value(name, shown[name].value)}" for name in shown}
+        parts = [name.partition(" ")[0] for name in self._epoch]
+        texts = {
+            name: f"{name.removeprefix('train epoch_')} {metric_value(name, metric.value)}"
+            for name, metric in self._epoch.items()
+            if name.partition(" ")[2] != "loss" or parts.count(name.partition(" ")[0]) == 1  # the loss where alone
+        }
         evaluated = [name for name in texts if not name.startswith("train ")]
         seconds = f"{duration(last.seconds)} {self._clock}"
         self._say("  ".join([self._epoch_of(last), *texts.values(), *self._speed(last), seconds]))
@@ -196,12 +199,6 @@ class RunProgress(Display):
         for column in line.columns:
             column.no_wrap = True
         return line
-
-
-def _is_shown(name: str, epoch: dict[str, Metric]) -> bool:
-    """Return whether to show a metric: the evaluated loss only where there is no other on the same part."""
-    part, _, what = name.partition(" ")
-    return part == "train" or what != "loss" or not any(other.startswith(part) and other != name for other in epoch)
 
 
 def _clock(seconds: float) -> str:
@@ -390,10 +387,9 @@ class GridProgress(Display):
 
     def start_run(self, label: str, experiment: Experiment) -> None:
         self._label = label
-        if experiment.parallel.folds is None:
-            self._running = _RunBar(experiment, console=self.console)
-        else:
-            self._running = _FoldBars(console=self.console)
+        folded = experiment.parallel.folds is not None
+        self._running = FoldProgress(console=self.console) if folded else RunProgress(experiment, console=self.console)
+        self._running.writes_lines = False
 
     def watch(self, turn: Turn) -> None:
         """Show which run is running, and write a line for each that is done."""
@@ -431,18 +427,3 @@ class GridProgress(Display):
         if (jobs := self._jobs.drawing()).row_count:
             drawn.add_row(jobs)
         return drawn
-
-
-class _WithoutLines(Display):
-    """A display whose lines go only to the console of the run."""
-
-    def _say(self, line: str, style: str = "") -> None:  # noqa: ARG002
-        print_to_runs(f"{line}\n")
-
-
-class _RunBar(_WithoutLines, RunProgress):
-    """The bar of a run."""
-
-
-class _FoldBars(_WithoutLines, FoldProgress):
-    """The bars of a cross-validation."""

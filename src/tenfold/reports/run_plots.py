@@ -24,7 +24,7 @@ from tenfold.reports.charts import (
 )
 from tenfold.reports.comparison_rows import CPU, Row, Spread, choose_rows, mean_seconds, rows_metric
 from tenfold.reports.formatting import duration, joined, metric_scale, metric_value, one_line, ratio
-from tenfold.reports.run_tables import PART_NAMES, RecordedFold, name_of
+from tenfold.reports.run_tables import PART_NAMES, RecordedFold, mean_interval, name_of
 from tenfold.reports.tables import common_part
 from tenfold.runs import Run, Span
 
@@ -147,23 +147,15 @@ def _strip(run: Run, part: str, metric: str, factor: float) -> Strip | None:
     spread: dict[str, Any] = run.result.get("spread", {}).get(part, {}).get(metric, {})
     ends = {end: spread[end] * factor for end in ("mean", "low", "high") if spread.get(end) is not None}
     values = [fold["metrics"][part][metric] for fold in scored]
+    about = f"mean {metric_value(metric, spread.get('mean'))}, 95% interval {mean_interval(metric, spread)}"
     return Strip(
         name=PART_NAMES.get(part, part),
         color=COLORS[part],
         values=[value * factor for value in values],
         notes=[f"{name_of(fold)}: {metric_value(metric, value)}" for fold, value in zip(scored, values, strict=True)],
-        about=_about_mean(spread, metric),
+        about=about if ends else "",
         **ends,
     )
-
-
-def _about_mean(spread: dict[str, Any], metric: str) -> str:
-    if spread.get("mean") is None:
-        return ""
-    text = f"mean {metric_value(metric, spread['mean'])}"
-    if spread.get("low") is None:
-        return text
-    return f"{text}, 95% interval {metric_value(metric, spread['low'])} to {metric_value(metric, spread['high'])}"
 
 
 MOST_STEPS = 25

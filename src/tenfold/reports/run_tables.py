@@ -14,11 +14,7 @@ from tenfold.common.files import short_path
 from tenfold.common.metric_traits import main_metric
 from tenfold.experiment import FIELDS, SECTIONS
 from tenfold.reports import summary
-from tenfold.reports.differences import (
-    changed_fields,
-    describe_difference,
-    differing_fields,
-)
+from tenfold.reports.differences import changed_fields, describe_difference, differing_fields
 from tenfold.reports.formatting import (
     CROSSVAL_TIME,
     NOTHING,
@@ -55,7 +51,7 @@ STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "
 def run_summary_table(run: Run) -> Table:
     """Return the results of a run, as `tenfold train` prints them."""
     table = _grid()
-    table.add_row(f"run {run.id}", Text.assemble((short_title(run.title), "bold"), "  ", _status(run)))
+    table.add_row(f"run {run.id}", Text.assemble((short_title(run.title), "bold"), "  ", _styled(run, run.status)))
     for name, text in summary.result_rows(run) if run.readable else summary.score_rows(run):
         table.add_row(name, Text(text, style="bold" if name.endswith("accuracy") else ""))
     if run.tags:
@@ -104,14 +100,16 @@ class RunsTable:
 
     def _columns(self) -> "list[_Column]":
         runs = self._runs
-        measured = {run.id: _final_metrics(run) for run in runs}
+        measured: dict[int, dict[str, float]] = {  # of a fold, those of its validation part
+            run.id: run.result.get("crossval", {}).get("metrics", {}).get("validation") or run.metrics for run in runs
+        }
         names = dict.fromkeys(name for measurement in measured.values() if (name := main_metric(measurement)))
         scores = list(names)[:MOST_METRICS] or ["accuracy"]
         differing = differing_fields([run for run in runs if run.readable])
         return [
             _Column("run", [Text(str(run.id)) for run in runs]),
             _Column(TITLE, [_titled(run, differing) for run in runs]),
-            _Column("status", [_status(run) for run in runs]),
+            _Column("status", [_styled(run, run.status) for run in runs]),
             _Column("when", [Text(ago(run.created, self._now)) for run in runs]),
             _Column("epochs", [Text(_epochs(run)) for run in runs]),
             *(
@@ -154,21 +152,12 @@ def jobs_table(jobs: "Sequence[JobUnderWay]") -> Table:
     return TextTable(("job", "run", "on", "state", "node", "done"), rows, title="jobs under way").to_rich(words=5)
 
 
-def _final_metrics(run: Run) -> dict[str, float]:
-    """Return the final metrics of a run; for a fold, those of its validation part."""
-    metrics: dict[str, float] = run.result.get("crossval", {}).get("metrics", {}).get("validation") or run.metrics
-    return metrics
-
-
 def show_tables(run: Run) -> Group:
     """Return all tables about one run, as `tenfold show` prints them."""
     tables = [run_summary_table(run), experiment_table(run) if run.readable else recorded_table(run)]
     if run.history:
         tables.append(epochs_table(run).to_rich(words=0))
-    if run.kind == SCRIPT:
-        tables += script_tables(run)
-    if (times := times_table(run)).rows:
-        tables.append(times.to_rich())
+    tables += [table.to_rich() for table in (*script_tables(run), times_table(run)) if table.rows]
     return Group(*(Padding(table, (0, 0, 1, 0)) for table in (*tables, origin_table(run))))
 
 
@@ -234,9 +223,9 @@ def times_table(run: Run) -> TextTable:
     return TextTable(["spent on", "mean" if each else "time", "share", *names], rows, title=f"time, {run.clock}")
 
 
-def operations_table(run: Run) -> TextTable | None:
-    """Return the times of each kind of collective operation of a simulated script, as means over its ranks."""
-    rows = [
+def script_tables(run: Run) -> list[TextTable]:
+    """Return the collective operations of a simulated script, as means over its ranks, and the times of each rank."""
+    operations = [
         [
             *(name, count(round(times["count"])), byte_size(round(times["nbytes"] / max(1, times["count"])))),
             *(duration(times[key]) for key in ("seconds", "exposed")),
@@ -244,22 +233,16 @@ def operations_table(run: Run) -> TextTable | None:
         ]
         for name, times in (run.result.get("operations") or {}).items()
     ]
-    columns = ["operation", "times", "bytes each", "on the links", "not overlapped", "share of the time"]
-    return TextTable(columns, rows, title=f"collective operations, {run.clock}, mean of the ranks") if rows else None
-
-
-def ranks_table(run: Run) -> TextTable | None:
-    rows = [
+    ranks = [
         [str(rank), *(duration(times[kind]) for kind in ("compute", "wait", "communicate"))]
         for rank, times in enumerate(run.result.get("ranks") or [])
     ]
-    return (
-        TextTable(["rank", "compute", "waiting", "communication"], rows, title=f"ranks, {run.clock}") if rows else None
-    )
-
-
-def script_tables(run: Run) -> list[Table]:
-    return [table.to_rich() for table in (operations_table(run), ranks_table(run)) if table is not None]
+    columns = ["operation", "times", "bytes each", "on the links", "not overlapped", "share of the time"]
+    tables = [
+        TextTable(columns, operations, title=f"collective operations, {run.clock}, mean of the ranks"),
+        TextTable(["rank", "compute", "waiting", "communication"], ranks, title=f"ranks, {run.clock}"),
+    ]
+    return [table for table in tables if table.rows]
 
 
 def origin_table(run: Run) -> Table:
@@ -313,10 +296,6 @@ def _training(run: Run) -> str:
     return f"{duration(run.seconds)}{clock}"
 
 
-def _status(run: Run) -> Text:
-    return _styled(run, run.status)
-
-
 def _styled(run: Run, text: str) -> Text:
     return Text(text, style=STATUS_STYLES.get(run.status, ""))
 
@@ -343,7 +322,10 @@ def fold_tables(run: Run) -> Group:
     """Return the tables of a cross-validation for a terminal."""
     shown: list[Table | Text] = []
     if run.result.get("folds"):
-        shown.append(folds_table(run).to_rich(caption=_took(run)))
+        caption = str(run.result.get("mode", "")).replace("-", " ")
+        if run.seconds is not None:
+            caption += f"; {duration(run.seconds)} {run.clock}, training time of the busiest core"
+        shown.append(folds_table(run).to_rich(caption=caption))
         shown += [Text(line, style="red", overflow="fold") for line in failed_folds(run)]
     models = models_table(run)
     if models.rows:
@@ -421,9 +403,3 @@ def _line(fold: RecordedFold, scored: Sequence[tuple[str, str]]) -> list[str]:
     samples = f"{count(fold['train_samples'])} + {count(fold['validation_samples'])}"
     trained = "failed" if fold["status"] == "failed" else duration(fold["seconds"])
     return [name_of(fold), number, *scores, samples, trained, str(fold["threads"])]
-
-
-def _took(run: Run) -> str:
-    mode = str(run.result.get("mode", "")).replace("-", " ")
-    took = f"; {duration(run.seconds)} {run.clock}, training time of the busiest core"
-    return mode + (took if run.seconds is not None else "")

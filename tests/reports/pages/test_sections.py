@@ -32,7 +32,7 @@ class TestPage:
 
     def test_a_plain_run_has_no_folds(self, folder):
         plain = make_run(folder, steps_per_epoch=30, epochs=1)
-        assert folds_section(plain) is None
+        assert folds_section(plain, ()) is None
         assert "Folds" not in render_report([plain])
 
     def test_ids_are_unique(self, run):

@@ -37,7 +37,7 @@ from tenfold.reports.related_runs import (
     similar_runs,
 )
 from tenfold.reports.run_plots import twin_timeline_plot
-from tenfold.reports.run_tables import failed_folds, operations_table, ranks_table
+from tenfold.reports.run_tables import failed_folds, script_tables
 from tenfold.reports.setting_plots import forecast_speedup_plot, has_bands, probe_plot, scaling_plot, share_plots
 from tenfold.reports.summary import model_quality
 from tenfold.reports.sweep import Sweep, sweep_plots
@@ -68,7 +68,8 @@ def run_content(run: Run, figure: dict[str, Any] | None = None, *, whole: bool =
     about = sections.describe_run(run)
     title = sections.run_title(run)
     real = find_twin(run)
-    charts = {**fold_charts(run), **sweep_charts(run), "twin": twin_timeline_plot(real, run) if real else None}
+    of_folds = fold_charts(run)
+    charts = {**of_folds, **sweep_charts(run), "twin": twin_timeline_plot(real, run) if real else None}
     return {
         "title": f"{NAMES[run.kind]} of {title}" if run.kind in NAMES else title,
         "subject": sections.page_title(run.experiment.replace(name="")),
@@ -79,10 +80,10 @@ def run_content(run: Run, figure: dict[str, Any] | None = None, *, whole: bool =
         "headline": sections.sweep_headline(run) if run.kind == SWEEP else sections.run_headline(run, baseline),
         "doubts": [f"The speedup is doubtful: {DOUBTS[doubt]}." for doubt in (baseline.doubts if baseline else ())],
         "changed": sections.changed_settings(run),
-        "folds": folds_section(run),
+        "folds": folds_section(run, of_folds),
         "folds_so_far": folds_so_far(run),
         "sweep": sections.sweep_section(run),
-        "tables": [table for table in (operations_table(run), ranks_table(run)) if table is not None],
+        "tables": script_tables(run),
         "prediction": summary.prediction_notes(run),
         "figures": page_figures(drawn, [run], charts, bars=bars, quality=quality),
         "learning": about_curves(run) if any(item["curves"] for item in drawn) else "",

@@ -1,7 +1,7 @@
 """The contents of a report's sections, as plain values for the templates."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -65,10 +65,11 @@ def run_headline(run: Run, baseline: Baseline | None) -> Headline:
     if run.status == "running":  # a resumed run still has the numbers of its first part
         return []
     result = run.result
-    numbers = [
-        (f"{summary.evaluated_part(run)} {one_line(name)}", metric_value(name, item), _metric_note(run, name))
-        for name, item in loss_last(run.metrics).items()
-    ]
+    numbers = []
+    for name, value in loss_last(run.metrics).items():  # the direction of a metric that is not well known, too
+        better = "" if name in ("accuracy", "loss") else describe_direction(run.experiment.training.prefers_lower(name))
+        note = joined(better, fold_mean_note(run, name))
+        numbers.append((f"{summary.evaluated_part(run)} {one_line(name)}", metric_value(name, value), note))
     if run.seconds is not None:
         busiest = "of the busiest core" if run.kind == CROSSVAL else ""
         numbers.append(("training time", duration(run.seconds), joined(summary.describe_clock(run), busiest)))
@@ -101,13 +102,6 @@ def _score_of(single: Run, run: Run) -> str:
     if name is None or name not in single.metrics:
         return ""
     return f"; {one_line(name)} of one worker {metric_value(name, single.metrics[name])}"
-
-
-def _metric_note(run: Run, name: str) -> str:
-    """Return the number of folds and the interval of a mean; the direction of a metric that is not well known."""
-    training = run.experiment.training
-    direction = "" if name in ("accuracy", "loss") else describe_direction(training.prefers_lower(name))
-    return joined(direction, fold_mean_note(run, name))
 
 
 def page_title(experiment: Experiment) -> str:
@@ -283,14 +277,13 @@ def state_note(run: Run) -> str:
 LANES = "fold-lanes"
 
 
-def folds_section(run: Run) -> dict[str, Any] | None:
-    """Return the contents of the section; None unless the run is a cross-validation with folds."""
+def folds_section(run: Run, charts: Collection[str]) -> dict[str, Any] | None:
+    """Return the contents of the section, given the names of its charts; None unless the run has folds."""
     folds: list[RecordedFold] = run.result.get("folds") or []
     if run.kind != CROSSVAL or not folds:
         return None
     failed = sum(fold["status"] == "failed" for fold in folds)
     not_drawn = f" {plural(failed, 'fold')} failed and {'is' if failed == 1 else 'are'} not drawn." if failed else ""
-    charts = fold_charts(run)
     return {
         "strips": [name for name in charts if name != LANES],
         "about": f"One point per fold; the diamond is the mean, the line its 95% interval.{not_drawn}",
@@ -331,7 +324,8 @@ def folds_so_far(run: Run) -> TextTable | None:
 def fold_figures(run: Run) -> list[dict[str, Any]]:
     """Return a figure for each fold with the metrics on its validation part, and one for their mean."""
     figures: list[dict[str, Any]] = []
-    for fold in _recorded_folds(run):
+    in_result = bool(run.result.get("folds"))  # else those recorded so far
+    for fold in fold_runs(run) if in_result else [run.other(record["id"]) for record in run.store.folds(run.id)]:
         place = fold.metadata["crossval"]
         figure = run_figure(fold, fold_name(place["fold"], place["repeat"], place["node"]))
         evaluated = [curve for curve in figure["curves"] if curve["part"] != "train"]
@@ -343,13 +337,6 @@ def fold_figures(run: Run) -> list[dict[str, Any]]:
             {**figures[0], "id": 0, "label": "mean over the folds", "curves": mean, "color": None, "dash": []}
         )
     return figures
-
-
-def _recorded_folds(run: Run) -> list[Run]:
-    """Return the runs of the folds: those of the result, or while it is running, those recorded so far."""
-    if run.result.get("folds"):
-        return fold_runs(run)
-    return [run.other(record["id"]) for record in run.store.folds(run.id)]
 
 
 def sweep_section(run: Run) -> dict[str, Any] | None:
@@ -382,12 +369,14 @@ def machine_section(run: Run) -> dict[str, Any] | None:
     peaks = _peak_lines(run)
     if not layout and not peaks:
         return None
+    memory = (run.metadata.get("machine") or {}).get("memory") or {}
+    named = {"total": "the machine has", "limit": "the container may use", "available": "free before the run"}
     return {
         "nodes": [
             {"name": f"NUMA node {at}" if len(layout) > 1 else "", "cores": node} for at, node in enumerate(layout)
         ],
         "pinning": _pinning(run) if layout else "",
-        "memory": peaks + _machine_lines(run),
+        "memory": peaks + [(name, byte_size(memory[key])) for key, name in named.items() if memory.get(key)],
     }
 
 
@@ -398,12 +387,12 @@ def _layout(run: Run) -> list[list[list[dict[str, Any]]]]:
     if not isinstance(nodes, list) or run.clock == summary.PREDICTED:
         return []
     owners = {cpu: worker for worker, cpus in enumerate(pinned_cpus(run)) for cpu in cpus}
-    return [[[_cell(number, owners.get(number)) for number in core] for core in node] for node in nodes]
 
+    def cell(number: int) -> dict[str, Any]:
+        worker = owners.get(number)
+        return {"cpu": number, "worker": worker, "color": "" if worker is None else SERIES[worker % len(SERIES)]}
 
-def _cell(cpu: int, worker: int | None) -> dict[str, Any]:
-    color = SERIES[worker % len(SERIES)] if worker is not None else ""
-    return {"cpu": cpu, "worker": worker, "color": color}
+    return [[list(map(cell, core)) for core in node] for node in nodes]
 
 
 def _pinning(run: Run) -> str:
@@ -426,9 +415,3 @@ def _peak_lines(run: Run) -> list[tuple[str, str]]:
         return [(f"peak of {len(peaks)} workers", f"{byte_size(min(peaks))} to {byte_size(max(peaks))} each")]
     names = [f"peak of worker {worker}" for worker in range(len(peaks))] if len(peaks) > 1 else ["peak"]
     return [(name, byte_size(size)) for name, size in zip(names, peaks, strict=True)]
-
-
-def _machine_lines(run: Run) -> list[tuple[str, str]]:
-    memory = (run.metadata.get("machine") or {}).get("memory") or {}
-    named = {"total": "the machine has", "limit": "the container may use", "available": "free before the run"}
-    return [(name, byte_size(memory[key])) for key, name in named.items() if memory.get(key)]
