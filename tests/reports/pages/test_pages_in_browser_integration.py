@@ -221,7 +221,7 @@ def race(folder):
         (crossval, "svg.strip"),
         (forecast, ".chart"),
         (twin, ".lanes"),
-        (devices, ".labeled-bar"),
+        (devices, ".bar-line"),
         (recipe, "*"),
         (scaling, ".chart"),
         (race, ".chart"),
