@@ -10,7 +10,7 @@ from tenfold.board.demo_tasks import TASKS
 from tenfold.board.race import Contestant, Race
 from tenfold.engines import resolve
 from tenfold.engines.prepare import prepare
-from tenfold.errors import ExperimentError
+from tenfold.errors import DataError, ExperimentError
 from tenfold.reports.display import as_plain_text
 from tenfold.runs import Metric
 from tenfold.workers.task import make_network
@@ -40,7 +40,10 @@ def test_an_unknown_network_is_refused_with_the_one_that_was_probably_meant():
 
 
 def test_any_other_network_races_to_the_end_of_training(monkeypatch):
-    monkeypatch.setattr("tenfold.board.demo.data_source", lambda _: "digits")
+    def fail(_: str) -> None:
+        raise DataError("no network")
+
+    monkeypatch.setattr("tenfold.board.demo.load", fail)
     task = choose_task("mlp", print)
     assert (task.target, task.data) == (None, "digits")
     assert isinstance(make_network(prepare(resolve(make_sides(task)[1].experiment))), nn.Module)

@@ -190,17 +190,12 @@ def choose_task(model: str, report: Callable[[str], None]) -> RaceTask:
         return TASKS[model]
     if ":" not in model and model not in MODELS:
         raise ExperimentError(f"unknown model '{model}'; {suggest(model, [*MODELS, *TASKS])}, or package:Class")
-    return image_task(model, data_source(report))
-
-
-def data_source(report: Callable[[str], None]) -> str:
-    """Return "mnist", or "digits" where MNIST is neither on this machine nor within reach."""
     try:
         load("mnist")
     except DataError:
         report("MNIST is not within reach: the digits that come with scikit-learn take its place")
-        return "digits"
-    return "mnist"
+        return image_task(model, "digits")
+    return image_task(model, "mnist")
 
 
 def measure_steps(alone: Experiment, many: Experiment, seconds: float) -> None:
@@ -282,7 +277,6 @@ class RaceDisplay(Display):
         )
 
     def conclude(self, verdict: str) -> None:
-        """Write who finished first."""
         self._say(verdict)
 
     def drawing(self) -> Table:

@@ -50,7 +50,6 @@ class Lstm(nn.Module):
 
 
 def tabular() -> nn.Module:
-    """Return three layers of 256 units for rows of 64 numbers."""
     layers: list[nn.Module] = []
     for width in (64, 256, 256):
         layers += [nn.Linear(width, 256), nn.ReLU()]
@@ -67,7 +66,6 @@ def make_clusters(shape: tuple[int, ...], samples: int, scale: float, clusters: 
 
 
 def sequences() -> Parts:
-    """Return sequences of 20 vectors with 32 numbers each."""
     return make_clusters((20, 32), 16_000, 0.5)
 
 
@@ -77,7 +75,6 @@ def rows() -> Parts:
 
 
 def images() -> Parts:
-    """Return images of 32 x 32 with three colors."""
     return make_clusters((3, 32, 32), 3_000, 0.3)
 
 

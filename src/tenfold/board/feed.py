@@ -139,7 +139,6 @@ class Feed:
             await asyncio.sleep(TICK_SECONDS)
 
     def news(self, position: Position) -> dict[str, Any]:
-        """Return the news after a position, and move the position there."""
         answer: dict[str, Any] = {}
         self.runs.update()
         if position.version is not None:

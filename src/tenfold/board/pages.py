@@ -184,10 +184,14 @@ class RunList:
 
     def select(self, text: str) -> list[int]:
         """Return the numbers of the runs that a filter selects; words without an operator are looked for in titles."""
-        conditions, words = split_filter(text)
+        words = text.replace(" =", "=").replace("= ", "=").split()
+        conditions = [word for word in words if any(sign in word for sign in "=<>~")]
+        words = [word.lower() for word in words if word not in conditions]
         with self._lock:
             listed = list(self._listed.values())
-        chosen = {run.id for run in filter_runs([entry.run for entry in listed], conditions)} if conditions else None
+        chosen = None
+        if conditions:
+            chosen = {run.id for run in filter_runs([entry.run for entry in listed], " ".join(conditions))}
         return [
             entry.run.id
             for entry in listed
@@ -312,13 +316,6 @@ def _fold_progress(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"share": done / whole if whole else 0.0, "done": done, "of": whole, "unit": "fold", "left": left}
 
 
-def split_filter(text: str) -> tuple[str, list[str]]:
-    """Return the conditions of a filter, and its other words in lower case."""
-    words = text.replace(" =", "=").replace("= ", "=").split()
-    conditions = [word for word in words if any(sign in word for sign in "=<>~")]
-    return " ".join(conditions), [word.lower() for word in words if word not in conditions]
-
-
 def _text(row: dict[str, Any]) -> str:
     fields = row["fields"]
     shown = [f"{row['id']}", row["title"], row["status"], row["kind"], row["note"], *row["tags"]]
@@ -374,7 +371,6 @@ class Pages:
         return render_template("runs.html", self._run_content(run))
 
     def run_parts(self, number: int) -> dict[str, str]:
-        """Return the parts of a run's page that change while it is running."""
         return render_parts("runs.html", self._run_content(self.watch.open(number), whole=False), RUN_PARTS)
 
     def comparison(self, numbers: Sequence[int]) -> str:
@@ -440,12 +436,21 @@ class Pages:
 
     def _run_content(self, run: Run, *, whole: bool = True) -> dict[str, Any]:
         content = common_content(Comparison([run])) | run_content(run, self.watch.figure(run), whole=whole)
-        following = _empty_panels(run, content) if run.status == "running" else {}
+        if run.status == "running":  # the places of what is to come
+            folded = run.kind in (CROSSVAL, SWEEP)
+            bars = content["figures"]["bars"] or ([] if folded else [{"label": "", "times": {}}])
+            content |= {
+                "lanes": not folded,
+                "quality": True,
+                "console": "",
+                "figures": content["figures"] | {"bars": bars},
+            }
+            content["learning"] = about_curves(run) if run.kind != SWEEP else ""
         downloads = [
             {"name": f"tenfold-run-{run.id}.{kind}", "label": label, "about": about, "address": f"/run/{run.id}.{kind}"}
             for kind, (label, about) in DOWNLOADS.items()
         ]
-        return content | following | {"board": self._board("run.js", run=run.id), "downloads": downloads}
+        return content | {"board": self._board("run.js", run=run.id), "downloads": downloads}
 
     def _still_there(self, numbers: Sequence[int]) -> list[Run]:
         """Return the runs that have not been removed since a page was opened."""
@@ -455,14 +460,11 @@ class Pages:
                 runs.append(self.watch.open(number))
         return runs
 
-    def _compared(self, numbers: Sequence[int]) -> Comparison:
+    def _comparison_content(self, numbers: Sequence[int]) -> dict[str, Any]:
         runs = [self.watch.open(number) for number in dict.fromkeys(numbers)]
         if not 1 < len(runs) <= MOST_COMPARED:
             raise StoreError(f"2 to {MOST_COMPARED} runs can be compared, not {len(runs)}")
-        return Comparison(runs)
-
-    def _comparison_content(self, numbers: Sequence[int]) -> dict[str, Any]:
-        comparison = self._compared(numbers)
+        comparison = Comparison(runs)
         content = common_content(comparison) | comparison_content(comparison, self._each_figure(comparison))
         if any(run.status == "running" for run in comparison.runs):
             bars = content["figures"]["bars"] or [{"label": "", "times": {}}]
@@ -482,15 +484,3 @@ class Pages:
 
     def _board(self, script: str, **details: Any) -> dict[str, Any]:
         return {"action_token": self.action_token, "script": script, **details}
-
-
-def _empty_panels(run: Run, content: dict[str, Any]) -> dict[str, Any]:
-    folded = run.kind in (CROSSVAL, SWEEP)
-    bars = content["figures"]["bars"] or ([] if folded else [{"label": "", "times": {}}])
-    return {
-        "learning": about_curves(run) if run.kind != SWEEP else "",
-        "lanes": not folded,
-        "quality": True,
-        "console": "",
-        "figures": content["figures"] | {"bars": bars},
-    }

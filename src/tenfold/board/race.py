@@ -63,7 +63,6 @@ class Race:
     """The experiment of the curve of predicted speedups."""
 
     def save(self, runs: Path) -> None:
-        """Write the race beside the runs, where the board finds it."""
         write_atomically(runs / FILE, json_text(asdict(self), indent=1).encode())
 
     @classmethod
@@ -237,7 +236,6 @@ class Scaling:
         return _scaling_chart([line]), text
 
     def report_chart(self, race: Race) -> LineChart:
-        """Return the predicted speedups on all links."""
         lines = []
         for at, link in enumerate(LINKS):
             times = [self.seconds(race, link, count) for count in COUNTS]

@@ -61,6 +61,28 @@ class Board:
 
     def app(self) -> Starlette:
         pages, number = self.pages, _path_number
+
+        def rows(_: Request) -> dict[str, Any]:
+            self.runs.update()
+            listed = self.runs.since(0)
+            return listed | {"version": f"{INSTANCE}:{listed['version']}"}
+
+        def chosen(request: Request) -> dict[str, Any]:
+            return {"runs": self.runs.select(request.query_params.get("q", "")[:1000])}
+
+        def scaling(request: Request) -> dict[str, Any]:
+            asked = request.query_params
+            return pages.race_scaling(asked.get("link", ""), int(asked.get("workers", "0")))
+
+        def versus(request: Request) -> dict[str, Any]:
+            return {"versus": pages.versus(number(request), request.path_params["other"])}
+
+        def explain(_: Request, error: Exception) -> Response:
+            wrong = (
+                str(error) if isinstance(error, TenfoldError) else "the address holds something that is not a number"
+            )
+            return PlainTextResponse(wrong, status_code=400)
+
         routes = [
             Route("/", _page(lambda _: pages.runs())),
             Route("/run/{run:int}", _page(lambda request: pages.run(number(request)))),
@@ -68,42 +90,27 @@ class Board:
             Route("/compare", _page(lambda request: pages.comparison(_numbers(request)))),
             Route("/race", _page(lambda _: pages.race())),
             Route("/static/{name:str}", self.static_file),
-            Route("/data/runs", _data(lambda _: self.all_rows())),
-            Route("/data/filter", _data(lambda request: {"runs": self.runs.select(_query(request, "q")[:1000])})),
+            Route("/data/runs", _data(rows)),
+            Route("/data/filter", _data(chosen)),
             Route("/data/compare", _data(lambda request: pages.comparison_charts(_numbers(request)))),
             Route("/data/race", _data(lambda _: pages.race_parts())),
-            Route("/data/race/scaling", _data(self.scaling)),
+            Route("/data/race/scaling", _data(scaling)),
             Route("/data/run/{run:int}", _data(lambda request: self.watch.figure(self.watch.open(number(request))))),
             Route("/data/run/{run:int}/rest", _data(lambda request: pages.after_end(number(request)))),
             Route("/data/run/{run:int}/{what:str}", _data(self.stretch)),
-            Route("/data/run/{run:int}/versus/{other:int}", _data(self.versus)),
+            Route("/data/run/{run:int}/versus/{other:int}", _data(versus)),
             Route("/feed", self.feed_data),
             Route("/run/{run:int}/{action:str}", self.act, methods=["POST"]),
         ]
-        handlers: dict[Any, Any] = {TenfoldError: _explain, ValueError: _explain_value}
+        handlers: dict[Any, Any] = {TenfoldError: explain, ValueError: explain}
         return Starlette(routes=routes, middleware=[Middleware(Guard, access=self.access)], exception_handlers=handlers)
 
-    def all_rows(self) -> dict[str, Any]:
-        """Return the rows of all runs, and the version of this list."""
-        self.runs.update()
-        rows = self.runs.since(0)
-        return rows | {"version": f"{INSTANCE}:{rows['version']}"}
-
-    def scaling(self, request: Request) -> dict[str, Any]:
-        """Return the predicted speedups on a link, and a sentence about one number of workers."""
-        return self.pages.race_scaling(_query(request, "link"), int(_query(request, "workers", "0")))
-
-    def versus(self, request: Request) -> dict[str, Any]:
-        """Return the table of two runs and the fields in which they differ."""
-        return {"versus": self.pages.versus(_path_number(request), request.path_params["other"])}
-
     def stretch(self, request: Request) -> dict[str, Any]:
-        """Return a stretch of a run's curves or lanes."""
         what, number = request.path_params["what"], _path_number(request)
         if what not in ("curves", "lanes"):
             raise HTTPException(404, "a run has curves and lanes")
         first, last = (_number(request, name) for name in ("from", "to"))
-        columns = min(MOST_COLUMNS, max(1, int(_query(request, "columns", str(PLOT_COLUMNS)))))
+        columns = min(MOST_COLUMNS, max(1, int(request.query_params.get("columns", PLOT_COLUMNS))))
         self.watch.open(number)
         with self.watch.measurements(number) as watched:
             return {what: getattr(watched, what).between(first, last, columns)}
@@ -116,7 +123,6 @@ class Board:
         return Response(content, media_type=kind)
 
     def download(self, request: Request) -> Response:
-        """Answer with a run's numbers as CSV or JSON, with its trace, or with its report."""
         kind, number = request.path_params["kind"], request.path_params["run"]
         makers: dict[str, tuple[Callable[[Run], str], str]] = {
             "csv": (lambda run: to_csv([run]), "text/csv"),
@@ -132,7 +138,6 @@ class Board:
         return Response(text, media_type=media_type, headers={"content-disposition": f'attachment; filename="{name}"'})
 
     async def feed_data(self, request: Request) -> Response:
-        """Answer with news, for as long as the page listens."""
         listed, runs = request.query_params.get("list"), request.query_params.get("runs")
         if last := request.headers.get("last-event-id"):
             version, _, runs = last.partition("|")
@@ -142,7 +147,6 @@ class Board:
         return StreamingResponse(self.feed.messages(position), media_type="text/event-stream")
 
     async def act(self, request: Request) -> Response:
-        """Do something to a run, and answer with a sentence about it."""
         action = self.actions.by_name.get(request.path_params["action"])
         if action is None:
             raise HTTPException(404, "there is no such action")
@@ -166,10 +170,6 @@ def _path_number(request: Request) -> int:
     return int(request.path_params["run"])
 
 
-def _query(request: Request, name: str, default: str = "") -> str:
-    return request.query_params.get(name, default)
-
-
 async def _body(request: Request) -> dict[str, Any]:
     """Return the JSON body of a request; no other type is read."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
@@ -189,25 +189,17 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 def _number(request: Request, name: str) -> float:
-    value = float(_query(request, name, "nan"))
+    value = float(request.query_params.get(name, "nan"))
     if not math.isfinite(value) or abs(value) > LARGEST_NUMBER:
         raise HTTPException(400, "write where the stretch begins and ends: ?from=0&to=100")
     return value
 
 
 def _numbers(request: Request) -> list[int]:
-    words = _query(request, "runs").split(",")
+    words = request.query_params.get("runs", "").split(",")
     if not all(word.isascii() and word.isdecimal() and len(word) < 19 for word in words):
         raise HTTPException(400, "write the numbers of runs: /compare?runs=1,2")
     return [int(word) for word in words]
-
-
-def _explain(_request: Request, error: Exception) -> Response:
-    return PlainTextResponse(str(error), status_code=400)
-
-
-def _explain_value(_request: Request, _error: Exception) -> Response:
-    return PlainTextResponse("the address holds something that is not a number", status_code=400)
 
 
 PORT = 8642
@@ -353,7 +345,6 @@ class Actions:
         return f"tagged {' '.join(sorted(wanted))}" if wanted else "has no tags now"
 
     def note(self, number: int, given: dict[str, Any]) -> str:
-        """Replace the note of a run."""
         text = _text(given, "note").strip()
         if len(text) > LONGEST_NOTE:
             raise StoreError(f"a note has at most {LONGEST_NOTE:,} letters, not {len(text):,}")

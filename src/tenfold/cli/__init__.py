@@ -34,7 +34,6 @@ class Commands(TyperGroup):
     """Turns errors that are written for the user, and those of the parser, into sentences and exit code 2."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options before the command."""
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
@@ -182,7 +181,6 @@ for plugin in installed("tenfold.commands"):
 
 
 def main() -> None:
-    """Run the command line."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by whoever started this program
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the program ends

@@ -59,7 +59,6 @@ def _row(text: str, parts: list[str]) -> list[int]:
 
 
 def varied(text: str) -> tuple[str, list[Any]]:
-    """Read "field=a,b" for any field."""
     name, equals, values = text.partition("=")
     if not (equals and name.strip() and values.strip()):
         raise ExperimentError(f"expected field=a,b, such as momentum=0,0.9, got '{text}'")

@@ -75,27 +75,45 @@ def launch(
         raise MachineError("--slurm writes a script that starts torchrun; give it to sbatch, without --run or mpirun")
     if hosts is not None and nodes is not None:
         raise MachineError("--nodes belongs to --slurm; with --hosts, the file names the machines")
+    from tenfold.launch import start
+
     more = arguments or []
     experiment = _experiment(file, more)
+    workers, what = experiment.parallel.workers if experiment else 1, start.program(file, more)
     if hosts is None:
-        script = output or file.with_suffix(".sbatch")
+        script, nodes = output or file.with_suffix(".sbatch"), nodes or 2
         if output is None and script.exists():
             raise MachineError(f"{script} exists; replace it with -o {script}, or name another file")
-        text = _script(file, more, experiment, nodes or 2, per_host, port, python)
+        if per_host is not None:
+            _check_workers(workers, f"{nodes} nodes", nodes * per_host)
+        text = start.slurm(
+            what,
+            name=file.stem,
+            nodes=nodes,
+            per_node=per_host or start.share_out(workers, nodes),
+            threads=(experiment.machine.threads if experiment else None) or 1,
+            gpus=experiment is not None and experiment.machine.device.startswith("cuda"),
+            port=port,
+            python=python,
+        )
         write_file(script, text)
         typer.echo(f"wrote {script}; `sbatch {script}` queues it")
         return
-    from tenfold.launch.start import read_hosts
-
-    parsed = read_hosts(hosts, per_host or 1)
-    _check_workers(experiment, "the hosts", sum(host.slots for host in parsed))
-    commands = _commands(launcher, parsed, file, more, port, python or (sys.executable if run else None))
-    _show(commands, output)
+    parsed = start.read_hosts(hosts, per_host or 1)
+    _check_workers(workers, "the hosts", sum(host.slots for host in parsed))
+    python = python or (sys.executable if run else None)
+    if launcher is Launcher.TORCHRUN:
+        commands = start.torchrun(parsed, what, port=port, name=file.stem, python=python)
+    else:
+        commands = [(start.Host("localhost"), start.mpirun(parsed, what, python=python))]
+    text = "".join(f"# on {host.name}\n{shlex.join(command)}\n" for host, command in commands)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_file(output, text)
+        typer.echo(f"wrote {output}; it has the command of each host")
     if run:
         raise typer.Exit(_run(commands))
-
-
-Commands = list[tuple["Host", list[str]]]
 
 
 def _experiment(file: Path, more: list[str]) -> "Experiment | None":
@@ -111,8 +129,7 @@ def _experiment(file: Path, more: list[str]) -> "Experiment | None":
     return None
 
 
-def _check_workers(experiment: "Experiment | None", place: str, there: int) -> None:
-    workers = experiment.parallel.workers if experiment else 1
+def _check_workers(workers: int, place: str, there: int) -> None:
     if workers not in (1, there):
         raise MachineError(
             f"the experiment has {workers} workers, {place} have {there} slots together; "
@@ -120,54 +137,7 @@ def _check_workers(experiment: "Experiment | None", place: str, there: int) -> N
         )
 
 
-def _commands(
-    launcher: Launcher, hosts: "tuple[Host, ...]", file: Path, more: list[str], port: int, python: str | None
-) -> Commands:
-    from tenfold.launch import start
-    from tenfold.launch.start import Host
-
-    what = start.program(file, more)
-    if launcher is Launcher.TORCHRUN:
-        return start.torchrun(hosts, what, port=port, name=file.stem, python=python)
-    return [(Host("localhost"), start.mpirun(hosts, what, python=python))]
-
-
-def _script(
-    file: Path,
-    more: list[str],
-    experiment: "Experiment | None",
-    nodes: int,
-    per_host: int | None,
-    port: int,
-    python: str | None,
-) -> str:
-    from tenfold.launch import start
-
-    if per_host is not None:
-        _check_workers(experiment, f"{nodes} nodes", nodes * per_host)
-    workers = experiment.parallel.workers if experiment else 1
-    return start.slurm(
-        start.program(file, more),
-        name=file.stem,
-        nodes=nodes,
-        per_node=per_host or start.share_out(workers, nodes),
-        threads=(experiment.machine.threads if experiment else None) or 1,
-        gpus=experiment is not None and experiment.machine.device.startswith("cuda"),
-        port=port,
-        python=python,
-    )
-
-
-def _show(commands: Commands, output: Path | None) -> None:
-    text = "".join(f"# on {host.name}\n{shlex.join(command)}\n" for host, command in commands)
-    if output is None:
-        typer.echo(text, nl=False)
-    else:
-        write_file(output, text)
-        typer.echo(f"wrote {output}; it has the command of each host")
-
-
-def _run(commands: Commands) -> int:
+def _run(commands: "list[tuple[Host, list[str]]]") -> int:
     """Run the commands to their end; a signal that ends this process ends them, too."""
     from tenfold.launch.start import run_everywhere
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def complete_from(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """Return a completion from a list of names."""
     candidates = list(names)
     return lambda incomplete: [name for name in candidates if name.startswith(incomplete)]
 
@@ -40,14 +39,12 @@ def complete_list(names: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def complete_field(incomplete: str) -> list[str]:
-    """Complete the field of `--set field=value`."""
     from tenfold.experiment import FIELDS
 
     return [f"{name}=" for name in FIELDS if name.startswith(incomplete)]
 
 
 def complete_tag(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete a tag that some run has."""
     tags = {tag for run in _recorded(context) for tag in run.tags}
     return [name for name in sorted(tags) if name.startswith(incomplete)]
 
@@ -171,7 +168,6 @@ Filter = Annotated[
 
 
 def read_steps(text: str) -> int | str:
-    """Read a number, or a word such as epoch or auto."""
     return int(text) if text.removeprefix("-").isdecimal() else text
 
 
@@ -210,7 +206,6 @@ class FieldOption:
     metavar: str | None = None
 
     def of_one(self, name: str) -> Any:
-        """Return the option of one value."""
         option = typer.Option(
             f"--{name.replace('_', '-')}",
             *([self.short] if self.short else []),
@@ -224,7 +219,6 @@ class FieldOption:
         return Annotated[self.kind | None, option]
 
     def of_several(self, name: str, panel: str, metavar: str) -> Any:
-        """Return the option of several values, as text."""
         option = typer.Option(
             f"--{name.replace('_', '-')}",
             help=self.several,

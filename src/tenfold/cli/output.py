@@ -60,7 +60,6 @@ def start_early() -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
     from tenfold.common.files import json_text
 
     typer.echo(json_text(value, indent=2, default=str))
@@ -75,7 +74,6 @@ def print_rich(*renderables: Any) -> None:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file, whole or not at all."""
     from tenfold.common.files import write_atomically
 
     try:
@@ -167,7 +165,6 @@ def exit_interrupted(how: str, on: object = None) -> NoReturn:
 
 
 def print_interrupted(how: str) -> None:
-    """Say that the command was interrupted, and what to do now."""
     what = "ended by SIGTERM" if signal.SIGTERM in signals_received else "interrupted"
     typer.secho(f"{what}; {how}", err=True, fg="yellow")
 

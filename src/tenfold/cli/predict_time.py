@@ -425,7 +425,6 @@ SHOWN_SCORES = 12
 
 
 def _check(as_json: bool) -> None:
-    """Print how close predictions came to the runs that followed them."""
     from tenfold.prediction.ledger import Ledger
     from tenfold.reports.forecast import signed_percent
     from tenfold.reports.formatting import duration, interval

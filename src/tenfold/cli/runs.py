@@ -52,7 +52,6 @@ def runs(
 
 
 def _print_jobs(runs: Path | None) -> None:
-    """List the jobs of executors that are under way, if there are any."""
     from tenfold.runs.store import absolute
 
     folder = absolute(runs)

@@ -55,13 +55,10 @@ class BoardWindow:
 
         def hear(event: "Event") -> None:
             if isinstance(event, Recorded) and self._address:
-                self._open(event.run)
+                self.show(f"run/{event.run}", f"run {event.run}")
             listen(event)
 
         return hear
-
-    def _open(self, run: int) -> None:
-        self.show(f"run/{run}", f"run {run}")
 
     def show(self, page: str, what: str) -> None:
         import webbrowser

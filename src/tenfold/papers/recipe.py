@@ -213,7 +213,6 @@ class Recipe(Section):
 
 
 def names() -> list[str]:
-    """Return the names of the built-in recipes."""
     return sorted(path.name.removesuffix(".toml") for path in _library().iterdir() if path.name.endswith(".toml"))
 
 

@@ -103,7 +103,6 @@ WIDE_RANGE = 8
 
 
 def recipe_plots(result: RecipeResult) -> list[Chart]:
-    """Return the plots of a recipe's numbers; none where nothing was run."""
     show = result.recipe.show
     columns = [name for name in show.columns if any(name in row.ours for row in result.rows)]
     if show.plot not in ("bars", "lines") or not columns:
@@ -181,7 +180,6 @@ def _start(values: Sequence[float]) -> float:
 
 
 def _note(row: ResultRow, column: str, who: Who) -> str:
-    """Return the text of a number under the pointer."""
     where = f"{row.marked_label if who == 'ours' else row.label}\n{column.replace('_', ' ')}, {who}: "
     clock = f", {row.clock}" if who == "ours" and row.clock and is_timed(column) else ""
     return where + row.text(column, who) + clock
@@ -373,13 +371,11 @@ def _lead(result: RecipeResult) -> str:
 
 
 def _count_verdicts(results: Sequence[RecipeResult]) -> list[str]:
-    """Return how many recipes have each verdict, as in "12 agrees"."""
     verdicts = [result.verdict for result in results]
     return [f"{verdicts.count(verdict)} × {verdict}" for verdict in get_args(Verdict) if verdict in verdicts]
 
 
 def _section(result: RecipeResult, charts: dict[str, Chart | None]) -> dict[str, Any]:
-    """Return the sections of a recipe, and add its plots to the charts of the page."""
     recipe = result.recipe
     table = result.table()
     drawn: list[Chart] = [parallel_plot(Experiment(**recipe.experiment))] if recipe.show.plot == "parallel" else []

@@ -51,8 +51,10 @@ class Pair(NamedTuple):
     """The paper's number as it prints it."""
 
 
+PAPER, OURS = Pair._fields.index("paper"), Pair._fields.index("ours")
+
+
 def written(column: str, value: float) -> str:
-    """Return a number as tables show it, with its unit."""
     if is_time(column):
         return duration(value)
     if column in ("PI", "gain"):
@@ -70,11 +72,26 @@ def compare_column(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, fl
         return []
     rest = [label for label in in_paper if label not in {pair.label for pair in pairs}]
     if len(pairs) == 1 or column in RATIOS:
-        return [Statement(_side_by_side(column, pair)) for pair in pairs]
-    changes = [_Change(column, *both) for both in pairwise(pairs)]
-    statements = [_as_in_the_paper(column, changes)] if all(change.agrees for change in changes) else []
-    if not statements:
-        statements = [Statement(change.sentence, change.agrees) for change in changes]
+        return [
+            Statement(
+                f"{_name(column)}, {pair.label}: {pair.printed or written(column, pair.paper)} in the paper, "
+                f"{written(column, pair.ours)} here."
+            )
+            for pair in pairs
+        ]
+    theirs, mine = ([_direction(column, a[who], b[who]) for a, b in pairwise(pairs)] for who in (PAPER, OURS))
+    statements = [
+        Statement(
+            f"From {a.label} to {b.label}: {_change(column, a.paper, b.paper)} in the paper, "
+            f"{_change(column, a.ours, b.ours)} here.",
+            their_direction == my_direction,
+        )
+        for (a, b), their_direction, my_direction in zip(pairwise(pairs), theirs, mine, strict=True)
+    ]
+    if theirs == mine and len(theirs) > 1:
+        steady = {(-1,): "falls at every step, as in the paper", (1,): "rises at every step, as in the paper"}
+        how = steady.get(tuple(set(theirs)), "rises and falls at the same steps as in the paper")
+        statements = [Statement(f"{_name(column)} {how}.", True)]
     if len(pairs) > 2 or rest:
         statements.append(_best_row(column, pairs, in_paper))
     if rest:
@@ -121,18 +138,6 @@ def _limit(claim: PaperClaim) -> str:
     words = {"small means by at most": claim.at_most, "similar means by at most": claim.similar}
     words["it means by at least"] = claim.at_least
     return next((f" ({text} {_amount(claim.column, size)})" for text, size in words.items() if size is not None), "")
-
-
-class _Change:
-    """The change of a column from one row to the next, in the paper and here."""
-
-    def __init__(self, column: str, first: Pair, second: Pair) -> None:
-        self._column = column
-        theirs, mine = (_direction(column, before, after) for before, after in _values(first, second))
-        self.directions = theirs, mine
-        self.agrees = theirs == mine
-        said = [_change(column, before, after) for before, after in _values(first, second)]
-        self.sentence = f"From {first.label} to {second.label}: {said[0]} in the paper, {said[1]} here."
 
 
 class _Case:
@@ -207,21 +212,6 @@ def _amount(column: str, size: float) -> str:
     return f"{size * scale:g} percentage points" if unit == "%" else f"{size:g}"
 
 
-def _side_by_side(column: str, pair: Pair) -> str:
-    theirs = pair.printed or written(column, pair.paper)
-    return f"{_name(column)}, {pair.label}: {theirs} in the paper, {written(column, pair.ours)} here."
-
-
-def _as_in_the_paper(column: str, changes: Sequence[_Change]) -> Statement:
-    directions = {change.directions[0] for change in changes}
-    if len(changes) == 1:
-        return Statement(changes[0].sentence, True)
-    if len(directions) == 1 and 0 not in directions:
-        falls_or_rises = "falls" if directions == {-1} else "rises"
-        return Statement(f"{_name(column)} {falls_or_rises} at every step, as in the paper.", True)
-    return Statement(f"{_name(column)} rises and falls at the same steps as in the paper.", True)
-
-
 def _best_row(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, float]) -> Statement:
     """Return where the paper's best value is, of all its rows, and where ours is, of those compared."""
     best = _best(column)
@@ -233,10 +223,6 @@ def _best_row(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, float])
     if theirs == mine:
         return Statement(f"Both have the {word} value at {mine}.", True)
     return Statement(f"The {word} value is at {theirs} in the paper, at {mine} here.", False)
-
-
-def _values(first: Pair, second: Pair) -> tuple[tuple[float, float], tuple[float, float]]:
-    return (first.paper, second.paper), (first.ours, second.ours)
 
 
 def _direction(column: str, before: float, after: float) -> int:
@@ -401,7 +387,6 @@ def setting_label(setting: Setting) -> str:
 
 
 def setting_values(rows: Iterable[ResultRow], name: str) -> list[Any]:
-    """Return the values of a setting, each once."""
     values: list[Any] = []
     for row in rows:
         if row.settings[name] not in values:
@@ -417,13 +402,15 @@ def _with_selected(rows: Sequence[ResultRow]) -> list[ResultRow]:
         return list(rows)
     sign = -1 if lower_is_better(str(metric)) else 1
     best = max(scored, key=lambda row: sign * row.ours[f"validation_{metric}"])
-    return [replace(row, selected=True) if row is best else replace(row, ours=_untested(row.ours)) for row in rows]
 
+    def untested(ours: dict[str, float]) -> dict[str, float]:
+        return {
+            name: value
+            for name, value in ours.items()
+            if f"validation_{name}" not in ours and not name.startswith("test_")
+        }
 
-def _untested(ours: dict[str, float]) -> dict[str, float]:
-    """Return numbers without those on the test part: plain metrics, and those that name it."""
-    plain = {name.removeprefix("validation_") for name in ours if name.startswith("validation_")}
-    return {name: value for name, value in ours.items() if name not in plain and not name.startswith("test_")}
+    return [replace(row, selected=True) if row is best else replace(row, ours=untested(row.ours)) for row in rows]
 
 
 def _with_ratios(rows: list[ResultRow], compared: str) -> list[ResultRow]:
@@ -522,7 +509,14 @@ class RecipeResult:
             statements += _with_doubts(compare_column(column, pairs, in_paper), column, rows)
         for claim in self.recipe.claims:
             rows = _of_one_clock(claim.column, _claimed(claim, self.rows))
-            checked = check_claim(claim, [_standing(claim, row) for row in rows])
+            groups = [{name: row.settings[name] for name in claim.each if name in row.settings} for row in rows]
+            checked = check_claim(
+                claim,
+                [
+                    (describe_settings(group), _is_favored(claim, row), row.ours[claim.column])
+                    for row, group in zip(rows, groups, strict=True)
+                ],
+            )
             undecided = f"The paper says “{claim.said}”; the rows that would decide it were not run here."
             statements += _with_doubts([checked or Statement(undecided)], claim.column, rows if checked else ())
         return statements or ([Statement(self._nothing_to_compare())] if self.recipe.blocks else [])
@@ -550,7 +544,11 @@ class RecipeResult:
 
     def notes(self) -> list[str]:
         """Return notes for the reader: the scale, predicted times, and why rows are missing."""
-        notes = [f"scale {self.scale}: {_size(self.recipe, self.scale)}"] if self.settings else []
+        size = self.recipe.scales.get(self.scale, Size())
+        fields = ", ".join(f"{name} = {value}" for name, value in size.fields.items())
+        fewer = [f"{name} in {', '.join(map(field_value, values))}" for name, values in size.vary.items()]
+        sized = "; ".join([*([fields] if fields else []), *fewer]) or "as in the paper"
+        notes = [f"scale {self.scale}: {sized}"] if self.settings else []
         notes += [self.recipe.paper.note] if self.recipe.paper.note else []
         notes += [_this_machine()] if self.recipe.show.machine else []
         doubts = {doubt for row in self.rows for doubt in row.doubts}
@@ -668,12 +666,6 @@ def _claimed(claim: PaperClaim, rows: Iterable[ResultRow]) -> list[ResultRow]:
     ]
 
 
-def _standing(claim: PaperClaim, row: ResultRow) -> tuple[str, bool, float]:
-    """Return the group of a row that a claim is about, whether it should be the better one, and its value."""
-    group = {name: row.settings[name] for name in claim.each if name in row.settings}
-    return describe_settings(group), _is_favored(claim, row), row.ours[claim.column]
-
-
 def _is_favored(claim: PaperClaim, row: ResultRow) -> bool:
     return _has(row, claim.best) if claim.best else not _has(row, claim.against)
 
@@ -699,15 +691,7 @@ def _head(column: str, who: str, quoted: bool) -> str:
     return column.replace("_", " ") + (f", {who}" if quoted else "")
 
 
-def _size(recipe: Recipe, scale: Scale) -> str:
-    size = recipe.scales.get(scale, Size())
-    fields = [f"{name} = {value}" for name, value in size.fields.items()]
-    fewer = [f"{name} in {', '.join(map(field_value, values))}" for name, values in size.vary.items()]
-    return "; ".join([*([", ".join(fields)] if fields else []), *fewer]) or "as in the paper"
-
-
 def _this_machine() -> str:
-    """Return this machine's processor, cores, memory and GPUs in a sentence."""
     import psutil
 
     from tenfold.machine import cores, devices

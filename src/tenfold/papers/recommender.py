@@ -71,7 +71,8 @@ class TfIdf:
 
 def fit_features(tweets: "Tweets", options: "TweetOptions", parts: Splits) -> Splits:
     """Return the parts with features in the place of the samples' numbers."""
-    make = features_of(tweets, options, _people_of(tweets, options, parts.train))
+    numbers: Any = parts.train.x.numpy()  # type: ignore[attr-defined]
+    make = features_of(tweets, options, np.unique(numbers if options.sample == "person" else tweets.author[numbers]))
 
     def with_features(part: Any) -> Tensors:
         return Tensors(torch.from_numpy(make(part.x.numpy())), part.y)
@@ -146,11 +147,6 @@ def _mentions(tweets: "Tweets", rows: Any, words: dict[str, int]) -> Floats:
     return mentions
 
 
-def _people_of(tweets: "Tweets", options: "TweetOptions", part: Any) -> NDArray[np.int64]:
-    numbers = part.x.numpy()
-    return np.unique(numbers if options.sample == "person" else tweets.author[numbers])
-
-
 RIDGE = 0.3
 """Strength of the regression's penalty; rows of TF-IDF have length 1."""
 People = NDArray[np.int64]
@@ -162,29 +158,24 @@ def baseline_scores(tweets: "Tweets", training: People, tested: People) -> dict[
 
     Nobody is recommended to themselves.
     """
+    from sklearn.kernel_ridge import KernelRidge
+
     follows = tweets.follows[training].astype(np.float64)
     counts = count_words(tweets).people
     tfidf = TfIdf(counts[training])
     words = tfidf(counts)
     alike = (words[tested] @ words.T).toarray()
     popular = follows.mean(axis=0)
+    ridge = KernelRidge(alpha=RIDGE).fit(words[training], follows - popular)
     scores_by_name = {
         "random": np.random.default_rng(0).random(alike.shape),
         "most followed": np.broadcast_to(popular, alike.shape).copy(),
         "neighbors by text": alike,
-        "ridge regression": popular + _ridge(words, training, alike[:, training], follows - popular),
+        "ridge regression": popular + ridge.predict(words[tested]),
     }
     for scores in scores_by_name.values():
         scores[np.arange(len(tested)), tested] = -np.inf
     return scores_by_name
-
-
-def _ridge(words: object, training: People, alike: Scores, wanted: Scores) -> Scores:
-    """Return the kernel form of ridge regression: k (K + alpha I)^-1 Y."""
-    rows = words[training]  # type: ignore[index]
-    gram = (rows @ rows.T).toarray() + RIDGE * np.eye(len(training))
-    solved: Scores = alike @ np.linalg.solve(gram, wanted)
-    return solved
 
 
 class Recommender(nn.Module):

@@ -96,7 +96,6 @@ def _check_experiments(
 
 
 def is_available(need: str) -> bool:
-    """Return whether this machine has everything that a recipe needs."""
     if need == "gpu":
         import torch
 
@@ -136,7 +135,6 @@ def _run_setting(
     *,
     fresh: bool,
 ) -> Setting:
-    """Run one setting, or predict it where this machine has too few cores for it."""
     from tenfold.api.compare import compare
     from tenfold.api.simulate import forecast_grid
 

@@ -145,7 +145,12 @@ def load_speech(options: Mapping[str, Any]) -> "Splits":
     from tenfold.data.part import Splits, Tensors
 
     chosen = SpeechOptions(**options)
-    recorded = _recorded(chosen.recordings) if chosen.recordings else None
+    recorded = None
+    if chosen.recordings:
+        from tenfold.papers.recordings import DEBIAN_FOLDER, read_recordings
+
+        given = chosen.recordings is not True
+        recorded = read_recordings(Path(str(chosen.recordings)).expanduser() if given else DEBIAN_FOLDER)
     spoken = _spoken(chosen.utterances, HIGHEST if recorded is None else HIGHEST_OF_RECORDINGS)
     mean, deviation = spoken[0].mean(0), spoken[0].std(0)
 
@@ -163,12 +168,6 @@ def load_speech(options: Mapping[str, Any]) -> "Splits":
         outputs=outputs,
         groups=spoken[2],
     )
-
-
-def _recorded(folder: bool | str) -> "tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]":
-    from tenfold.papers.recordings import DEBIAN_FOLDER, read_recordings
-
-    return read_recordings(DEBIAN_FOLDER if folder is True else Path(str(folder)).expanduser())
 
 
 def splice(bands: "NDArray[np.float32]", utterance: "NDArray[np.int64]", context: int) -> "NDArray[np.float32]":
@@ -251,15 +250,10 @@ def _store(path: Path, **arrays: "NDArray[Any]") -> None:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _find() -> Path | None:
-    folder = cache() / NAME
-    return folder if folder.is_dir() else None
-
-
 SPEECH = Source(
     name=NAME,
     description=f"spoken sentences made by flite: frames of {BANDS} log-mel bands, 123 classes (thirds of 41 phones)",
     make=load_speech,
-    find=_find,
+    find=lambda: folder if (folder := cache() / NAME).is_dir() else None,
     absent="made by flite when it is first used",
 )

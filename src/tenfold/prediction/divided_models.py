@@ -116,7 +116,6 @@ def measure_parts(task: Task) -> PartTimes:
 
 
 def _time_stages(parts: Sequence[GroupReplica], x: Any, y: Any) -> list[float]:
-    """Return forward, backward and update of each stage, for one micro-batch."""
     pipeline = [part for part in parts if isinstance(part, PipelineReplica)]
     rows, targets, share = pipeline[0].pieces(y, pipeline[0].micro_batches)[0]
     forward, backward, update, passes = [], [], [], []

@@ -132,7 +132,6 @@ def _mpi(n: int) -> Medians:
 
 
 def mpi_worker() -> None:
-    """Run one of the workers that mpirun started; rank 0 prints the measured times."""
     from mpi4py import MPI
 
     torch.set_num_threads(1)

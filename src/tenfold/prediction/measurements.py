@@ -26,7 +26,6 @@ def tiny_regression() -> Splits:
 
 
 def random_images() -> Splits:
-    """Return noise of the shape of MNIST."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(4096, 1, 28, 28, generator=generator)
     y = torch.randint(10, (4096,), generator=generator)

@@ -365,7 +365,6 @@ def measure_sharing() -> float:
 
 
 def vector_experiment(nbytes: int, **fields: Any) -> Experiment:
-    """Return an experiment with `nbytes` bytes of weights and almost no computing."""
     return Experiment(
         model="tenfold.models.networks:Vector",
         model_options={"numel": nbytes // 4},

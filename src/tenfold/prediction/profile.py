@@ -61,7 +61,6 @@ class Profile(Entry):
             raise MachineError(f"the profile {path} cannot be read: {error}; {ADVICE} again") from None
 
     def save(self, path: str | Path | None = None) -> Path:
-        """Write the profile as TOML, and return where it is."""
         import tomli_w
 
         path = Path(path) if path is not None else profile_path()
@@ -135,7 +134,6 @@ class Profile(Entry):
         )
 
     def has_step(self, work: str, batch_size: int, threads: int, workers: int) -> bool:
-        """Return whether steps were measured in exactly this setting."""
         setting = (work, batch_size, threads, workers)
         return any((s.work, s.batch_size, s.threads, s.workers) == setting for s in self.steps)
 

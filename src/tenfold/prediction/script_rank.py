@@ -142,7 +142,6 @@ class RankClock:
         self._draw()
 
     def cpu_seconds(self) -> float:
-        """Return the processor time of the thread that trains."""
         return time.clock_gettime(self._cpu)
 
     def is_asleep(self) -> bool:
@@ -329,7 +328,6 @@ class VirtualWork(GroupWork):
         return True
 
     def is_completed(self) -> bool:
-        """Return whether it has ended by now."""
         clock = self._rank.clock
         with clock.stopped():
             if not self.done:
@@ -459,7 +457,6 @@ class Observer:
         self.steps_per_epoch: int | None = None
 
     def install(self) -> None:
-        """Arrange everything before the script runs."""
         c10d.Backend.register_backend(BACKEND, self._make_group, extended_api=True, devices=["cpu"])
         original = c10d._new_process_group_helper
 
@@ -570,7 +567,6 @@ class EndedProcesses:
     """What `torch.multiprocessing.spawn` returns to a script that waits for its processes itself."""
 
     def join(self, *_: Any, **__: Any) -> bool:
-        """Return that all processes have ended."""
         return True
 
 

@@ -229,7 +229,6 @@ def _step_error(record: dict[str, Any]) -> float:
 
 
 def _warnings(records: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what could not be simulated."""
     computed = max(record["times"]["compute"] for record in records)
     asleep, children = (max(record[key] for record in records) for key in ("asleep", "children"))
     warnings_found = []
@@ -247,7 +246,6 @@ def _warnings(records: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def run_ranks(script: Script, folder: Path, say: Say) -> list[dict[str, Any]]:
-    """Run the ranks of a script, and return the counts of each."""
     workers, slots = script.workers, max(1, cores.budget() // script.threads)
     needed, free = workers * RANK_BYTES, cores.free_memory()
     if needed > free:
@@ -308,7 +306,6 @@ class RankProcess:
             say(self.rank, self.lines[-1])
 
     def end(self, number: signal.Signals) -> None:
-        """Send a signal to the rank and its child processes."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 

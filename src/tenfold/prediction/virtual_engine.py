@@ -79,7 +79,6 @@ class Virtual(Processes):
         return task
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train to the end; all times in events and in the result are predicted."""
         assert self._prediction is not None, "prepare comes first"
         emit(Note(at=stopwatch.now(), text=self._memory))
         began = stopwatch.now()
@@ -144,7 +143,6 @@ class PredictedEvents:
         return prediction.result(trained["samples"], seconds) | reached
 
     def _training(self, step: int) -> float:
-        """Return the training seconds until the end of a step."""
         return float(np.interp(step, [0, *self._steps], [0.0, *self._seconds]))
 
     def _at(self, step: int, epoch: int) -> float:

@@ -272,7 +272,6 @@ class Style:
 
     @property
     def dash(self) -> list[float]:
-        """The dashes as lengths in pixels."""
         return [LINE_WIDTH * length for length in self.dashes]
 
 

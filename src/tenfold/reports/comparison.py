@@ -102,7 +102,6 @@ class ResultTable(ABC):
         return "\n".join([TextTable(*self.cells()).to_markdown(), *crossed])
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Return the headings and the rows of the table as text."""
         shown = self.columns()
         return [item.name for item in shown], [list(row) for row in zip(*(item.cells for item in shown), strict=True)]
 

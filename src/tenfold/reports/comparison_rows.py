@@ -237,7 +237,6 @@ class Row:
         return comparable_fields(self.experiment)
 
     def describe_without(self, field: str) -> str:
-        """Return all settings but one as a phrase."""
         return describe_settings({name: value for name, value in self.settings.items() if name != field})
 
     @property
@@ -269,7 +268,6 @@ def with_ratios(rows: Sequence[Row]) -> list[Row]:
 
 
 def spread_of(values: Iterable[float | None]) -> Spread:
-    """Return the finite ones among some values."""
     return Spread(tuple(value for value in values if value is not None and math.isfinite(value)))
 
 
@@ -430,7 +428,6 @@ def direction(rows: Sequence[Row], metric: str) -> str:
 
 
 def mean_seconds(row: Row) -> float:
-    """Return the mean training time; infinity where there is none."""
     return row.seconds.mean if row.seconds.mean is not None else math.inf
 
 

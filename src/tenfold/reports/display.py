@@ -123,7 +123,6 @@ REFRESH_SECONDS = 0.25
 
 
 def as_html(renderable: Any) -> str:
-    """Return the text on a terminal as HTML."""
     console = Console(file=io.StringIO(), width=WIDTH, record=True, force_terminal=True, force_jupyter=False)
     console.print(renderable)
     style = "margin:0;line-height:1.3;white-space:pre"

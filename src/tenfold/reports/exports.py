@@ -25,7 +25,6 @@ def write_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None =
 
 
 def column_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return every column that a row has, in the order in which they come up."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 

@@ -107,7 +107,6 @@ class TensorBoardLogger(RunLogger):
         self._writers: dict[str, Any] = {}
 
     def open(self, run: dict[str, Any], folder: Path, first_step: int, /) -> None:
-        """Begin event files in the run's folder; on resuming, steps that are repeated replace those of before."""
         import tomli_w
 
         self._folder, self._first_step = folder / FOLDER, first_step
@@ -163,7 +162,6 @@ class MlflowLogger(RunLogger):
         self._entities = optional_module("mlflow.entities", "log='mlflow'", "mlflow")
 
     def open(self, run: dict[str, Any], folder: Path, _first_step: int, /) -> None:
-        """Create an MLflow run with the settings as parameters."""
         self._client = self._mlflow.MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
         existing = self._client.get_experiment_by_name(name)

@@ -39,7 +39,6 @@ class RankTimes:
     """Adds up the spans of some ranks in each epoch."""
 
     def __init__(self, ranks: set[int] | None = None) -> None:
-        """Watch these ranks; by default, all."""
         self._ranks = ranks
         self._sums: dict[int, dict[str, float]] = {}
 
@@ -49,7 +48,6 @@ class RankTimes:
             sums[span.kind] = sums.get(span.kind, 0.0) + span.seconds
 
     def lines(self) -> list[str]:
-        """Return a line for each rank with the times since the last call."""
         lines = [
             f"[rank {rank}] " + "  ".join(f"{kind} {duration(seconds)}" for kind, seconds in self._sums[rank].items())
             for rank in sorted(self._sums)
@@ -175,7 +173,6 @@ class RunProgress(Display):
         return [f"{count(per_second)} samples/s{f' {self._clock}' if self._virtual else ''}"]
 
     def _time_left(self, metric: Metric) -> list[str]:
-        """Return the estimated time left, including evaluation."""
         first = self._first
         if not self._steps_per_epoch or first is None or metric.step <= first.step:
             return []
@@ -339,7 +336,6 @@ class FoldProgress(Display):
         return both
 
     def _time_left(self) -> str:
-        """Return the estimated time left, from the share of all steps that are done; empty while that is unknown."""
         share = sum(fold.share(self.epochs) for fold in self._folds) / len(self._folds)
         return f", {_clock((time.monotonic() - self._began) * (1 / share - 1))} left" if 0.02 < share < 1 else ""
 

@@ -101,7 +101,6 @@ def _has_one_worker(record: RunRecord) -> bool:
 
 
 def _agree(run: Run, other: Run, except_for: Sequence[str]) -> bool:
-    """Return whether two runs have the same values in all fields but some."""
     ours, theirs = (comparable_fields(as_asked(each.experiment, each.metadata)) for each in (run, other))
     return all(ours[name] == theirs[name] for name in FIELDS if name not in except_for)
 

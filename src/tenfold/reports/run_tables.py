@@ -183,7 +183,6 @@ def experiment_table(run: Run) -> Table:
 
 
 def recorded_table(run: Run) -> Table:
-    """Return the fields of an experiment that this version cannot read, as they were recorded."""
     table = _grid(title="experiment, as recorded")
     for name, fields in run.recorded_fields.items():
         table.add_row(one_line(name), Text(field_value(fields), overflow="fold"))
@@ -191,7 +190,6 @@ def recorded_table(run: Run) -> Table:
 
 
 def epochs_table(run: Run) -> TextTable:
-    """Return one line for each epoch, with its metrics, such as train_loss and test_accuracy."""
     measured = dict.fromkeys(name for row in run.history for name in row)
     names = [name for name in measured if name not in ("epoch", "step", "seconds")]
     headings = (one_line(name.replace("_", " ")) for name in names)
@@ -246,7 +244,6 @@ def script_tables(run: Run) -> list[TextTable]:
 
 
 def origin_table(run: Run) -> Table:
-    """Return a table of when the run began, its command, the version of the code, and its files."""
     table = _grid(title="origin")
     ended = f", ended {date_time(run.ended)}" if run.ended is not None else ""
     table.add_row("began", f"{date_time(run.created)}{ended}")
@@ -381,7 +378,6 @@ def name_of(fold: RecordedFold) -> str:
 
 
 def mean_interval(name: str, spread: dict[str, Any]) -> str:
-    """Return the 95% interval of a mean over the folds."""
     if spread.get("low") is None or spread.get("high") is None:
         return NOTHING
     return f"{metric_value(name, spread['low'])} – {metric_value(name, spread['high'])}"

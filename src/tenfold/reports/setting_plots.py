@@ -124,7 +124,6 @@ def _scaling_point(label: str, row: Row, value: float, deviation: float | None, 
 
 
 def _counts(timed: Iterable[Row | ScalingPoint]) -> list[int]:
-    """Return the numbers of workers, 1 among them."""
     return sorted({1, *(item.workers for item in timed)})
 
 
@@ -155,7 +154,6 @@ def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
 
 
 def _scored(rows: Sequence[Row], metric: str) -> str:
-    """Return a metric with the part that it is about, where this is not the test part."""
     part = common_part(rows)
     return metric if part in ("test", "") else f"{part} {metric}"
 
@@ -193,7 +191,6 @@ def _points(
 
 
 def _tradeoff_note(row: Row, metric: str) -> str:
-    """Return the setting with its time and metric, and the deviations of both."""
     score = row.metrics[metric].written(partial(metric_value, metric))
     return f"{row.label}\n{row.seconds.written(duration)} {row.clock}, {one_line(metric)} {score}"
 

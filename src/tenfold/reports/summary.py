@@ -159,7 +159,6 @@ def clock_names(timed: Iterable[HasClock]) -> str:
 
 
 def is_uncalibrated(run: Run) -> bool:
-    """Return whether the times were predicted from hardware that was described by hand."""
     return run.clock == PREDICTED and run.result.get("calibrated") is False
 
 
@@ -225,7 +224,6 @@ NOTICED_LISTENING = 0.5
 
 
 def describe_model(run: Run) -> str:
-    """Return the model and its number of parameters."""
     name = _given_name(run, "model")
     size = run.metadata.get("parameters")
     return f"{name}, {plural(size, 'parameter')}" if size is not None else name

@@ -66,7 +66,6 @@ class Trial:
 
     @classmethod
     def of(cls, record: RunRecord) -> "Trial":
-        """Return the trial that a record of the store describes."""
         place, result = record["metadata"]["trial"], record["result"]
         scored = result.get("trial", {"value": None, "curve": []})
         pruned = record["status"] == "finished" and result.get("stopped_by") == BEHIND
@@ -89,7 +88,6 @@ class Trial:
 
 
 def _is_whole(record: RunRecord) -> bool:
-    """Return whether the record of a trial says which it is, and how good."""
     place, scored = record["metadata"].get("trial"), record["result"].get("trial", {"value": None, "curve": []})
     return (
         isinstance(place, dict)

@@ -199,7 +199,6 @@ def table_width(columns: Sequence[Column], gap: int, broken: bool) -> int:
 
 
 def comparison_columns(rows: Sequence[Row]) -> list[Column]:
-    """Return the columns that apply to these rows."""
     alone = all(row.workers == 1 for row in rows)
     columns = [*setting_columns(rows), time_column(rows), *_to_target(rows), *_origin_columns(rows)]
     if not alone:
@@ -285,7 +284,6 @@ def _to_target(rows: Sequence[Row]) -> list[Column]:
 
 
 def reached_by(row: Row, seconds: str) -> str:
-    """Return the time to the target, and how many runs of a setting reached it where not all did."""
     count, runs = len(row.seconds_to_target.values), len(row.runs)
     if count == runs:
         return seconds

@@ -44,7 +44,6 @@ TYPES = {
 
 
 def static_files(package: str) -> dict[str, tuple[str, bytes]]:
-    """Return the scripts and styles of a package that a server sends, by name, each with its type."""
     return {
         path.name: (TYPES[PurePosixPath(path.name).suffix], path.read_bytes())
         for path in (files(package) / STATIC).iterdir()
@@ -216,7 +215,6 @@ class Lanes:
             self.seconds.append(seconds)
 
     def times(self) -> dict[str, float]:
-        """Return the seconds by kind, the mean over the workers."""
         workers = list(self._totals.values())
         sums = {kind: sum(worker[kind] for worker in workers) for kind in summary.KINDS}
         return {kind: seconds / len(workers) for kind, seconds in sums.items() if seconds}
@@ -288,7 +286,6 @@ def page_figures(
 
 
 def run_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str, Any]:
-    """Return the figure of a run as it is in the store now."""
     with closing(Follower(run.store)) as follower:
         events, _ = follower.events(run.id)
     curves, lanes = Curves(), Lanes()

@@ -111,7 +111,6 @@ def page_title(experiment: Experiment) -> str:
 
 
 def run_title(run: Run) -> str:
-    """Return the title of a run, or the name of its experiment."""
     return page_title(run.experiment) if run.title == run.experiment.title else one_line(run.title)
 
 
@@ -340,7 +339,6 @@ def fold_figures(run: Run) -> list[dict[str, Any]]:
 
 
 def sweep_section(run: Run) -> dict[str, Any] | None:
-    """Return the trials of a sweep; None for any other run."""
     if run.kind != SWEEP:
         return None
     about = "Each line is a trial: the stronger its color, the better; dashed ones were pruned."
