@@ -15,7 +15,7 @@ from tenfold.errors import ExperimentError, StoreError
 from tenfold.experiment import Experiment
 from tenfold.machine.metadata import using_profile
 from tenfold.reports import summary
-from tenfold.reports.charts import SERIES, Chart, ChartLine, LineChart, Point, chart_data
+from tenfold.reports.charts import SERIES, Chart, ChartLine, ChartPoint, LineChart, chart_data
 from tenfold.reports.comparison_rows import DOUBTS, load_doubts_of
 from tenfold.reports.forecast import signed_percent
 from tenfold.reports.formatting import NOTHING, duration, interval, metric_value, plural, ratio
@@ -171,7 +171,7 @@ def _race_chart(race: Race, runs: dict[int, Run]) -> Chart:
     lines = []
     for at, item in enumerate(race.contestants):
         points = [
-            Point(seconds, 100 * accuracy, f"{item.name}: {accuracy:.2%} after {duration(seconds)}, measured")
+            ChartPoint(seconds, 100 * accuracy, f"{item.name}: {accuracy:.2%} after {duration(seconds)}, measured")
             for seconds, accuracy in (_accuracies(runs[item.run]) if item.run in runs else [])
         ]
         ended = item.run in runs and race.has_finished(runs[item.run])
@@ -179,7 +179,7 @@ def _race_chart(race: Race, runs: dict[int, Run]) -> Chart:
         note = (
             f"{item.name}: predicted to finish after {duration(item.seconds)} {interval(*item.interval, item.seconds)}"
         )
-        flag = [Point(item.seconds, finish, note)]
+        flag = [ChartPoint(item.seconds, finish, note)]
         lines.append(ChartLine.of(item.name, flag, color=SERIES[at], joined=False, fill="none", markers=[FLAG]))
     return LineChart(
         title="Test accuracy",
@@ -247,7 +247,7 @@ def _speedup_line(
     label: str, counts: Sequence[int], speedups: Sequence[float], color: str, rings: Sequence[int] = ()
 ) -> ChartLine:
     points = [
-        Point(count, value, f"{plural(count, 'worker')}, {label}: {ratio(value)} times one worker, predicted")
+        ChartPoint(count, value, f"{plural(count, 'worker')}, {label}: {ratio(value)} times one worker, predicted")
         for count, value in zip(counts, speedups, strict=True)
     ]
     return ChartLine.of(label, points, color=color, fill="none", rings=rings)

@@ -20,8 +20,8 @@ from tenfold.reports.charts import (
     BarTable,
     Chart,
     ChartLine,
+    ChartPoint,
     LineChart,
-    Point,
 )
 from tenfold.reports.comparison_rows import is_time, is_timed
 from tenfold.reports.differences import describe_settings
@@ -230,7 +230,7 @@ def _lines(
                 ChartLine.of(
                     _name(family, column, list(families), quoted=quoted),
                     [
-                        Point(
+                        ChartPoint(
                             ticks.index(row.settings[over]) if named else row.settings[over],
                             getattr(row, who)[column] / (by or 1.0),
                             _note(row, column, who),

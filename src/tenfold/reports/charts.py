@@ -40,7 +40,7 @@ Spans = Mapping[str, Sequence[int]]
 """Columns of the same length: row, kind, and begin and length in microseconds."""
 
 
-class Point(NamedTuple):
+class ChartPoint(NamedTuple):
     """A point of a line, its text under the pointer, and both ends of its deviation or interval."""
 
     x: float
@@ -81,7 +81,7 @@ class ChartLine:
     """A short text beside each point."""
 
     @classmethod
-    def of(cls, label: str, points: Sequence[Point], **look: Any) -> Self:
+    def of(cls, label: str, points: Sequence[ChartPoint], **look: Any) -> Self:
         """Return a line through points; ends of deviations are left out where there are none."""
         deviate = any(point.low != point.high for point in points)
         return cls(

@@ -11,9 +11,9 @@ from tenfold.reports import summary
 from tenfold.reports.charts import (
     SERIES,
     ChartLine,
+    ChartPoint,
     LineChart,
     PlotStyles,
-    Point,
     ShareChart,
     Style,
     series,
@@ -67,7 +67,7 @@ def speedup_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
         x, y = zip(*cores, strict=True)
         ideal.append(reference_line("ideal: number of cores", x, y, dash=(2, 3)))
 
-    def point(label: str, row: Row) -> Point:
+    def point(label: str, row: Row) -> ChartPoint:
         return _scaling_point(label, row, row.speedup or 0.0, row.speedup_deviation, ratio)
 
     lines = _worker_lines(curves, 1.0, point)
@@ -86,7 +86,7 @@ def efficiency_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None
     if not (curves := scaling_curves(rows, styles)):
         return None
 
-    def point(label: str, row: Row) -> Point:
+    def point(label: str, row: Row) -> ChartPoint:
         percent = 100 * (row.efficiency or 0.0)
         deviation = row.speedup_deviation and row.speedup_deviation * percent / (row.speedup or 1.0)
         return _scaling_point(label, row, percent, deviation, "{:.0f}%".format)
@@ -103,12 +103,12 @@ def efficiency_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None
     )
 
 
-def _worker_lines(curves: Sequence[Curve], alone: float, point: Callable[[str, Row], Point]) -> list[ChartLine]:
+def _worker_lines(curves: Sequence[Curve], alone: float, point: Callable[[str, Row], ChartPoint]) -> list[ChartLine]:
     """Return a line over the workers for each curve, from the value of one worker."""
     return [
         ChartLine.of(
             label,
-            [Point(1, alone, BASELINE), *(point(label, row) for row in group)],
+            [ChartPoint(1, alone, BASELINE), *(point(label, row) for row in group)],
             color=style.color,
             dash=style.dash,
             fill=style.fill,
@@ -117,10 +117,12 @@ def _worker_lines(curves: Sequence[Curve], alone: float, point: Callable[[str, R
     ]
 
 
-def _scaling_point(label: str, row: Row, value: float, deviation: float | None, write: Callable[[float], str]) -> Point:
+def _scaling_point(
+    label: str, row: Row, value: float, deviation: float | None, write: Callable[[float], str]
+) -> ChartPoint:
     text = write(value) + (f" ± {write(deviation)}" if deviation is not None else "")
     note = f"{label}\n{plural(row.workers, 'worker')}: {text}, {duration(row.seconds.mean)} {row.clock}"
-    return Point(row.workers, value, note, value - (deviation or 0.0), value + (deviation or 0.0))
+    return ChartPoint(row.workers, value, note, value - (deviation or 0.0), value + (deviation or 0.0))
 
 
 def _counts(timed: Iterable[Row | ScalingPoint]) -> list[int]:
@@ -174,10 +176,10 @@ def _points(
     factor, scale = scales
     style = styles.style(rows[0])
 
-    def point(row: Row) -> Point:
+    def point(row: Row) -> ChartPoint:
         score = row.metrics[metric]
         value, apart = (score.mean or 0.0) * scale, (score.deviation or 0.0) * scale
-        return Point(mean_seconds(row) * factor, value, _tradeoff_note(row, metric), value - apart, value + apart)
+        return ChartPoint(mean_seconds(row) * factor, value, _tradeoff_note(row, metric), value - apart, value + apart)
 
     return ChartLine.of(
         name,
@@ -216,7 +218,7 @@ def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
         return ChartLine.of(
             f"{row.label}: {reached_by(row, duration(row.seconds_to_target.mean))}",
             [
-                Point(
+                ChartPoint(
                     seconds * factor, value * scale, f"{row.label}\n{duration(seconds)}: {metric_value(metric, value)}"
                 )
                 for seconds, value in points
@@ -313,7 +315,7 @@ def scaling_plot(points: Sequence[ScalingPoint], title: str, scale: float) -> Li
     lines = [reference_line("ideal", [1, counts[-1]], [scale, counts[-1] if is_speedup else scale])]
     for color, fill, clock in ((SERIES[0], "full", summary.MEASURED), (SERIES[1], "none", summary.PREDICTED)):
         drawn = [
-            Point(
+            ChartPoint(
                 point.workers,
                 scale * point.ratio,
                 f"{plural(point.workers, 'worker')}: {duration(point.seconds)} {clock}",
@@ -322,7 +324,7 @@ def scaling_plot(points: Sequence[ScalingPoint], title: str, scale: float) -> Li
             if point.clock == clock
         ]
         if drawn and drawn[0].x > 1:  # predictions are compared with one worker, which is predicted, too
-            drawn.insert(0, Point(1, scale, BASELINE))
+            drawn.insert(0, ChartPoint(1, scale, BASELINE))
         if drawn:
             dash = (5, 4) if clock == summary.PREDICTED else ()
             lines.append(ChartLine.of(clock, drawn, color=color, dash=dash, fill=fill))
@@ -367,14 +369,14 @@ def speedup_bounds(row: Row) -> tuple[float, float]:
     return single / high, single / low
 
 
-def _predicted_point(label: str, row: Row) -> Point:
+def _predicted_point(label: str, row: Row) -> ChartPoint:
     low, high = speedup_bounds(row)
     seconds = row.seconds.mean or 0.0
     around = f" {interval(*row.interval, seconds)}" if row.interval else ""
     bounds = f" [{ratio(low)}-{ratio(high)}]" if row.interval else ""
     times = f"{duration(seconds)}{around} {row.clock}"
     note = f"{label}\n{plural(row.workers, 'worker')}: {ratio(row.speedup)}{bounds}, {times}"
-    return Point(row.workers, row.speedup or 1.0, note, low, high)
+    return ChartPoint(row.workers, row.speedup or 1.0, note, low, high)
 
 
 MOST_LEARNING_CURVES = 8
@@ -397,7 +399,7 @@ def probe_plot(assessments: Sequence[Assessment], metric: str, target: float) ->
         return ChartLine.of(
             f"{name}, left the search" if left else name,
             [
-                Point(
+                ChartPoint(
                     probe.samples,
                     probe.value * scale,
                     f"{name}\n{plural(probe.samples, 'sample')}: {metric_value(metric, probe.value)}",

@@ -18,11 +18,11 @@ from tenfold.reports.charts import (
     BarTable,
     Chart,
     ChartLine,
+    ChartPoint,
     LineChart,
     ParallelAxis,
     ParallelChart,
     ParallelLine,
-    Point,
 )
 from tenfold.reports.differences import describe_settings
 from tenfold.reports.exports import write_csv
@@ -325,7 +325,7 @@ def _history(sweep: Sweep, scored: Sequence[Trial]) -> LineChart:
 
     def points(status: str, label: str, color: str) -> ChartLine:
         placed = [
-            Point(
+            ChartPoint(
                 trial.number,
                 scale * (trial.value or 0.0),
                 f"trial {trial.number}: {trial.label}, {sweep.written(trial.value)}",
