@@ -16,23 +16,7 @@ from tenfold.reports import summary
 from tenfold.reports.display import Display
 from tenfold.reports.formatting import count, duration, metric_value, one_line, plural
 from tenfold.reports.summary import training_time
-from tenfold.runs import (
-    Ended,
-    EpochEnded,
-    Event,
-    FoldChanged,
-    FoldsStarted,
-    JobsChanged,
-    Lifecycle,
-    Metric,
-    Note,
-    Run,
-    Span,
-    Started,
-    Warned,
-    WorkerDropped,
-    WorkerJoined,
-)
+from tenfold.runs import Run, events
 
 
 class RankTimes:
@@ -42,7 +26,7 @@ class RankTimes:
         self._ranks = ranks
         self._sums: dict[int, dict[str, float]] = {}
 
-    def add(self, span: Span) -> None:
+    def add(self, span: events.Span) -> None:
         if self._ranks is None or span.worker in self._ranks:
             sums = self._sums.setdefault(span.worker, {})
             sums[span.kind] = sums.get(span.kind, 0.0) + span.seconds
@@ -80,10 +64,10 @@ class RunProgress(Display):
         self._clock = summary.PREDICTED if self._virtual else summary.MEASURED
         self._steps_per_epoch = 0
         self._samples = 0
-        self._latest: Metric | None = None
+        self._latest: events.Metric | None = None
         self._score = ""
-        self._epoch: dict[str, Metric] = {}
-        self._first: Metric | None = None  # the time left is estimated from here on, which excludes startup
+        self._epoch: dict[str, events.Metric] = {}
+        self._first: events.Metric | None = None  # the time left is estimated from here on, which excludes startup
         self._before: tuple[float, int] | None = (0.0, 0)  # training time and step at the end of the last epoch
 
     def __exit__(
@@ -92,25 +76,25 @@ class RunProgress(Display):
         self._end_epoch()
         super().__exit__(kind, error, trace)
 
-    def listen(self, event: Event) -> None:
+    def listen(self, event: events.Event) -> None:
         if self.quiet:
             return
-        if type(event) is Span:
+        if type(event) is events.Span:
             if self._ranks is not None:
                 self._ranks.add(event)
             return
-        if isinstance(event, WorkerDropped):
+        if isinstance(event, events.WorkerDropped):
             self._end_epoch()
             self._say(f"lost: {one_line(event.text)}", style="yellow")
             return
-        if isinstance(event, WorkerJoined):
+        if isinstance(event, events.WorkerJoined):
             self._say(f"joined: {one_line(event.text)}")
             return
         if event.worker:
-            if isinstance(event, Warned):
+            if isinstance(event, events.Warned):
                 self._warn(event, f"[rank {event.worker}] ")
             return
-        if type(event) is Metric:
+        if type(event) is events.Metric:
             if event.part == "train" and event.name == "loss":
                 self._turn_to(event.epoch)
                 if self._virtual:  # the time left is that of the simulation itself
@@ -121,24 +105,24 @@ class RunProgress(Display):
             elif event.part != "train" or event.name == "epoch_loss":
                 self._turn_to(event.epoch)
                 self._epoch[f"{event.part} {one_line(event.name)}"] = event
-        elif isinstance(event, Lifecycle):
+        elif isinstance(event, events.Lifecycle):
             self._entered(event)
 
     def _turn_to(self, epoch: int) -> None:
         if self._epoch and next(iter(self._epoch.values())).epoch != epoch:
             self._end_epoch()
 
-    def _entered(self, stage: Lifecycle) -> None:
-        if isinstance(stage, Started):
+    def _entered(self, stage: events.Lifecycle) -> None:
+        if isinstance(stage, events.Started):
             self._steps_per_epoch, self._samples = stage.steps_per_epoch, stage.train_samples
             if stage.resumed:
                 self._before = None
                 self._say(f"resumed at epoch {stage.epoch + 1} of {self.epochs}")
-        elif isinstance(stage, Warned):
+        elif isinstance(stage, events.Warned):
             self._warn(stage)
-        elif isinstance(stage, Note) and not self._steps_per_epoch:  # before training: where it runs
+        elif isinstance(stage, events.Note) and not self._steps_per_epoch:  # before training: where it runs
             self._say(one_line(stage.text), style="dim")
-        elif isinstance(stage, EpochEnded | Ended):
+        elif isinstance(stage, events.EpochEnded | events.Ended):
             self._end_epoch()
 
     def _end_epoch(self) -> None:
@@ -161,10 +145,10 @@ class RunProgress(Display):
         self._before = (last.seconds, last.step)
         self._epoch = {}
 
-    def _epoch_of(self, metric: Metric) -> str:
+    def _epoch_of(self, metric: events.Metric) -> str:
         return f"epoch {metric.epoch + 1}/{self.epochs}"
 
-    def _speed(self, metric: Metric) -> list[str]:
+    def _speed(self, metric: events.Metric) -> list[str]:
         """Return the samples per second since the end of the last epoch, if known."""
         seconds, step = self._before or (metric.seconds, metric.step)
         if not self._steps_per_epoch or not self._samples or metric.seconds <= seconds or metric.step <= step:
@@ -172,7 +156,7 @@ class RunProgress(Display):
         per_second = self._samples * (metric.step - step) / self._steps_per_epoch / (metric.seconds - seconds)
         return [f"{count(per_second)} samples/s{f' {self._clock}' if self._virtual else ''}"]
 
-    def _time_left(self, metric: Metric) -> list[str]:
+    def _time_left(self, metric: events.Metric) -> list[str]:
         first = self._first
         if not self._steps_per_epoch or first is None or metric.step <= first.step:
             return []
@@ -228,16 +212,16 @@ class JobTable:
     """The most jobs that have a row."""
 
     def __init__(self) -> None:
-        self._latest: JobsChanged | None = None
+        self._latest: events.JobsChanged | None = None
         self._first: tuple[float, float] | None = None
         """When it was shown first, and how many jobs' work was done then."""
 
-    def update(self, event: JobsChanged) -> None:
+    def update(self, event: events.JobsChanged) -> None:
         self._latest = event
         self._first = self._first or (event.at, self._work(event))
 
     @staticmethod
-    def _work(event: JobsChanged) -> float:
+    def _work(event: events.JobsChanged) -> float:
         return sum(job.done for job in event.jobs)
 
     def drawing(self) -> Table:
@@ -278,26 +262,26 @@ class FoldProgress(Display):
         self._began = 0.0
         self._jobs = JobTable()
 
-    def listen(self, event: Event) -> None:
-        if isinstance(event, Metric) and event.fold_index < len(self._folds):
+    def listen(self, event: events.Event) -> None:
+        if isinstance(event, events.Metric) and event.fold_index < len(self._folds):
             self._measured(self._folds[event.fold_index], event)
-        elif isinstance(event, FoldsStarted):
+        elif isinstance(event, events.FoldsStarted):
             self._begin(event)
-        elif isinstance(event, FoldChanged):
+        elif isinstance(event, events.FoldChanged):
             self._entered(self._folds[event.fold_index], event)
-        elif isinstance(event, JobsChanged):
+        elif isinstance(event, events.JobsChanged):
             self._jobs.update(event)
-        elif isinstance(event, Warned):
+        elif isinstance(event, events.Warned):
             self._warn(event)
-        elif isinstance(event, Note):
+        elif isinstance(event, events.Note):
             self._say(one_line(event.text), style="dim")
 
-    def _begin(self, event: FoldsStarted) -> None:
+    def _begin(self, event: events.FoldsStarted) -> None:
         self.epochs, self._began = event.epochs, time.monotonic()
         self._folds = [_Fold(name) for name in event.names]
         self._say(f"{event.stage}: {plural(len(self._folds), 'fold')}, {event.mode.replace('-', ' ')}", style="dim")
 
-    def _entered(self, fold: _Fold, event: FoldChanged) -> None:
+    def _entered(self, fold: _Fold, event: events.FoldChanged) -> None:
         fold.status = event.status
         fold.steps_per_epoch = event.steps_per_epoch or fold.steps_per_epoch
         if fold.status == "failed":
@@ -307,7 +291,7 @@ class FoldProgress(Display):
             seconds = f"{duration(event.seconds)} {summary.MEASURED}"
             self._say("  ".join([fold.name, *(f"validation {score}" for score in scores), seconds]))
 
-    def _measured(self, fold: _Fold, metric: Metric) -> None:
+    def _measured(self, fold: _Fold, metric: events.Metric) -> None:
         fold.step = max(fold.step, metric.step)
         if metric.part == "validation":
             fold.measured[metric.name] = metric.value
@@ -405,14 +389,14 @@ class GridProgress(Display):
         self._running = None
         self._say(line, style="red" if failed else "")
 
-    def listen(self, event: Event) -> None:
-        if isinstance(event, Warned):
+    def listen(self, event: events.Event) -> None:
+        if isinstance(event, events.Warned):
             self._warn(event)
-        elif isinstance(event, JobsChanged):
+        elif isinstance(event, events.JobsChanged):
             self._jobs.update(event)
         elif self._running is not None:
             self._running.listen(event)
-        elif isinstance(event, Note):
+        elif isinstance(event, events.Note):
             self._say(event.text, style="dim")
 
     def drawing(self) -> Table:

@@ -7,21 +7,7 @@ from typing import Any
 
 from tenfold.common import PARTS
 from tenfold.errors import StoreError
-from tenfold.reports import summary
-from tenfold.reports.charts import (
-    BLUE,
-    GREEN,
-    KIND_COLORS,
-    ORANGE,
-    RED,
-    BarPart,
-    BarTable,
-    LaneChart,
-    PlotStyles,
-    Spans,
-    Strip,
-    StripChart,
-)
+from tenfold.reports import charts, summary
 from tenfold.reports.comparison_rows import CPU, Row, Spread, choose_rows, mean_seconds, rows_metric
 from tenfold.reports.formatting import duration, joined, metric_scale, metric_value, one_line, ratio
 from tenfold.reports.run_tables import PART_NAMES, RecordedFold, mean_interval, name_of
@@ -54,7 +40,7 @@ def choose_groups(groups: Groups) -> Groups:
     return {name: group for name, group in groups.items() if id(fastest[name]) in kept}
 
 
-def devices_plot(groups: Groups, styles: PlotStyles) -> BarTable | None:
+def devices_plot(groups: Groups, styles: charts.PlotStyles) -> charts.BarTable | None:
     """Return training times and metrics as bars: a row for each setting, in it a bar for each device."""
     rows = [row for group in groups.values() for row in group]
     if not rows:
@@ -65,18 +51,18 @@ def devices_plot(groups: Groups, styles: PlotStyles) -> BarTable | None:
     longest = max(map(mean_seconds, rows))
     highest = 1.0 if metric.endswith("accuracy") else max(score.mean or 0.0 for score in scores.values()) or 1.0
 
-    def bar(row: Row, share: float, text: str) -> BarPart:
-        return BarPart(series=list(colors).index(_device(row)), begin=0.0, end=share, text=text, note=row.label)
+    def bar(row: Row, share: float, text: str) -> charts.BarPart:
+        return charts.BarPart(series=list(colors).index(_device(row)), begin=0.0, end=share, text=text, note=row.label)
 
-    def time_bar(row: Row) -> BarPart:
+    def time_bar(row: Row) -> charts.BarPart:
         gained = f"{ratio(row.factor_against_cpu)} × cpu" if row.factor_against_cpu is not None else ""
         return bar(row, mean_seconds(row) / longest, joined(row.seconds.written(duration), gained))
 
-    def score_bar(row: Row) -> BarPart:
+    def score_bar(row: Row) -> charts.BarPart:
         score = scores[id(row)]
         return bar(row, max(0.0, score.mean or 0.0) / highest, score.written(partial(metric_value, metric)))
 
-    return BarTable(
+    return charts.BarTable(
         title="the same settings on each device",
         measures=[f"training time ({summary.clock_names(rows)})", f"{common_part(rows)} {one_line(metric)}".strip()],
         zeros=[0.0, 0.0],
@@ -89,17 +75,17 @@ def _device(row: Row) -> str:
     return one_line(row.experiment.machine.device)
 
 
-COLORS = {"train": GREEN, "validation": BLUE, "test": ORANGE}
+COLORS = {"train": charts.GREEN, "validation": charts.BLUE, "test": charts.ORANGE}
 MICRO = 1e6
 
 
-def fold_scores_plot(run: Run, metric: str) -> StripChart | None:
+def fold_scores_plot(run: Run, metric: str) -> charts.StripChart | None:
     """Return one metric of all folds: a strip of points for each part, with the mean and its 95% interval."""
     factor, unit = metric_scale(metric)
     strips = [strip for part in PARTS if (strip := _strip(run, part, metric, factor)) is not None]
     if not strips:
         return None
-    return StripChart(title=one_line(metric), unit=unit, strips=strips)
+    return charts.StripChart(title=one_line(metric), unit=unit, strips=strips)
 
 
 def fold_runs(run: Run) -> list[Run]:
@@ -114,7 +100,7 @@ def fold_runs(run: Run) -> list[Run]:
     return runs
 
 
-def fold_timeline(run: Run) -> LaneChart | None:
+def fold_timeline(run: Run) -> charts.LaneChart | None:
     """Return which core worked on which fold and when, one lane for each core; None where no cores are known."""
     folds: list[RecordedFold] = run.result["folds"]
     cores = sorted({core for fold in folds for core in fold["cores"]})
@@ -122,10 +108,10 @@ def fold_timeline(run: Run) -> LaneChart | None:
     if not cores or max(fold["ended"] for fold in folds) <= begin:
         return None
     boxes = [(fold, core) for fold in folds for core in fold["cores"]]
-    kinds = [("fold", BLUE)]
+    kinds = [("fold", charts.BLUE)]
     if any(fold["status"] == "failed" for fold in folds):
-        kinds.append(("failed fold", RED))
-    return LaneChart(
+        kinds.append(("failed fold", charts.RED))
+    return charts.LaneChart(
         title="folds on cores over time",
         clock=run.clock,
         rows=[f"core {core}" for core in cores],
@@ -140,7 +126,7 @@ def fold_timeline(run: Run) -> LaneChart | None:
     )
 
 
-def _strip(run: Run, part: str, metric: str, factor: float) -> Strip | None:
+def _strip(run: Run, part: str, metric: str, factor: float) -> charts.Strip | None:
     scored = [fold for fold in run.result["folds"] if metric in fold["metrics"].get(part, {})]
     if not scored:
         return None
@@ -148,7 +134,7 @@ def _strip(run: Run, part: str, metric: str, factor: float) -> Strip | None:
     ends = {end: spread[end] * factor for end in ("mean", "low", "high") if spread.get(end) is not None}
     values = [fold["metrics"][part][metric] for fold in scored]
     about = f"mean {metric_value(metric, spread.get('mean'))}, 95% interval {mean_interval(metric, spread)}"
-    return Strip(
+    return charts.Strip(
         name=PART_NAMES.get(part, part),
         color=COLORS[part],
         values=[value * factor for value in values],
@@ -161,10 +147,10 @@ def _strip(run: Run, part: str, metric: str, factor: float) -> Strip | None:
 MOST_STEPS = 25
 MOST_LANES = 24
 COLUMNS = ("worker", "kind", "at", "length")
-KIND_LABELS = [(name, KIND_COLORS[kind]) for kind, name in summary.KIND_NAMES.items()]
+KIND_LABELS = [(name, charts.KIND_COLORS[kind]) for kind, name in summary.KIND_NAMES.items()]
 
 
-def timeline_plot(run: Run, until: float | None = None) -> LaneChart | None:
+def timeline_plot(run: Run, until: float | None = None) -> charts.LaneChart | None:
     """Return the first steps of a run, one lane for each worker; None where no step was recorded.
 
     The time axis ends with the steps, or after `until` seconds, so that several timelines have the same scale.
@@ -175,7 +161,7 @@ def timeline_plot(run: Run, until: float | None = None) -> LaneChart | None:
     workers = sorted(set(spans["worker"]))
     kept = workers[:MOST_LANES]
     cut = f", the first {len(kept)} workers" if len(kept) < len(workers) else ""
-    return LaneChart(
+    return charts.LaneChart(
         title=f"the first steps of run {run.id}{cut}",
         clock=run.clock,
         rows=[f"worker {worker}" for worker in kept],
@@ -185,7 +171,7 @@ def timeline_plot(run: Run, until: float | None = None) -> LaneChart | None:
     )
 
 
-def twin_timeline_plot(real: Run, virtual: Run) -> LaneChart | None:
+def twin_timeline_plot(real: Run, virtual: Run) -> charts.LaneChart | None:
     """Return each worker's predicted first steps above the measured ones, both from the same start."""
     both = [_columns(first_steps(run.spans())) for run in (virtual, real)]
     workers = sorted(set(both[0]["worker"]) & set(both[1]["worker"]))[:MOST_LANES]
@@ -194,7 +180,7 @@ def twin_timeline_plot(real: Run, virtual: Run) -> LaneChart | None:
     rows = [{worker: 2 * at + below for at, worker in enumerate(workers)} for below in (0, 1)]
     parts = [_in_rows(spans, places) for spans, places in zip(both, rows, strict=True)]
     names = (summary.PREDICTED, summary.MEASURED)
-    return LaneChart(
+    return charts.LaneChart(
         title="the first steps, predicted and measured",
         clock=" and ".join(names),
         rows=[f"worker {worker}, {name}" for worker in workers for name in names],
@@ -225,7 +211,7 @@ def first_steps(spans: Iterable[Span]) -> list[Span]:
     return [*first, *others]
 
 
-def _columns(spans: Sequence[Span]) -> Spans:
+def _columns(spans: Sequence[Span]) -> charts.Spans:
     """Return spans as columns, with times from the beginning of the first one."""
     begin = min((span.at for span in spans), default=0.0)
     shown = [span for span in spans if span.kind in summary.KINDS]
@@ -237,7 +223,7 @@ def _columns(spans: Sequence[Span]) -> Spans:
     }
 
 
-def _in_rows(spans: Spans, rows: Mapping[int, int]) -> dict[str, list[int]]:
+def _in_rows(spans: charts.Spans, rows: Mapping[int, int]) -> dict[str, list[int]]:
     """Return the spans of these workers, with the row of each instead of its worker."""
     kept = [row for row in zip(*(spans[name] for name in COLUMNS), strict=True) if row[0] in rows]
     return {name: [rows[row[0]] if name == "worker" else row[at] for row in kept] for at, name in enumerate(COLUMNS)}

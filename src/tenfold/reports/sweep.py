@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tenfold.common.files import json_text
 from tenfold.errors import StoreError
 from tenfold.experiment import FIELDS, Experiment
-from tenfold.reports.charts import (
-    BLUE,
-    LAVENDER,
-    OLIVE,
-    BarPart,
-    BarTable,
-    Chart,
-    ChartLine,
-    ChartPoint,
-    LineChart,
-    ParallelAxis,
-    ParallelChart,
-    ParallelLine,
-)
+from tenfold.reports import charts
 from tenfold.reports.differences import describe_settings
 from tenfold.reports.exports import write_csv
 from tenfold.reports.formatting import NOTHING, duration, field_value, metric_scale, metric_value, one_line, plural
@@ -307,25 +294,25 @@ FEWEST = 2
 """With fewer trials there is nothing to plot."""
 
 
-def sweep_plots(sweep: Sweep) -> dict[str, Chart]:
+def sweep_plots(sweep: Sweep) -> dict[str, charts.Chart]:
     """Return the plots by name; none for a sweep without trials to compare."""
     scored = [trial for trial in sweep.trials if trial.value is not None and trial.status in ("finished", "pruned")]
     if len(scored) < FEWEST:
         return {}
-    charts: dict[str, Chart] = {"history": _history(sweep, scored), "parallel": _parallel(sweep, scored)}
+    drawn: dict[str, charts.Chart] = {"history": _history(sweep, scored), "parallel": _parallel(sweep, scored)}
     if sweep.importance:
-        charts["importance"] = _importance(sweep)
-    return charts
+        drawn["importance"] = _importance(sweep)
+    return drawn
 
 
-def _history(sweep: Sweep, scored: Sequence[Trial]) -> LineChart:
+def _history(sweep: Sweep, scored: Sequence[Trial]) -> charts.LineChart:
     """Return the value of each trial, and the best so far."""
     scale, unit = (1, " s") if sweep.objective in TIMES else metric_scale(sweep.objective)
     better: Callable[..., float] = min if sweep.lower_is_better else max
 
-    def points(status: str, label: str, color: str) -> ChartLine:
+    def points(status: str, label: str, color: str) -> charts.ChartLine:
         placed = [
-            ChartPoint(
+            charts.ChartPoint(
                 trial.number,
                 scale * (trial.value or 0.0),
                 f"trial {trial.number}: {trial.label}, {sweep.written(trial.value)}",
@@ -333,32 +320,34 @@ def _history(sweep: Sweep, scored: Sequence[Trial]) -> LineChart:
             for trial in scored
             if trial.status == status
         ]
-        return ChartLine.of(label, placed, color=color, joined=False)
+        return charts.ChartLine.of(label, placed, color=color, joined=False)
 
     finished = [trial for trial in scored if trial.status == "finished"]
     best: list[float] = []
     for trial in finished:
         best.append(better([*best[-1:], scale * (trial.value or 0.0)]))
-    lines = [ChartLine(label="best so far", x=[trial.number for trial in finished], y=best, reference=True)]
-    lines.append(points("finished", "finished", BLUE))
+    lines = [charts.ChartLine(label="best so far", x=[trial.number for trial in finished], y=best, reference=True)]
+    lines.append(points("finished", "finished", charts.BLUE))
     if any(trial.status == "pruned" for trial in scored):
-        lines.append(points("pruned", "pruned", LAVENDER))
+        lines.append(points("pruned", "pruned", charts.LAVENDER))
     title = f"{sweep.heading}{f' ({unit.strip()})' if unit else ''}"
-    return LineChart(title=title, x_label="trial", lines=lines, unit=unit)
+    return charts.LineChart(title=title, x_label="trial", lines=lines, unit=unit)
 
 
-def _parallel(sweep: Sweep, scored: Sequence[Trial]) -> ParallelChart:
+def _parallel(sweep: Sweep, scored: Sequence[Trial]) -> charts.ParallelChart:
     """Return a line for each trial across an axis for each field, and one for its value."""
     columns = {name: [trial.values.get(name) for trial in scored] for name in sweep.space}
     places = {name: _places(values, log=sweep.space[name].endswith(":log")) for name, values in columns.items()}
-    axes = [ParallelAxis(name=one_line(name), ticks=_ticks(columns[name], places[name])) for name in sweep.space]
+    axes = [charts.ParallelAxis(name=one_line(name), ticks=_ticks(columns[name], places[name])) for name in sweep.space]
     values = [trial.value or 0.0 for trial in scored]
     last = _places(values, log=False)
     ends = {min(values): min(last), max(values): max(last)}
-    axes.append(ParallelAxis(name=sweep.heading, ticks=[(at, sweep.written(value)) for value, at in ends.items()]))
+    axes.append(
+        charts.ParallelAxis(name=sweep.heading, ticks=[(at, sweep.written(value)) for value, at in ends.items()])
+    )
     order = sorted(values, reverse=sweep.lower_is_better)
     lines = [
-        ParallelLine(
+        charts.ParallelLine(
             places=[*(places[name][at] for name in sweep.space), last[at]],
             rank=order.index(values[at]) / max(1, len(values) - 1),
             faint=trial.status == "pruned",
@@ -366,7 +355,9 @@ def _parallel(sweep: Sweep, scored: Sequence[Trial]) -> ParallelChart:
         )
         for at, trial in enumerate(scored)
     ]
-    return ParallelChart(title="values of each trial", axes=axes, lines=sorted(lines, key=lambda line: line.rank))
+    return charts.ParallelChart(
+        title="values of each trial", axes=axes, lines=sorted(lines, key=lambda line: line.rank)
+    )
 
 
 def _places(values: Sequence[Any], *, log: bool) -> list[float]:
@@ -385,12 +376,13 @@ def _ticks(values: Sequence[Any], places: Sequence[float]) -> list[tuple[float, 
     return list(ticks.items()) if len(ticks) <= 5 else [min(ticks.items()), max(ticks.items())]
 
 
-def _importance(sweep: Sweep) -> BarTable:
+def _importance(sweep: Sweep) -> charts.BarTable:
     shares = sorted(sweep.importance.items(), key=lambda pair: -pair[1])
-    return BarTable(
+    bars = {name: charts.BarPart(series=0, begin=0.0, end=share, text=f"{share:.0%}") for name, share in shares}
+    return charts.BarTable(
         title="importance of each field",
         measures=[""],
         zeros=[0.0],
-        series=[("importance", OLIVE)],
-        rows=[(name, [[BarPart(series=0, begin=0.0, end=share, text=f"{share:.0%}")]]) for name, share in shares],
+        series=[("importance", charts.OLIVE)],
+        rows=[(name, [[bar]]) for name, bar in bars.items()],
     )

@@ -38,20 +38,7 @@ from tenfold.reports.run_tables import (
 from tenfold.reports.summary import pinned_cpus
 from tenfold.reports.sweep import Sweep
 from tenfold.reports.tables import TextTable
-from tenfold.runs import (
-    Ended,
-    EpochEnded,
-    FoldChanged,
-    FoldsStarted,
-    Lifecycle,
-    Note,
-    Recorded,
-    Run,
-    Started,
-    Warned,
-    WorkerDropped,
-    WorkerJoined,
-)
+from tenfold.runs import Run, events
 from tenfold.runs.run import fold_name
 from tenfold.runs.store import CROSSVAL, SCRIPT, SWEEP
 
@@ -233,35 +220,37 @@ def event_list(run: Run) -> list[dict[str, str]]:
     return [
         {"at": moment(event.at), "what": event.stage, "detail": _detail(event)}
         for event in run.lifecycle()
-        if not isinstance(event, EpochEnded)
+        if not isinstance(event, events.EpochEnded)
     ]
 
 
 def warning_list(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return each warning once, with the numbers of its runs."""
-    texts = ((run, dict.fromkeys(item.text for item in run.lifecycle() if isinstance(item, Warned))) for run in runs)
+    texts = (
+        (run, dict.fromkeys(item.text for item in run.lifecycle() if isinstance(item, events.Warned))) for run in runs
+    )
     runs_by_text = grouped((text, run.id) for run, listed in texts for text in listed)
     return [{"text": text, "runs": numbers} for text, numbers in runs_by_text.items()]
 
 
-def _detail(event: Lifecycle) -> str:
+def _detail(event: events.Lifecycle) -> str:
     """Return the details of a stage as text; the numbers of folds are left to their own table."""
     match event:
-        case Recorded():
+        case events.Recorded():
             return f"run {event.run}"
-        case Started():
+        case events.Started():
             sizes = f"batch size {count(event.batch_size)}, {plural(event.workers, 'worker')}"
             return (
                 f"{plural(event.steps_per_epoch, 'step')} per epoch, {sizes}, {plural(event.train_samples, 'sample')}"
             )
-        case FoldsStarted():
+        case events.FoldsStarted():
             return f"{plural(len(event.names), 'fold')}, {one_line(event.mode.replace('-', ' '))}"
-        case FoldChanged():
+        case events.FoldChanged():
             error = f": {one_line(event.error)}" if event.error else ""
             return f"{fold_name(event.fold, event.repeat, event.node)} {event.status}{error}"
-        case Ended():
+        case events.Ended():
             return event.error
-        case Note() | Warned() | WorkerDropped() | WorkerJoined():
+        case events.Note() | events.Warned() | events.WorkerDropped() | events.WorkerJoined():
             return event.text
     return ""
 
@@ -305,7 +294,7 @@ def folds_so_far(run: Run) -> TextTable | None:
     """Return a table of the folds of a running cross-validation; None for any other run."""
     if run.kind != CROSSVAL or run.result.get("folds"):
         return None
-    changed = {event.fold_index: event for event in run.lifecycle() if isinstance(event, FoldChanged)}
+    changed = {event.fold_index: event for event in run.lifecycle() if isinstance(event, events.FoldChanged)}
     names = list(dict.fromkeys(name for event in changed.values() for name in event.metrics))
     rows = [
         [
