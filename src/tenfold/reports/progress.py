@@ -1,7 +1,7 @@
 """The live progress of runs, folds and grids on a terminal."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
@@ -165,21 +165,15 @@ class RunProgress(Display):
 
     def drawing(self) -> Table:
         latest, steps = self._latest, self._steps_per_epoch
-        line = Table.grid(padding=(0, 2, 0, 0))
         if latest is None:
-            line.add_row(Text(f"starting, {plural(self.epochs, 'epoch')}", style="dim"))
-            return line
+            return draw_bars([], f"starting, {plural(self.epochs, 'epoch')}")
         done = min(1.0, (latest.step - latest.epoch * steps) / steps) if steps else 0.0
-        wide = self.console.width >= 100
-        how_far = ProgressBar(total=1, completed=done, width=24) if wide else Text(f"{done:3.0%}")
+        how_far: float | str = done if self.console.width >= 100 else f"{done:3.0%}"
         if done == 1.0 and not self._epoch:  # all steps of the epoch are done, and nothing is measured yet
-            how_far = Text("evaluating")
+            how_far = "evaluating"
         score = [self._score] if self._score else []
         details = [f"loss {metric_value('loss', latest.value)}", *score, *self._time_left(latest), *self._speed(latest)]
-        line.add_row(Text(self._epoch_of(latest)), how_far, Text("  ".join(details)))
-        for column in line.columns:
-            column.no_wrap = True
-        return line
+        return draw_bars([(self._epoch_of(latest), how_far, "  ".join(details))])
 
 
 def _clock(seconds: float) -> str:
@@ -188,6 +182,21 @@ def _clock(seconds: float) -> str:
 
 
 BAR = 24
+
+
+def draw_bars(rows: Sequence[tuple[str, float | str, str]], summary: str = "") -> Table:
+    """Draw a line for each name with how far it is, as a bar or in words, and details; below them a summary."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, how_far, details in rows:
+        bar = (
+            Text(how_far) if isinstance(how_far, str) else ProgressBar(total=1, completed=min(1.0, how_far), width=BAR)
+        )
+        table.add_row(Text(name), bar, Text(details))
+    if summary:
+        table.add_row(Text(summary, style="dim"), *([Text(), Text()] if rows else []))
+    for column in table.columns:
+        column.no_wrap = True
+    return table
 
 
 @dataclass
@@ -226,17 +235,14 @@ class JobTable:
 
     def drawing(self) -> Table:
         """Draw the jobs that are running, and a line about all; nothing before there are any."""
-        drawn, table = Table.grid(), Table.grid(padding=(0, 2, 0, 0))
         if self._latest is None or self._first is None:
-            return drawn
-        drawn.add_row(table)
-        jobs = self._latest.jobs
+            return Table.grid()
+        jobs, drawn = self._latest.jobs, Table.grid()
         running = [job for job in jobs if job.state == "running"]
-        for job in running[: self.ROWS]:
-            bar = ProgressBar(total=1, completed=min(1.0, job.done), width=BAR)
-            table.add_row(Text(one_line(job.label)), bar, Text(f"{job.done:4.0%}  {one_line(job.node)}"))
-        if len(running) > self.ROWS:
-            table.add_row(Text(f"and {len(running) - self.ROWS} more", style="dim"), Text(), Text())
+        rows = [
+            (one_line(job.label), job.done, f"{job.done:4.0%}  {one_line(job.node)}") for job in running[: self.ROWS]
+        ]
+        drawn.add_row(draw_bars(rows, f"and {len(running) - self.ROWS} more" if len(running) > self.ROWS else ""))
         done = sum(job.state == "done" for job in jobs)
         states = f"{done} of {plural(len(jobs), 'job')} done, {len(running)} running, "
         began, before = self._first
@@ -299,25 +305,20 @@ class FoldProgress(Display):
             fold.loss = metric.value
 
     def drawing(self) -> Table:
-        drawn = Table.grid(padding=(0, 2, 0, 0))
+        rows = []
         for fold in self._folds:
             if fold.status in ("started", "resumed"):
-                bar = ProgressBar(total=1, completed=fold.share(self.epochs), width=BAR)
                 epoch = min(fold.step // (fold.steps_per_epoch or 1) + 1, self.epochs)
                 loss = [f"loss {metric_value('loss', fold.loss)}"] if fold.loss is not None else []
                 details = [f"epoch {epoch}/{self.epochs}", *loss, *_scores(fold.measured)]
-                drawn.add_row(Text(fold.name), bar, Text("  ".join(details)))
+                rows.append((fold.name, fold.share(self.epochs), "  ".join(details)))
         done = sum(fold.status in ("finished", "failed") for fold in self._folds)
         summary = f"{done} of {plural(len(self._folds), 'fold')} done{self._time_left()}" if self._folds else "starting"
-        drawn.add_row(Text(summary, style="dim"), Text(), Text())
-        for column in drawn.columns:
-            column.no_wrap = True
-        if not (jobs := self._jobs.drawing()).row_count:
-            return drawn
-        both = Table.grid()
-        both.add_row(jobs)
-        both.add_row(drawn)
-        return both
+        drawn = Table.grid()
+        if (jobs := self._jobs.drawing()).row_count:
+            drawn.add_row(jobs)
+        drawn.add_row(draw_bars(rows, summary))
+        return drawn
 
     def _time_left(self) -> str:
         share = sum(fold.share(self.epochs) for fold in self._folds) / len(self._folds)
