@@ -173,12 +173,10 @@ def _one(
     experiment: "Experiment", runs: Path | None, log: list[str] | None, quiet: bool, as_json: bool, output: Path | None
 ) -> None:
     import tenfold
-    from tenfold.reports.progress import FoldProgress, RunProgress
+    from tenfold.reports.progress import run_display
 
     quiet = quiet or as_json
-    folded = experiment.parallel.folds is not None
-    display = FoldProgress(quiet=quiet) if folded else RunProgress(experiment, quiet=quiet)
-    with following(display, runs, quiet) as listen:
+    with following(run_display(experiment, quiet=quiet), runs, quiet) as listen:
         run = tenfold.simulate(experiment, runs=runs, log=log, listen=listen)
     from tenfold.api.simulate import accuracy_warning, recorded_baseline
 

@@ -216,16 +216,15 @@ def resume(
     """
     import tenfold
     from tenfold.api.train import executor_to_resume
-    from tenfold.reports.progress import FoldProgress, RunProgress
-    from tenfold.runs.store import CROSSVAL, SWEEP
+    from tenfold.reports.progress import run_display
+    from tenfold.runs.store import SWEEP
 
     interrupted = tenfold.open_run(run, runs=runs, trust=trust)
     quiet = quiet or as_json or bool(launched_rank())
     if interrupted.kind == SWEEP:
         _resume_sweep(interrupted, where, as_json, force=force, log=log, progress=not quiet)
         return
-    folded = interrupted.kind == CROSSVAL
-    shown = FoldProgress(quiet=quiet) if folded else RunProgress(interrupted.experiment, quiet=quiet)
+    shown = run_display(interrupted.experiment, quiet=quiet)
     on = (where or options.Where(executor_to_resume(interrupted.kind, interrupted.metadata))).open()
     with following(shown, runs, quiet, on) as listen:
         resumed = tenfold.resume(interrupted, on=on, log=log, listen=listen, force=force)

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,33 +66,24 @@ def run(
     planned = [(block, settings) for block in recipe.blocks for settings in settings_of(block, size)]
     chosen = {"device": device} if device else {}
     fields = [recipe.experiment | block.fields | size.fields | chosen | settings for block, settings in planned]
-    if not missing:
-        _check_experiments(recipe, planned, fields)
+    named = [", ".join(f"{key}={value}" for key, value in settings.items()) for _, settings in planned]
+    for (block, _), varied, own in zip(planned, named, fields, strict=True) if not missing else ():
+        try:
+            Experiment(**own).with_trusted_imports()
+        except ExperimentError as error:
+            raise ExperimentError(f"recipe {recipe.name}, {block.verb} {varied}: {error}") from None
     from tenfold.api.simulate import LoadedData
 
     results: list[Setting] = []
     loaded = LoadedData()
     for at, ((block, settings), own) in enumerate(zip(planned, fields, strict=True), 1):
         if progress is not None:
-            varied = ", ".join(f"{key}={value}" for key, value in settings.items())
-            progress(f"{recipe.name}, {at} of {len(planned)}: {block.verb} {varied}")
+            progress(f"{recipe.name}, {at} of {len(planned)}: {block.verb} {named[at - 1]}")
         if missing:
             results.append(Setting(block.verb, settings, reason=f"needs {' and '.join(missing)}"))
         else:
             results.append(_run_setting(block, settings, own, size, runs, loaded, on, fresh=fresh))
     return RecipeResult(recipe, scale, results)
-
-
-def _check_experiments(
-    recipe: Recipe, planned: Sequence[tuple[Block, dict[str, Any]]], fields: Sequence[dict[str, Any]]
-) -> None:
-    """Raise an error for the first setting whose fields do not make an experiment, before anything is run."""
-    for (block, settings), own in zip(planned, fields, strict=True):
-        try:
-            Experiment(**own).with_trusted_imports()
-        except ExperimentError as error:
-            varied = ", ".join(f"{key}={value}" for key, value in settings.items())
-            raise ExperimentError(f"recipe {recipe.name}, {block.verb} {varied}: {error}") from None
 
 
 def is_available(need: str) -> bool:
@@ -156,7 +147,8 @@ def _run_setting(
             return Setting(block.verb, settings, note=ONLY_TIME, predicted_seconds=row.seconds.mean, doubts=row.doubts)
         where = "local" if experiment.machine.is_virtual else on
         comparison = compare(experiment, repeats=size.repeats, runs=runs, fresh=fresh, on=where, progress=False)
-        if where == "local" and any(map(_is_cold, comparison.runs)):
+        first_runs = [run for run in comparison.runs if run.result.get("first_in_process")]
+        if where == "local" and any((run.seconds or 0.0) < COLD_SECONDS for run in first_runs):
             comparison = compare(experiment, repeats=size.repeats, runs=runs, fresh=True, progress=False)
     except TenfoldError as error:
         return Setting(block.verb, settings, reason=str(error).partition("\n")[0])
@@ -199,11 +191,6 @@ def _launch(experiment: Experiment, folder: Path) -> Run:
         errors = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
         raise MachineError(f"mpirun ended with {ended.returncode}: {(errors or ended.stderr.splitlines() or [''])[-1]}")
     return open_run(int(json.loads(ended.stdout)["id"]), runs=folder)
-
-
-def _is_cold(run: Run) -> bool:
-    """Return whether a run, perhaps recorded by another command, was the first of its process, and short."""
-    return bool(run.result.get("first_in_process")) and (run.seconds or 0.0) < COLD_SECONDS
 
 
 def _virtual(experiment: Experiment) -> Experiment:

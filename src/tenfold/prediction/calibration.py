@@ -261,19 +261,13 @@ def measure_all(
     images = random_images()
     for name in MODELS:
         built_in = resolve_defaults(Experiment(model=name))
-        if _takes(built_in, images):
-            measured = _with_steps(
-                measured, built_in, images, _shared(built_in, counts, few=quick), report, turns=turns
-            )
+        try:
+            Task.of(Resolved.of(built_in), images, threads=1)
+        except ModelError:  # it does not take images
+            continue
+        settings = _shared(built_in, counts, few=quick)
+        measured = _with_steps(measured, built_in, images, settings, report, turns=turns)
     return measured
-
-
-def _takes(experiment: Experiment, splits: Splits) -> bool:
-    try:
-        Task.of(Resolved.of(experiment), splits, threads=1)
-    except ModelError:
-        return False
-    return True
 
 
 def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: ClusterOrHere = HERE) -> Profile:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress_bar import ProgressBar
@@ -331,6 +332,12 @@ def _scores(metrics: Mapping[str, float]) -> list[str]:
     return [f"{one_line(name)} {metric_value(name, metrics[name])}" for name in names]
 
 
+def run_display(experiment: Experiment, **shown: Any) -> RunProgress | FoldProgress:
+    """Return the display of a training, or of a cross-validation where the experiment has folds."""
+    folded = experiment.parallel.folds is not None
+    return FoldProgress(**shown) if folded else RunProgress(experiment, **shown)
+
+
 @dataclass(frozen=True)
 class Turn:
     """One run of a comparison, as it begins and as it is done."""
@@ -368,8 +375,7 @@ class GridProgress(Display):
 
     def start_run(self, label: str, experiment: Experiment) -> None:
         self._label = label
-        folded = experiment.parallel.folds is not None
-        self._running = FoldProgress(console=self.console) if folded else RunProgress(experiment, console=self.console)
+        self._running = run_display(experiment, console=self.console)
         self._running.writes_lines = False
 
     def watch(self, turn: Turn) -> None:

@@ -38,7 +38,10 @@ MOST_POINTS = 1500
 
 
 def model_quality(run: Run) -> dict[str, Any] | None:
-    """Return the sections of a page on a run's model; None where no predictions are stored."""
+    """Return confusion matrix, accuracy by class, calibration and mistakes of a run's model; for a regression, values.
+
+    None where no predictions are stored.
+    """
     if run.status == "running":
         return None
     for part in ("validation",) if run.kind == CROSSVAL else ("test", "validation"):
@@ -46,17 +49,11 @@ def model_quality(run: Run) -> dict[str, Any] | None:
             predictions = run.predictions_on(part)
         except StoreError:
             continue
-        return describe_predictions(predictions)
-    return None
-
-
-def describe_predictions(predictions: Predictions) -> dict[str, Any] | None:
-    """Return confusion matrix, accuracy by class, calibration and mistakes; for a regression, both values."""
-    common = {"part": predictions.part, "samples": len(predictions), "kind": predictions.kind}
-    if predictions.kind == "classes" and predictions.targets.ndim == 1 and len(predictions):
-        return common | _classes(predictions)
-    if predictions.kind == "numbers" and predictions.outputs.size == predictions.targets.size and len(predictions):
-        return common | _numbers(predictions)
+        about = {"part": predictions.part, "samples": len(predictions), "kind": predictions.kind}
+        if predictions.kind == "classes" and predictions.targets.ndim == 1 and len(predictions):
+            return about | _classes(predictions)
+        alike = predictions.outputs.size == predictions.targets.size
+        return about | _numbers(predictions) if predictions.kind == "numbers" and alike and len(predictions) else None
     return None
 
 
