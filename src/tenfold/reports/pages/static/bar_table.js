@@ -1,16 +1,20 @@
-import { element } from "./dom.js";
+import { element, Tip } from "./dom.js";
 
 // Rows of bars, a column for each measure and a bar for each series, with values under the pointer; see charts.py.
 
 export function barTable(place, plot) {
-  const tip = element("div", { class: "tip", hidden: true });
+  const tip = new Tip();
   const grid = element("div", { class: `bar-table${plot.one_line ? " one-line" : ""}`, style: { gridTemplateColumns: `minmax(5rem, max-content) repeat(${plot.measures.length}, minmax(0, 1fr))` } });
-  const frame = element("div", { class: "frame" }, grid, tip);
+  const frame = element("div", { class: "frame" }, grid, tip.root);
   const named = plot.measures.some(Boolean);
   if (named) grid.append(element("span", { class: "corner" }), ...plot.measures.map((name) => element("span", { class: "measure" }, name)));
   for (const [name, cells] of plot.rows) {
     grid.append(element("span", { class: "bar-name" }, name));
-    cells.forEach((parts, at) => grid.append(cellOf(name, parts, plot, at, (event, part) => showTip(frame, tip, event, part))));
+    cells.forEach((parts, at) => grid.append(cellOf(name, parts, plot, at, ({ clientX, clientY }, part) => {
+      const { left, top } = frame.getBoundingClientRect();
+      if (part?.note) tip.show(part.note, clientX - left, clientY - top, { above: true });
+      else tip.hide();
+    })));
   }
   const figure = element("figure", { class: "interactive" }, element("h3", {}, plot.title), frame, legendOf(grid, plot));
   figure.rows = () => [["row", "measure", "series", "value", "note"], ...plot.rows.flatMap(([name, cells]) => cells.flatMap((parts, at) => parts.map((part) => [name, plot.measures[at], plot.series[part.series][0], part.text, part.note])))];
@@ -51,14 +55,4 @@ function legendOf(grid, { series, stripes }) {
   }, element("span", { class: "swatch", style: { background: color } }), element("span", { class: "name" }, name))));
   const striped = stripes ? element("li", {}, element("span", { class: "swatch striped", style: { backgroundColor: "var(--soft)" } }), stripes) : null;
   return element("ul", { class: "legend", "aria-label": "Bars, click to hide or show" }, entries, striped);
-}
-
-function showTip(frame, tip, event, part) {
-  tip.hidden = !part?.note;
-  if (tip.hidden) return;
-  tip.textContent = part.note;
-  const { left, top } = frame.getBoundingClientRect();
-  const [x, y] = [event.clientX - left, event.clientY - top];
-  tip.style.left = `${Math.max(0, Math.min(x + 12, frame.clientWidth - tip.offsetWidth))}px`;
-  tip.style.top = `${y > tip.offsetHeight + 12 ? y - tip.offsetHeight - 10 : y + 16}px`;
 }

@@ -1,4 +1,4 @@
-import { element, colorOf, whenThemeChanges } from "./dom.js";
+import { element, colorOf, Tip, whenThemeChanges } from "./dom.js";
 import { drawBand, drawPoints, FLAG, markerSymbol, pointsAsSvg } from "./marks.js";
 import { escaped } from "./saving.js";
 
@@ -30,8 +30,8 @@ export class Chart {
     this.legend = element("ul", { class: "legend", "aria-label": "Lines, click to hide or show" });
     this.title = title;
     this.heading = element("h3", {}, title);
-    this.tip = element("div", { class: "tip", hidden: true });
-    this.root = element("figure", { class: "interactive" }, this.heading, element("div", { class: "frame" }, this.canvas, this.tip), this.legend);
+    this.tip = new Tip();
+    this.root = element("figure", { class: "interactive" }, this.heading, element("div", { class: "frame" }, this.canvas, this.tip.root), this.legend);
     this.root.rows = () => this.rows();
     this.root.vector = () => this.vector();
     this.canvas.addEventListener("keydown", (event) => this.press(event));
@@ -163,16 +163,12 @@ export class Chart {
           const apart = Math.hypot(this.plot.valToPos(x, "x") - left, this.plot.valToPos(line.y[at], "y") - top);
           if (apart < best) [best, found] = [apart, { line, at }];
         });
-    this.tip.hidden = !found;
     this.focus(found?.line.key ?? null);
-    if (!found) return;
-    this.tip.textContent = found.line.notes[found.at];
+    if (!found) return this.tip.hide();
     const { offsetLeft, offsetTop } = this.plot.over;
     const x = offsetLeft + this.plot.valToPos(found.line.x[found.at], "x");
     const y = offsetTop + this.plot.valToPos(found.line.y[found.at], "y");
-    const room = this.canvas.clientWidth - this.tip.offsetWidth;
-    this.tip.style.left = `${Math.max(0, Math.min(x + 12, room))}px`;
-    this.tip.style.top = `${y > 70 ? y - this.tip.offsetHeight - 10 : y + 14}px`;
+    this.tip.show(found.line.notes[found.at], x, y, { above: true });
   }
 
   focus(key) {

@@ -20,6 +20,26 @@ export function drawing(tag, attributes = {}, ...children) {
   return made;
 }
 
+// A text beside a place of the frame that it is in, as far as that has room.
+export class Tip {
+  constructor() {
+    this.root = element("div", { class: "tip", hidden: true });
+  }
+
+  hide() {
+    this.root.hidden = true;
+  }
+
+  show(text, x, y, { above = false } = {}) {
+    this.root.textContent = text;
+    this.root.hidden = false;
+    const room = this.root.parentElement.clientWidth - this.root.offsetWidth;
+    const height = this.root.offsetHeight + 10;
+    this.root.style.left = `${Math.max(0, Math.min(x + 12, room))}px`;
+    this.root.style.top = `${above && y > height ? y - height : y + 14}px`;
+  }
+}
+
 export function colorOf(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }

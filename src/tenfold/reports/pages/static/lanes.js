@@ -1,5 +1,5 @@
-import { element, colorOf, toggle, whenThemeChanges } from "./dom.js";
-import { duration } from "./format.js";
+import { element, colorOf, Tip, toggle, whenThemeChanges } from "./dom.js";
+import { duration, niceTicks } from "./format.js";
 
 // One lane a worker: when it computed, waited, communicated and read data. Drag to zoom, double-click to reset; keys as in charts.
 
@@ -28,11 +28,11 @@ export class LanesPanel {
     this.follow = live;
     this.drag = null;
     this.canvas = element("canvas", { tabindex: 0, role: "img", "aria-label": label });
-    this.tip = element("div", { class: "tip", hidden: true });
+    this.tip = new Tip();
     this.legend = element("ul", { class: "legend kinds" });
     this.reset = element("button", { type: "button", class: "toggle", hidden: true, onclick: () => this.zoom(null) }, "Show all");
     this.followButton = live ? toggle(`last ${RECENT} seconds`, true, (on) => { this.follow = on; this.zoom(null); }) : null;
-    root.replaceChildren(element("div", { class: "controls" }, this.legend, this.followButton, this.reset), element("div", { class: "lanes" }, this.canvas, this.tip));
+    root.replaceChildren(element("div", { class: "controls" }, this.legend, this.followButton, this.reset), element("div", { class: "lanes" }, this.canvas, this.tip.root));
     root.rows = () => [["lane", "kind", "begin, s", `seconds, ${clock}`], ...this.spans.at.map((at, place) => [names?.[this.spans.worker[place]] ?? `worker ${this.spans.worker[place]}`, kinds[this.spans.kind[place]].name, at / MICRO, this.spans.length[place] / MICRO])];
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement);
@@ -57,7 +57,7 @@ export class LanesPanel {
       if (drag && Math.abs(drag.to - drag.from) > 6) this.zoom([this.timeAt(Math.min(drag.from, drag.to)), this.timeAt(Math.max(drag.from, drag.to))]);
       else this.draw();
     });
-    this.canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
+    this.canvas.addEventListener("pointerleave", () => this.tip.hide());
     this.canvas.addEventListener("dblclick", () => this.zoom(null));
     this.canvas.addEventListener("keydown", (event) => this.press(event));
   }
@@ -161,14 +161,10 @@ export class LanesPanel {
   }
 
   axis(pen, first, last, height) {
-    const most = Math.max(3, this.width / 110);
-    const rough = (last - first) / most;
-    const unit = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 2.5, 5, 10].map((times) => times * unit).find((one) => one >= rough * 0.999);
     const longest = last - this.origin;
     const [factor, name] = longest < 0.01 ? [1e6, "µs"] : longest < 1 ? [1e3, "ms"] : [1, "s"];
     pen.fillStyle = colorOf("--soft");
-    for (let at = Math.ceil((first - this.origin) / step) * step; at <= last - this.origin; at += step) {
+    for (const at of niceTicks(first - this.origin, longest, Math.max(3, this.width / 110))) {
       const x = this.left + ((at + this.origin - first) / (last - first)) * (this.width - this.left);
       const text = `${Number((at * factor).toPrecision(8)).toLocaleString("en-US", { maximumFractionDigits: 6 })} ${name}`;
       const wide = pen.measureText(text).width;
@@ -183,11 +179,9 @@ export class LanesPanel {
     const { worker, kind, at, length } = this.spans;
     let found = -1;
     for (let i = 0; i < at.length; i++) if (worker[i] === lane && at[i] <= time && time <= at[i] + length[i]) found = i;
-    this.tip.hidden = found < 0;
-    if (found < 0) return;
-    this.tip.textContent = `${this.nameOf(lane)}: ${this.texts[found] || this.kinds[kind[found]].name} ${duration(length[found] / MICRO)}, from ${duration(at[found] / MICRO - this.origin)}`;
-    this.tip.style.left = `${Math.min(x + 12, Math.max(0, this.width - this.tip.offsetWidth - 4))}px`;
-    this.tip.style.top = `${this.tops[lane + 1] ?? y + 20}px`;
+    if (found < 0) return this.tip.hide();
+    const what = this.texts[found] || this.kinds[kind[found]].name;
+    this.tip.show(`${this.nameOf(lane)}: ${what} ${duration(length[found] / MICRO)}, from ${duration(at[found] / MICRO - this.origin)}`, x, this.tops[lane + 1] ?? y);
   }
 
   zoom(range) {

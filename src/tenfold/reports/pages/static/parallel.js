@@ -1,11 +1,11 @@
-import { drawing, element } from "./dom.js";
+import { drawing, element, Tip } from "./dom.js";
 
 // Parallel coordinates: an axis for each field, a line across all of them for each trial; the best are drawn last and darkest.
 
 export function parallelPlot(place, { title, axes, lines }) {
   const [height, head, foot, side] = [300, 26, 14, 64];
   const home = element("div", { class: "frame" });
-  const tip = element("div", { class: "tip", hidden: true });
+  const tip = new Tip();
   place.replaceChildren(element("figure", { class: "interactive" }, element("h3", {}, title), home));
 
   function draw() {
@@ -22,20 +22,15 @@ export function parallelPlot(place, { title, axes, lines }) {
         points: line.places.map((share, at) => `${x(at)},${y(share)}`).join(" "), class: `trial${line.faint ? " faint" : ""}`,
         style: `stroke: color-mix(in srgb, #2d69d2 ${Math.round(15 + 85 * line.rank ** 2)}%, var(--line))`,
       });
-      path.addEventListener("pointerenter", (event) => show(line.note, event));
-      path.addEventListener("pointerleave", () => { tip.hidden = true; });
+      path.addEventListener("pointerenter", ({ clientX, clientY }) => {
+        const { left, top } = home.getBoundingClientRect();
+        tip.show(line.note, clientX - left, clientY - top);
+      });
+      path.addEventListener("pointerleave", () => tip.hide());
       return path;
     });
     const about = `${title}: ${lines.length} trials over ${axes.map(({ name }) => name).join(", ")}`;
-    home.replaceChildren(drawing("svg", { class: "strip parallel", role: "img", "aria-label": about, width, height, viewBox: `0 0 ${width} ${height}` }, drawn, rails), tip);
-  }
-
-  function show(text, event) {
-    const { left, top } = home.getBoundingClientRect();
-    tip.textContent = text;
-    tip.hidden = false;
-    tip.style.left = `${Math.max(0, Math.min(event.clientX - left + 10, home.clientWidth - tip.offsetWidth))}px`;
-    tip.style.top = `${event.clientY - top + 14}px`;
+    home.replaceChildren(drawing("svg", { class: "strip parallel", role: "img", "aria-label": about, width, height, viewBox: `0 0 ${width} ${height}` }, drawn, rails), tip.root);
   }
 
   new ResizeObserver(draw).observe(home);

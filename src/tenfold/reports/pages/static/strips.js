@@ -1,4 +1,4 @@
-import { drawing, element } from "./dom.js";
+import { drawing, element, Tip } from "./dom.js";
 import { niceTicks, significant } from "./format.js";
 
 // Repeated measurements as strips of points on one axis, each with its mean and interval below it.
@@ -10,17 +10,10 @@ const SIDE = 12;
 
 export function stripPlot(place, { title, unit, strips }) {
   const home = element("div", { class: "frame" });
-  const tip = element("div", { class: "tip", hidden: true });
+  const tip = new Tip();
   const figure = element("figure", { class: "interactive" }, element("h3", {}, unit ? `${title} (${unit})` : title), home);
   figure.rows = () => [["strip", title, "note"], ...strips.flatMap((strip) => strip.values.map((value, at) => [strip.name, value, strip.notes[at]]))];
   place.replaceChildren(figure);
-
-  function show(text, x, y) {
-    tip.textContent = text;
-    tip.hidden = false;
-    tip.style.left = `${Math.max(0, Math.min(x + 10, home.clientWidth - tip.offsetWidth))}px`;
-    tip.style.top = `${y + 12}px`;
-  }
 
   function draw() {
     const width = home.clientWidth;
@@ -34,19 +27,19 @@ export function stripPlot(place, { title, unit, strips }) {
     const grid = ticks.map((tick) => drawing("g", {},
       drawing("line", { x1: place(tick), x2: place(tick), y1: 0, y2: height - FOOT, class: "grid-line" }),
       drawing("text", { x: place(tick), y: height - 6, "text-anchor": "middle" }, significant(tick, 5))));
-    const rows = strips.map((strip, at) => stripRow(strip, at * ROW + ROW / 2 - 8, place, show));
+    const rows = strips.map((strip, at) => stripRow(strip, at * ROW + ROW / 2 - 8, place, tip));
     const about = strips.map((strip) => `${strip.name}: ${strip.about || strip.notes.join(", ")}`).join("; ");
-    home.replaceChildren(drawing("svg", { class: "strip", role: "img", "aria-label": `${title}. ${about}`, width, height, viewBox: `0 0 ${width} ${height}` }, grid, rows), tip);
-    home.querySelectorAll("[data-hit]").forEach((one) => one.addEventListener("pointerleave", () => { tip.hidden = true; }));
+    home.replaceChildren(drawing("svg", { class: "strip", role: "img", "aria-label": `${title}. ${about}`, width, height, viewBox: `0 0 ${width} ${height}` }, grid, rows), tip.root);
+    home.querySelectorAll("[data-hit]").forEach((one) => one.addEventListener("pointerleave", () => tip.hide()));
   }
 
   new ResizeObserver(draw).observe(home);
 }
 
-function stripRow(strip, middle, place, show) {
+function stripRow(strip, middle, place, tip) {
   const hit = (shape, text, x, y) => {
     shape.dataset.hit = "";
-    for (const event of ["pointerenter", "click"]) shape.addEventListener(event, () => show(text, x, y));
+    for (const event of ["pointerenter", "click"]) shape.addEventListener(event, () => tip.show(text, x, y));
     return shape;
   };
   const levels = apart(strip.values.map(place));
