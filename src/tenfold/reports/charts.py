@@ -290,7 +290,10 @@ class PlotStyles:
         self._clocks = len({row.clock for row in rows}) > 1
         mixing = [row for row in rows if not self._is_neutral(row)]
         self.colors = _places(self._describe(row, [self._first]) for row in mixing)
-        self._free = [name for name in self._rest if self._is_free(name, mixing)]
+        self._free = []
+        for name in self._rest:
+            values = {(self._describe(row, [self._first]), str(row.settings.get(name))) for row in mixing}
+            self._free += [name] if len(values) > len(self.colors) else []
         self.others = _places(self._fill_fields(row) for row in mixing)
         self.workers = _places(plural(row.workers, "worker") for row in rows)
         self._lines: dict[str, dict[str, int]] = {}
@@ -314,10 +317,11 @@ class PlotStyles:
 
     def legend_name(self, row: Row) -> str:
         """Return the meaning of the color and fill of a setting's points."""
+        clock = row.clock if self._clocks else ""
         if not self._is_neutral(row):
-            return joined(self._describe(row, [self._first]), self._other_fields(row)) or row.label
+            return joined(self._describe(row, [self._first]), self._describe(row, self._rest), clock) or row.label
         others = self._describe(row, [name for name in self._rest if name not in MIXING_FIELDS])
-        return joined(plural(1, "worker"), others, row.clock if self._clocks else "")
+        return joined(plural(1, "worker"), others, clock)
 
     def marker_keys(self) -> list[tuple[str, str]]:
         """Return each marker with its meaning, where markers mean something that colors do not."""
@@ -339,17 +343,9 @@ class PlotStyles:
     def _is_neutral(self, row: Row) -> bool:
         return row.workers == 1 and self._first in MIXING_FIELDS
 
-    def _other_fields(self, row: Row) -> str:
-        """Return the fields that the color does not stand for, and the clock where there are two."""
-        return joined(self._describe(row, self._rest), row.clock if self._clocks else "")
-
     def _fill_fields(self, row: Row) -> str:
         """Return the fields that the fill of a marker stands for: those that do not follow from the color."""
         return self._describe(row, self._free)
-
-    def _is_free(self, name: str, rows: Sequence[Row]) -> bool:
-        values = {(self._describe(row, [self._first]), str(row.settings.get(name))) for row in rows}
-        return len(values) > len(self.colors)
 
     def _describe(self, row: Row, names: Sequence[str]) -> str:
         return describe_settings({name: row.settings[name] for name in names if name in row.settings})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tenfold.experiment import Experiment
+from tenfold.prediction.planning.candidates import Candidate
 from tenfold.prediction.planning.evidence import UNTRIED, Assessment, Search, describe_candidate
 from tenfold.reports import summary
 from tenfold.reports.comparison import ResultTable
@@ -89,9 +90,20 @@ class Plan(ResultTable):
         shown = self._tried
         varied = len({item.candidate.precision for item in shown}) > 1
         ends = ["chosen" if item is self.chosen else item.dropped or "to the end" for item in shown]
+
+        def hosts(candidate: Candidate) -> str:
+            threads = f" × {candidate.threads}" if candidate.threads else ""
+            return candidate.device if candidate.device != "cpu" else f"{candidate.workers}{threads}"
+
+        def reaching(item: Assessment) -> str:
+            if item.probability is None:
+                return NOTHING
+            return f"{item.reached} of {item.tried}" if item.tried else f"~{item.probability:.0%}"
+
+        last = [metric_value(item.probes[-1].metric, item.probes[-1].value) for item in shown]
         return [
             Column("", "", ["→" if item is self.chosen else "" for item in shown], words=True),
-            Column("workers × threads", "workers", [_hosts(item) for item in shown]),
+            Column("workers × threads", "workers", [hosts(item.candidate) for item in shown]),
             Column("batch size", "batch", [f"{item.experiment.training.samples_per_step}" for item in shown]),
             *(
                 [Column("precision", "precision", [item.candidate.precision for item in shown], words=True)]
@@ -103,8 +115,8 @@ class Plan(ResultTable):
             Column("epochs to target", "epochs", [f"{item.epochs}" if item.epochs else NOTHING for item in shown]),
             Column("training to target, predicted", "to target", [_seconds(item) for item in shown]),
             Column("in all, predicted", "in all", [duration(item.cost.total if item.cost else None) for item in shown]),
-            Column("runs that reach it", "reach it", [_reaching(item) for item in shown]),
-            Column(f"{self.search.metric} of the longest probe", "probe", [_probed(item) for item in shown]),
+            Column("runs that reach it", "reach it", [reaching(item) for item in shown]),
+            Column(f"{self.search.metric} of the longest probe", "probe", last),
             Column("in the search", "search", ends, words=True),
         ]
 
@@ -149,29 +161,22 @@ class Plan(ResultTable):
         """Return the chosen setting, and the part that the target is measured on."""
         epochs = plural(self.chosen.epochs or 0, "epoch") + _evidence(self.chosen)
         best = f"best: {describe_candidate(self.chosen.candidate)}{_threads(self.chosen)}, {epochs}"
-        return [best, self._about_target()]
+        share = self.best.data.validation_fraction
+        held_out = f": {share:.0%} of the training samples, held out" if share else ""
+        return [best, f"the target is measured on the validation part{held_out}; the test part decides nothing"]
 
     def findings(self) -> list[str]:
         around = interval(*self.interval, self.predicted_seconds)
         best, about_target = self.choice()
+        is_for_cluster = self.chosen.candidate.experiment.machine.is_virtual
         lines = [
             best,
             f"predicted: {metric_value(self.search.metric, self.target)} {self.search.metric} after "
             f"{duration(self.predicted_seconds)} {around} of training, {duration(self.total_seconds)} in all"
-            + ("" if self.is_for_cluster else "; `tenfold twin` compares it with a real run"),
+            + ("" if is_for_cluster else "; `tenfold twin` compares it with a real run"),
             about_target,
         ]
         return [*lines, *filter(None, self.remarks), self._cost()]
-
-    @property
-    def is_for_cluster(self) -> bool:
-        """Whether the times are those of a cluster, not of this machine."""
-        return self.chosen.candidate.experiment.machine.is_virtual
-
-    def _about_target(self) -> str:
-        share = self.best.data.validation_fraction
-        held_out = f": {share:.0%} of the training samples, held out" if share else ""
-        return f"the target is measured on the validation part{held_out}; the test part decides nothing"
 
     def _cost(self) -> str:
         calibration = self.search.calibration_seconds
@@ -212,13 +217,6 @@ def _row(assessment: Assessment) -> Row:
     )
 
 
-def _hosts(assessment: Assessment) -> str:
-    if assessment.candidate.device != "cpu":
-        return assessment.candidate.device
-    threads = assessment.candidate.threads
-    return f"{assessment.candidate.workers} × {threads}" if threads else f"{assessment.candidate.workers}"
-
-
 def _mixing(assessment: Assessment) -> str:
     parallel = assessment.candidate.experiment.parallel
     if assessment.candidate.workers == 1:
@@ -243,20 +241,10 @@ def _evidence(assessment: Assessment) -> str:
     return f"; {assessment.reached} of {plural(assessment.tried, 'seed')} reached the target in trial runs{after}"
 
 
-def _reaching(assessment: Assessment) -> str:
-    if assessment.probability is None:
-        return NOTHING
-    return f"{assessment.reached} of {assessment.tried}" if assessment.tried else f"~{assessment.probability:.0%}"
-
-
 def _seconds(assessment: Assessment) -> str:
     if assessment.cost is None or assessment.interval is None:
         return NOTHING
     return f"{duration(assessment.cost.training)} {interval(*assessment.interval, assessment.cost.training)}"
-
-
-def _probed(assessment: Assessment) -> str:
-    return metric_value(assessment.probes[-1].metric, assessment.probes[-1].value) if assessment.probes else NOTHING
 
 
 def _record(assessment: Assessment, chosen: bool) -> dict[str, Any]:

@@ -139,12 +139,12 @@ def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
         return None
     factor, unit = time_unit(max(map(mean_seconds, timed)))
     scale, percent = metric_scale(metric)
-    about = percent or direction(timed, metric)
+    about, part = percent or direction(timed, metric), common_part(timed)
     best = {id(row): str(number) for number, row in enumerate(pareto_front(timed), 1)}
     names = [styles.legend_name(row) for row in timed]
     ordered = sorted(zip(names, timed, strict=True), key=lambda pair: (names.index(pair[0]), mean_seconds(pair[1])))
     return LineChart(
-        title=_scored(timed, one_line(metric) + (f" ({about})" if about else "")),
+        title=f"{'' if part == 'test' else part} {one_line(metric)}".strip() + (f" ({about})" if about else ""),
         x_label=f"training time ({unit}, {summary.clock_names(timed)})",
         unit=percent,
         lines=[
@@ -153,11 +153,6 @@ def tradeoff_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
         ],
         keys=[(marker, name) for marker, name in styles.marker_keys() if name not in names],
     )
-
-
-def _scored(rows: Sequence[Row], metric: str) -> str:
-    part = common_part(rows)
-    return metric if part in ("test", "") else f"{part} {metric}"
 
 
 def reference_line(label: str, x: Sequence[float], y: Sequence[float], dash: Sequence[float] = ()) -> ChartLine:
@@ -179,7 +174,9 @@ def _points(
     def point(row: Row) -> ChartPoint:
         score = row.metrics[metric]
         value, apart = (score.mean or 0.0) * scale, (score.deviation or 0.0) * scale
-        return ChartPoint(mean_seconds(row) * factor, value, _tradeoff_note(row, metric), value - apart, value + apart)
+        scored = f"{one_line(metric)} {score.written(partial(metric_value, metric))}"
+        note = f"{row.label}\n{row.seconds.written(duration)} {row.clock}, {scored}"
+        return ChartPoint(mean_seconds(row) * factor, value, note, value - apart, value + apart)
 
     return ChartLine.of(
         name,
@@ -190,11 +187,6 @@ def _points(
         fill=style.fill,
         numbers=[best.get(id(row), "") for row in rows],
     )
-
-
-def _tradeoff_note(row: Row, metric: str) -> str:
-    score = row.metrics[metric].written(partial(metric_value, metric))
-    return f"{row.label}\n{row.seconds.written(duration)} {row.clock}, {one_line(metric)} {score}"
 
 
 MOST_TARGET_LINES = 8

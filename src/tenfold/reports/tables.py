@@ -111,7 +111,12 @@ def make_crosstables(rows: Sequence[Row], axes: tuple[str, str] = CROSSED) -> li
             families.append(family)
     tables = []
     for clock, other in families:
-        belonging = [(at, row) for at, row in enumerate(rows) if row.clock == clock and _belongs(row, other)]
+        belonging = [  # a single worker matches every strategy
+            (at, row)
+            for at, row in enumerate(rows)
+            if row.clock == clock
+            and all(row.settings[name] == value or _has_no_effect(row, name) for name, value in other.items())
+        ]
         down, across = (_values(name, [row for _, row in belonging]) for name in axes)
         places = {
             place: at
@@ -133,18 +138,19 @@ def make_crosstables(rows: Sequence[Row], axes: tuple[str, str] = CROSSED) -> li
 
 def _values(name: str, rows: Sequence[Row]) -> list[str]:
     """Return the values of a setting as text, in order, without those that have no effect on their row."""
-    ordered = sorted(rows, key=lambda row: _order(row.settings[name]))
+
+    def order(row: Row) -> tuple[bool, float, str]:  # missing values, numbers by size, text by its letters
+        value = row.settings[name]
+        number = isinstance(value, int | float)
+        return not number and value is not None, float(value) if number else 0.0, str(value)
+
+    ordered = sorted(rows, key=order)
     return list(dict.fromkeys(_label(name, row.settings[name]) for row in ordered if not _has_no_effect(row, name)))
 
 
 def _matching(row: Row, name: str, values: Sequence[str]) -> Sequence[str]:
     """Return the values of a setting that a row stands for: all where it has no effect on the row."""
     return values if _has_no_effect(row, name) else [_label(name, row.settings[name])]
-
-
-def _belongs(row: Row, other: dict[str, Any]) -> bool:
-    """Return whether a row has these settings; a single worker matches every strategy."""
-    return all(row.settings[name] == value or _has_no_effect(row, name) for name, value in other.items())
 
 
 def _has_no_effect(row: Row, name: str) -> bool:
@@ -154,12 +160,6 @@ def _has_no_effect(row: Row, name: str) -> bool:
 
 def _label(name: str, value: Any) -> str:
     return describe_settings({name: value}) or ("no folds" if name == "folds" else f"{name} {field_value(value)}")
-
-
-def _order(value: Any) -> tuple[bool, float, str]:
-    """Return a key by which numbers are sorted by size, and text by its letters; missing values come first."""
-    number = isinstance(value, int | float)
-    return (not number and value is not None, float(value) if number else 0.0, str(value))
 
 
 SENT = "sent"

@@ -46,16 +46,23 @@ EVALUATED = "Lines with markers: evaluated after each epoch."
 
 def comparison_content(comparison: Comparison, each: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Return the values for the page of several runs; the figures in `each` replace the means of settings."""
+    labeled = [(run, row.label, row.part) for row in comparison.rows for run in row.runs]
+    titles = {page_title(run.experiment) for run in comparison.runs}
+    compared = f"{plural(len(comparison.rows), 'setting')} compared"
+    reasons = [
+        (row.label, [str(why) for run in row.runs for why in run.result.get("reasons") or []])
+        for row in comparison.rows
+    ]
     return {
         **comparison_tables(comparison),
-        "title": _title(comparison),
-        "runs": [describe_run(run, label, part) for run, label, part in _labeled_runs(comparison)],
+        "title": f"{titles.pop()}: {compared}" if len(titles) == 1 else compared,
+        "runs": [describe_run(*each) for each in sorted(labeled, key=lambda each: each[0].id)],
         "details": _common_details(comparison.runs),
         "folds": None,
         "folds_so_far": None,
         "sweep": None,
         "tables": [],
-        "prediction": _prediction_reasons(comparison.rows),
+        "prediction": summary.merge_reasons(reasons),
         **_plots(comparison, each),
     }
 
@@ -83,12 +90,6 @@ def settings_table(results: ResultTable, styles: PlotStyles) -> dict[str, Any]:
     }
 
 
-def _title(comparison: Comparison) -> str:
-    titles = {page_title(run.experiment) for run in comparison.runs}
-    compared = f"{plural(len(comparison.rows), 'setting')} compared"
-    return f"{titles.pop()}: {compared}" if len(titles) == 1 else compared
-
-
 def _common_details(runs: Sequence[Run]) -> list[str]:
     """Return the model and data if they are the same for all runs, and when these began."""
     details = [{describe(run) for run in runs} for describe in (summary.describe_model, summary.describe_data)]
@@ -104,10 +105,14 @@ def _headline(comparison: Comparison) -> Headline:
     same_task = len({field_value(row.experiment.data.name) for row in rows}) == 1
     if timed and same_task:
         fastest = min(timed, key=mean_seconds)
-        name = f"shortest training, {fastest.clock}"
-        doubt = [DOUBTFUL] if fastest.doubts else []
-        about = "; ".join([_with_score(fastest, metric), *_ties(fastest, timed), *doubt])
-        numbers.append((name, duration(mean_seconds(fastest)), about))
+        about = fastest.label  # with its metric, as the shortest training may be the least accurate
+        if measured := fastest.metrics.get(metric):
+            about = joined(about, f"{one_line(metric)} {metric_value(metric, measured.mean)}")
+        others = [row for row in timed if row is not fastest and row.clock == fastest.clock]
+        if ties := sum(not is_clearly_faster(fastest, row) for row in others):
+            about += f"; {ties} more within the noise"
+        about += f"; {DOUBTFUL}" if fastest.doubts else ""
+        numbers.append((f"shortest training, {fastest.clock}", duration(mean_seconds(fastest)), about))
     if (top := _highest_speedup(rows, metric)) is not None:
         numbers.append((f"highest speedup, {top.clock}", ratio(top.speedup), _with_both_scores(top, rows, metric)))
     if others := [row for row in rows if row.factor_against_cpu is not None]:
@@ -140,19 +145,6 @@ def _target_numbers(rows: Sequence[Row]) -> Headline:
         top = max(faster, key=lambda row: row.target_speedup or 0.0)
         numbers.append((f"speedup to the target, {top.clock}", ratio(top.target_speedup), top.label))
     return numbers
-
-
-def _with_score(row: Row, metric: str) -> str:
-    """Return the label of a row with its metric: the shortest training may be the least accurate."""
-    measured = row.metrics.get(metric)
-    return joined(row.label, f"{one_line(metric)} {metric_value(metric, measured.mean)}" if measured else "")
-
-
-def _ties(fastest: Row, timed: Sequence[Row]) -> list[str]:
-    """Return how many other rows are as fast as the fastest within the noise, in words; [] without any."""
-    ties = [row for row in timed if row is not fastest and row.clock == fastest.clock]
-    ties = [row for row in ties if not is_clearly_faster(fastest, row)]
-    return [f"{len(ties)} more within the noise"] if ties else []
 
 
 def _highest_speedup(rows: Sequence[Row], metric: str) -> Row | None:
@@ -199,7 +191,14 @@ def comparison_charts(comparison: Comparison) -> dict[str, Any]:
         "bars": [{"label": row.label, "times": row.times} for row in rows if row.times],
         "scaling": [name for name in ("speedup", "efficiency") if charts[name]],
         "devices_left_out": _left_out(list(groups), list(side_by_side)),
-        "best": [(row.label, *_time_and_metric(row, metric)) for row in pareto_front(rows)],
+        "best": [
+            (
+                row.label,
+                f"{duration(row.seconds.mean)} {row.clock}",
+                f"{one_line(metric)} {metric_value(metric, row.metrics[metric].mean)}",
+            )
+            for row in pareto_front(rows)
+        ],
     }
 
 
@@ -226,23 +225,6 @@ def _about_curves(rows: Sequence[Row], shown: Sequence[Row], *, means: bool) -> 
         return EVALUATED
     left_out = _left_out([row.label for row in rows], [row.label for row in shown])
     return f"{training}Lines with markers: evaluated after each epoch, mean over the repeats. {left_out}".rstrip()
-
-
-def _prediction_reasons(rows: Sequence[Row]) -> list[str]:
-    return summary.merge_reasons(
-        [(row.label, [str(why) for run in row.runs for why in run.result.get("reasons") or []]) for row in rows]
-    )
-
-
-def _labeled_runs(comparison: Comparison) -> list[tuple[Run, str, str]]:
-    """Return every run with the label of its setting and the part that its metrics are about, sorted by number."""
-    labeled = [(run, row.label, row.part) for row in comparison.rows for run in row.runs]
-    return sorted(labeled, key=lambda pair: pair[0].id)
-
-
-def _time_and_metric(row: Row, metric: str) -> tuple[str, str]:
-    value = row.metrics[metric].mean if metric in row.metrics else None
-    return f"{duration(row.seconds.mean)} {row.clock}", f"{one_line(metric)} {metric_value(metric, value)}"
 
 
 def _left_out(names: Sequence[str], shown: Sequence[str]) -> str:
