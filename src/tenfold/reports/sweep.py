@@ -1,7 +1,9 @@
 """A sweep and its trials, as the run store has them: the values, how good they were, the best; and their plots."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -74,28 +76,6 @@ class Trial:
         return describe_settings(self.values)
 
 
-def _is_whole(record: RunRecord) -> bool:
-    place, scored = record["metadata"].get("trial"), record["result"].get("trial", {"value": None, "curve": []})
-    return (
-        isinstance(place, dict)
-        and isinstance(place.get("number"), int)
-        and isinstance(place.get("values"), dict)
-        and isinstance(scored, dict)
-        and isinstance(scored.get("value"), float | int | None)
-        and isinstance(scored.get("curve"), list)
-    )
-
-
-def _described(run: Run) -> dict[str, Any]:
-    """Return a run's record of its sweep; StoreError where that is damaged."""
-    details: dict[str, Any] = run.metadata["sweep"]
-    kinds = {"objective": str, "lower": bool, "part": str, "space": dict}
-    whole = isinstance(details, dict) and all(isinstance(details.get(name), kind) for name, kind in kinds.items())
-    if not whole or not all(name in FIELDS and isinstance(text, str) for name, text in details["space"].items()):
-        raise StoreError(f"what run {run.id} says of its sweep is damaged, or was recorded by another version")
-    return details
-
-
 class Sweep:
     """A recorded sweep: its trials, the best of them, and the experiment that trains with the best values."""
 
@@ -104,7 +84,9 @@ class Sweep:
         if run.kind != SWEEP or "sweep" not in run.metadata:
             raise StoreError(f"run {run.id} is not a sweep; `tenfold sweep` records one")
         self.run = run
-        details = _described(run)
+        details = run.metadata["sweep"]
+        if not set(details["space"]) <= set(FIELDS):
+            raise StoreError(f"what run {run.id} says of its sweep is damaged, or was recorded by another version")
         self.objective: str = details["objective"]
         """A metric, "seconds" or "seconds_to_target"."""
         self.lower_is_better: bool = details["lower"]
@@ -117,7 +99,8 @@ class Sweep:
     def trials(self) -> list[Trial]:
         """All trials so far, in the order in which they began."""
         records = self.run.store.trials(self.run.id)
-        return sorted((Trial.of(record) for record in records if _is_whole(record)), key=lambda trial: trial.number)
+        whole = [Trial.of(record) for record in records if "trial" in record["metadata"]]
+        return sorted(whole, key=lambda trial: trial.number)
 
     @property
     def ranked(self) -> list[Trial]:
@@ -184,22 +167,17 @@ class Sweep:
         first, *rest = self.remarks()
         shares = sorted(self.importance.items(), key=lambda pair: -pair[1])
         conclusions = ["importance: " + ", ".join(f"{name} {share:.0%}" for name, share in shares)] if shares else []
-        try:
+        with suppress(StoreError):
             best = self.best
-        except StoreError:
-            return [first, *conclusions, *rest]
-        conclusions.append(
-            f"best: trial {best.number} (run {best.run}), {best.label}: {self.heading} {self.written(best.value)}"
-        )
+            written = f"{best.label}: {self.heading} {self.written(best.value)}"
+            conclusions.append(f"best: trial {best.number} (run {best.run}), {written}")
         return [first, *conclusions, *rest]
 
     def remarks(self) -> list[str]:
         """Return how the trials ended, how far the best can be trusted, and what to do with it."""
-        counts = {
-            state: sum(trial.status == state for trial in self.trials)
-            for state in ("finished", "pruned", "failed", "interrupted", "running")
-        }
-        lines = [", ".join(f"{number} {state}" for state, number in counts.items() if number)]
+        counts = Counter(trial.status for trial in self.trials)
+        states = ("finished", "pruned", "failed", "interrupted", "running")
+        lines = [", ".join(f"{counts[state]} {state}" for state in states if counts[state])]
         if self.part == "test" and self.objective not in TIMES:
             lines.append(
                 "chosen on the test part, so that its value there is too optimistic; set validation_fraction = 0.1"
