@@ -308,14 +308,18 @@ def with_fields(
     options |= {name: FIELDS[name].of_one(name) for name in names}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command)
-        *others, _ = signature.parameters.values()
-        kind = inspect.Parameter.KEYWORD_ONLY
-        added = [inspect.Parameter(name, kind, default=None, annotation=item) for name, item in options.items()]
-        command.__signature__ = signature.replace(parameters=[*others, *added])  # type: ignore[attr-defined]
+        command.__signature__ = _signature(command, options, "fields")  # type: ignore[attr-defined]
         return command
 
     return decorate
+
+
+def _signature(command: Callable[..., None], options: dict[str, Any], in_place_of: str) -> inspect.Signature:
+    """Return the signature of a command with options in place of a parameter."""
+    signature, kind = inspect.signature(command), inspect.Parameter.KEYWORD_ONLY
+    kept = [parameter.replace(kind=kind) for name, parameter in signature.parameters.items() if name != in_place_of]
+    added = [inspect.Parameter(name, kind, default=None, annotation=item) for name, item in options.items()]
+    return signature.replace(parameters=[*kept, *added])
 
 
 JOBS = "Jobs of Slurm or Ray"
@@ -347,11 +351,6 @@ class Where:
 
 def with_executor(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of executors in place of its parameter `where`, which is None without any."""
-    signature = inspect.signature(command)
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option.of_one(name))
-        for name, option in EXECUTOR_OPTIONS.items()
-    ]
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
@@ -359,9 +358,8 @@ def with_executor(command: Callable[..., None]) -> Callable[..., None]:
         chosen = {name: value for name, value in options.items() if value}
         command(**given, where=Where(chosen.pop("on", "local"), chosen) if chosen else None)
 
-    others = [parameter for parameter in signature.parameters.values() if parameter.name != "where"]
-    kept = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in others]
-    run.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    added = {name: option.of_one(name) for name, option in EXECUTOR_OPTIONS.items()}
+    run.__signature__ = _signature(command, added, "where")  # type: ignore[attr-defined]
     return run
 
 
