@@ -51,9 +51,6 @@ class Pair(NamedTuple):
     """The paper's number as it prints it."""
 
 
-PAPER, OURS = Pair._fields.index("paper"), Pair._fields.index("ours")
-
-
 def written(column: str, value: float) -> str:
     if is_time(column):
         return duration(value)
@@ -79,7 +76,8 @@ def compare_column(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, fl
             )
             for pair in pairs
         ]
-    theirs, mine = ([_direction(column, a[who], b[who]) for a, b in pairwise(pairs)] for who in (PAPER, OURS))
+    theirs = [_direction(column, a.paper, b.paper) for a, b in pairwise(pairs)]
+    mine = [_direction(column, a.ours, b.ours) for a, b in pairwise(pairs)]
     statements = [
         Statement(
             f"From {a.label} to {b.label}: {_change(column, a.paper, b.paper)} in the paper, "
@@ -89,8 +87,9 @@ def compare_column(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, fl
         for (a, b), their_direction, my_direction in zip(pairwise(pairs), theirs, mine, strict=True)
     ]
     if theirs == mine and len(theirs) > 1:
-        steady = {(-1,): "falls at every step, as in the paper", (1,): "rises at every step, as in the paper"}
-        how = steady.get(tuple(set(theirs)), "rises and falls at the same steps as in the paper")
+        how = "rises and falls at the same steps as in the paper"
+        if len(set(theirs)) == 1 and theirs[0]:
+            how = f"{'falls' if theirs[0] < 0 else 'rises'} at every step, as in the paper"
         statements = [Statement(f"{_name(column)} {how}.", True)]
     if len(pairs) > 2 or rest:
         statements.append(_best_row(column, pairs, in_paper))
