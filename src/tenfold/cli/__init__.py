@@ -109,47 +109,15 @@ def _main(
     """Train PyTorch models faster by dividing their data among workers, and predict the speedup."""
 
 
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "Train": (
-        "tenfold.cli.train:train",
-        "tenfold.cli.compare:compare",
-        "tenfold.cli.compare:sweep",
-        "tenfold.cli.train:crossval",
-        "tenfold.cli.train:resume",
-        "tenfold.cli.launch:launch",
-    ),
-    "Predict the time": (
-        "tenfold.cli.predict_time:simulate",
-        "tenfold.cli.predict_time:scaling",
-        "tenfold.cli.predict_time:plan",
-        "tenfold.cli.predict_time:twin",
-        "tenfold.cli.predict_time:whatif",
-        "tenfold.cli.predict_time:calibrate",
-    ),
-    "Look at runs": (
-        "tenfold.cli.runs:runs",
-        "tenfold.cli.runs:show",
-        "tenfold.cli.runs:report",
-        "tenfold.cli.runs:board",
-        "tenfold.cli.runs:tag",
-        "tenfold.cli.runs:untag",
-        "tenfold.cli.runs:note",
-        "tenfold.cli.runs:remove",
-    ),
-    "Use the model": (
-        "tenfold.cli.model:predict",
-        "tenfold.cli.model:evaluate",
-        "tenfold.cli.model:export",
-    ),
-    "Set up": (
-        "tenfold.cli.train:demo",
-        "tenfold.cli.setup:init",
-        "tenfold.cli.setup:schema",
-        "tenfold.cli.setup:data_app",
-        "tenfold.cli.setup:doctor",
-    ),
+COMMANDS = {
+    "Train": "train:train compare:compare compare:sweep train:crossval train:resume launch:launch",
+    "Predict the time": "predict_time:simulate predict_time:scaling predict_time:plan predict_time:twin "
+    "predict_time:whatif predict_time:calibrate",
+    "Look at runs": "runs:runs runs:show runs:report runs:board runs:tag runs:untag runs:note runs:remove",
+    "Use the model": "model:predict model:evaluate model:export",
+    "Set up": "train:demo setup:init setup:schema setup:data_app setup:doctor",
 }
-"""Where each command is defined, by the heading under which the help lists it."""
+"""The module of this package that defines each command, and its name, by the heading under which the help lists it."""
 
 
 def _add(command: Any, name: str | None, heading: str) -> None:
@@ -174,8 +142,8 @@ def _loaded(plugin: EntryPoint) -> Any:
 
 
 for heading, commands in COMMANDS.items():
-    for module, _, name in (path.partition(":") for path in commands):
-        _add(getattr(import_module(module), name), "data" if name == "data_app" else None, heading)
+    for module, _, name in (path.partition(":") for path in commands.split()):
+        _add(getattr(import_module(f"{__name__}.{module}"), name), "data" if name == "data_app" else None, heading)
 for plugin in installed("tenfold.commands"):
     _add(_loaded(plugin), plugin.name, "Added by installed packages")
 

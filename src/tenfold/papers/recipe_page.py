@@ -214,17 +214,14 @@ def _lines(
 ) -> LineChart:
     ours, paper = ([getattr(row, who)[column] for row in rows if column in getattr(row, who)] for who in WHO)
     ticks = _ticks(rows, over)
-    far_apart = is_time(column) and not _one_scale(ours, paper)
-    relative = far_apart and _begin_together(rows, column, over)
     named = not all(isinstance(x, int | float) for x in ticks)
-    logarithmic = far_apart and not relative and min([*ours, *paper]) > 0
-    factor, unit = (1, "") if relative else _unit(column)
+    logarithmic = is_time(column) and not _one_scale(ours, paper) and min([*ours, *paper]) > 0
+    factor, unit = (1, " s") if is_time(column) else UNITS.get(column) or metric_scale(column)
     lines: list[ChartLine] = []
     for who in WHO:
         families = _families(rows, column, over, who)
         for family, group in families.items():
             points = sorted(group, key=lambda row: ticks.index(row.settings[over]))
-            by = getattr(points[0], who)[column] if relative else 1 / factor
             color, marker = styles[family]
             lines.append(
                 ChartLine.of(
@@ -232,7 +229,7 @@ def _lines(
                     [
                         ChartPoint(
                             ticks.index(row.settings[over]) if named else row.settings[over],
-                            getattr(row, who)[column] / (by or 1.0),
+                            factor * getattr(row, who)[column],
                             _note(row, column, who),
                         )
                         for row in points
@@ -244,7 +241,7 @@ def _lines(
                 )
             )
     chart = LineChart(
-        title="time / its first value" if relative else _title(column, unit),
+        title=column.replace("_", " ") + (" in %" if unit == "%" else ""),
         x_label=over.replace("_", " "),
         lines=lines,
         unit=unit,
@@ -255,13 +252,6 @@ def _lines(
     )
     wide = not named and ticks[0] > 0 and ticks[-1] / ticks[0] >= WIDE_RANGE
     return replace(chart, x_log=2 if all(isinstance(x, int) for x in ticks) else 10) if wide else chart
-
-
-def _begin_together(rows: Sequence[ResultRow], column: str, over: str) -> bool:
-    """Return whether all lines have several points, the first at the same place, so that their shapes compare."""
-    groups = [group for who in WHO for group in _families(rows, column, over, who).values()]
-    begins = {str(_ticks(group, over)[0]) for group in groups}
-    return len(begins) == 1 and min(map(len, groups)) > 1
 
 
 def _ticks(rows: Sequence[ResultRow], over: str) -> list[Any]:
@@ -299,17 +289,6 @@ def _families(rows: Sequence[ResultRow], column: str, over: str, who: Who) -> di
         )
 
     return {family: group for family, group in families.items() if not repeats(family)}
-
-
-def _unit(column: str) -> tuple[int, str]:
-    if is_time(column):
-        return 1, " s"
-    return UNITS.get(column) or metric_scale(column)
-
-
-def _title(column: str, unit: str) -> str:
-    name = column.replace("_", " ")
-    return f"{name} in {unit.strip()}" if unit == "%" else name
 
 
 def _one_scale(ours: Sequence[float], paper: Sequence[float]) -> bool:
