@@ -4,7 +4,7 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from tenfold.experiment import FIELDS, Experiment
 from tenfold.prediction.ledger import Ledger
 from tenfold.reports.charts import PlotStyles, Style, chart_data, series
 from tenfold.reports.comparison import Comparison
+from tenfold.reports.exports import to_csv, to_json
 from tenfold.reports.formatting import field_value
 from tenfold.reports.pages.comparison_page import EVALUATED, comparison_charts, comparison_content, comparison_tables
 from tenfold.reports.pages.page import (
@@ -30,7 +31,7 @@ from tenfold.reports.pages.page import (
     render_parts,
     render_template,
 )
-from tenfold.reports.pages.run_pages import about_curves, common_content, run_content, sweep_charts
+from tenfold.reports.pages.run_pages import about_curves, common_content, render_report, run_content, sweep_charts
 from tenfold.reports.pages.sections import fold_charts, fold_figures, state_note
 from tenfold.reports.related_runs import compare_runs
 from tenfold.reports.summary import ledger_note, model_quality
@@ -343,13 +344,16 @@ def _digest(recorded: dict[str, Any], clock: str) -> str:
 
 
 MOST_COMPARED = 40
-DOWNLOADS = {
-    "csv": ("CSV", "All numbers as csv"),
-    "json": ("JSON", "All numbers as json"),
-    "trace.json": ("Trace", "What each worker did when, for Perfetto"),
-    "html": ("Report", "This page as one file"),
+DOWNLOADS: dict[str, tuple[str, str, str, Callable[[Run], str]]] = {
+    "csv": ("CSV", "All numbers as csv", "text/csv", lambda run: to_csv([run])),
+    "json": ("JSON", "All numbers as json", "application/json", lambda run: to_json([run])),
+    "trace.json": (
+        *("Trace", "What each worker did when, for Perfetto", "application/json"),
+        lambda run: json.dumps(run.trace()),
+    ),
+    "html": ("Report", "This page as one file", "text/html", lambda run: render_report([run])),
 }
-"""By file ending, the label of a button that saves part of a run, and a description of the file."""
+"""By file ending, the label of a button that saves part of a run, and the file: in words, its type, what makes it."""
 
 
 class Pages:
@@ -448,7 +452,7 @@ class Pages:
             content["learning"] = about_curves(run) if run.kind != SWEEP else ""
         downloads = [
             {"name": f"tenfold-run-{run.id}.{kind}", "label": label, "about": about, "address": f"/run/{run.id}.{kind}"}
-            for kind, (label, about) in DOWNLOADS.items()
+            for kind, (label, about, *_) in DOWNLOADS.items()
         ]
         return content | {"board": self._board("run.js", run=run.id), "downloads": downloads}
 

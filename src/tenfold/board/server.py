@@ -24,15 +24,13 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from tenfold.board.feed import INSTANCE, Feed, Position, json_line
-from tenfold.board.pages import PLOT_COLUMNS, Pages, RunList, Watch
+from tenfold.board.pages import DOWNLOADS, PLOT_COLUMNS, Pages, RunList, Watch
 from tenfold.board.security import Access, Guard
 from tenfold.common.files import make_own_folder, open_regular, open_to_update
 from tenfold.common.imports import tenfold_command
 from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError
-from tenfold.reports.exports import to_csv, to_json
 from tenfold.reports.pages.page import TYPES, page_style, static_files
-from tenfold.reports.pages.run_pages import render_report
-from tenfold.runs import Run, Store
+from tenfold.runs import Store
 from tenfold.runs.run import announced_board
 from tenfold.runs.storage.claim import LOCK
 from tenfold.runs.storage.damage import remove_run, rename_run, to_remove
@@ -124,15 +122,9 @@ class Board:
 
     def download(self, request: Request) -> Response:
         kind, number = request.path_params["kind"], request.path_params["run"]
-        makers: dict[str, tuple[Callable[[Run], str], str]] = {
-            "csv": (lambda run: to_csv([run]), "text/csv"),
-            "json": (lambda run: to_json([run]), "application/json"),
-            "trace.json": (lambda run: json.dumps(run.trace()), "application/json"),
-            "html": (lambda run: render_report([run]), "text/html"),
-        }
-        if kind not in makers:
-            raise HTTPException(404, f"a run can be saved as {', '.join(makers)}")
-        make, media_type = makers[kind]
+        if kind not in DOWNLOADS:
+            raise HTTPException(404, f"a run can be saved as {', '.join(DOWNLOADS)}")
+        *_, media_type, make = DOWNLOADS[kind]
         text = make(self.watch.open(number))
         name = f"tenfold-run-{number}.{kind}"
         return Response(text, media_type=media_type, headers={"content-disposition": f'attachment; filename="{name}"'})
@@ -281,14 +273,8 @@ class Actions:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._started: list[subprocess.Popen[str]] = []
-        self.by_name: dict[str, Callable[[int, dict[str, Any]], str]] = {
-            "stop": self.stop,
-            "resume": self.resume,
-            "rename": self.rename,
-            "tag": self.tag,
-            "note": self.note,
-            "remove": self.remove,
-        }
+        actions = (self.stop, self.resume, self.rename, self.tag, self.note, self.remove)
+        self.by_name: dict[str, Callable[[int, dict[str, Any]], str]] = {each.__name__: each for each in actions}
 
     def stop(self, number: int, _given: dict[str, Any]) -> str:
         """Interrupt a run as Ctrl-C does: it ends after saving what it has, and can be resumed."""
