@@ -107,12 +107,13 @@ def _inputs(run: Run) -> tuple[Workload, Hardware, int]:
     )
     mean = sum(run.times.get(kind, 0.0) for kind in STEP_KINDS) / result["steps"]
     epochs = max(1, result["epochs"])
+    each = 8 if run.experiment.training.precision == "fp64" else 4  # bytes, in a record without those of all weights
     workload = Workload(
         workers=n,
         steps_per_epoch=max(1, result["steps"] // epochs),
         epochs=epochs,
         strategy=strategy,
-        nbytes=run.metadata["weight_bytes"],
+        nbytes=int(run.metadata.get("weight_bytes") or each * run.metadata["parameters"]),
         sync_every=parallel.steps_between_rounds,
         local_after=parallel.local_after,
         average="gradients" if parallel.average == "gradients" else "weights",
