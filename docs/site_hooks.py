@@ -73,7 +73,7 @@ def commands_page() -> str:
     root: Any = typer.main.get_command(app)
     for heading, commands in COMMANDS.items():
         lines += [f"## {heading}", ""]
-        for command in commands:
+        for command in commands.split():
             name = command.partition(":")[2].removesuffix("_app")
             lines += _command(root.commands[name], f"tenfold {name}")
     return "\n".join(lines)

@@ -7,10 +7,12 @@ export function barTable(place, plot) {
   const grid = element("div", { class: `bar-table${plot.one_line ? " one-line" : ""}`, style: { gridTemplateColumns: `minmax(5rem, max-content) repeat(${plot.measures.length}, minmax(0, 1fr))` } });
   const frame = element("div", { class: "frame" }, grid, tip.root);
   const named = plot.measures.some(Boolean);
+  // The texts of a column are equally wide, so that its bars have one scale.
+  const wide = plot.measures.map((_, at) => Math.max(0, ...plot.rows.flatMap(([, cells]) => cells[at].map((part) => part.text.length))));
   if (named) grid.append(element("span", { class: "corner" }), ...plot.measures.map((name) => element("span", { class: "measure" }, name)));
   for (const [name, cells] of plot.rows) {
     grid.append(element("span", { class: "bar-name" }, name));
-    cells.forEach((parts, at) => grid.append(cellOf(name, parts, plot, at, ({ clientX, clientY }, part) => {
+    cells.forEach((parts, at) => grid.append(cellOf(name, parts, plot, at, wide[at], ({ clientX, clientY }, part) => {
       const { left, top } = frame.getBoundingClientRect();
       if (part?.note) tip.show(part.note, clientX - left, clientY - top, { above: true });
       else tip.hide();
@@ -21,7 +23,7 @@ export function barTable(place, plot) {
   place.replaceChildren(figure);
 }
 
-function cellOf(name, parts, plot, at, show) {
+function cellOf(name, parts, plot, at, wide, show) {
   const drawn = parts.map((part) => {
     const bar = element("span", {
       class: `part${part.striped ? " striped" : ""}`,
@@ -40,7 +42,7 @@ function cellOf(name, parts, plot, at, show) {
     ? [element("div", { class: "bar-line" }, element("div", { class: "track", role: "img", "aria-label": parts.map((part) => part.note).join("; ") },
       drawn.map(({ part, bar }) => { bar.dataset.series = part.series; return listened(bar, part); })))]
     : drawn.map(({ part, bar }) => listened(element("div", { class: "bar-line", "data-series": part.series },
-      element("div", { class: "track", role: "img", "aria-label": part.note || `${name}: ${part.text}` }, zero(), bar), element("span", { class: "value" }, part.text)), part));
+      element("div", { class: "track", role: "img", "aria-label": part.note || `${name}: ${part.text}` }, zero(), bar), element("span", { class: "value", style: { minWidth: `${wide}ch` } }, part.text)), part));
   return element("div", { class: "bar-cell" }, lines.length ? heading : null, lines);
 }
 
