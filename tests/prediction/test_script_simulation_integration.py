@@ -275,6 +275,40 @@ def test_modules_of_the_current_folder_are_not_those_of_the_script(
     assert done.result["operations"]["barrier"]["count"] == 1
 
 
+MODULE = """
+import sys, time
+import torch.distributed as dist
+from package.helper import read_clock
+
+dist.init_process_group("gloo")
+began = read_clock()
+dist.barrier()
+assert read_clock() - began > 0.9
+print(__name__, sys.argv[1:])
+"""
+
+
+def test_a_module_runs_as_python_would_run_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site-packages" / "package"  # whose clock is the virtual one all the same
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(MODULE)
+    (package / "helper.py").write_text("import time\n\ndef read_clock(): return time.monotonic()")
+    monkeypatch.chdir(package.parent)
+    fields = ["--workers", "2", "--set", "link={latency = 1.0, bandwidth = 1e9}", "--runs", str(tmp_path / "runs")]
+    outcome = CliRunner().invoke(app, ["simulate", "-m", "package", *fields, "--", "a//b", "--epochs", "2"])
+    assert outcome.exit_code == 0, outcome.output
+    assert outcome.output.count("__main__ ['a//b', '--epochs', '2']") == 2
+    assert open_run(1, runs=tmp_path / "runs").metadata["script"]["module"] == "package"
+
+
+@pytest.mark.parametrize("name", ["package.missing", "os.path.sep", "sys", ".relative", ""])
+def test_a_missing_module_is_a_sentence(name: str) -> None:
+    outcome = CliRunner().invoke(app, ["simulate", "-m", name, "--workers", "2"])
+    assert outcome.exit_code == 2
+    assert "no module" in outcome.output
+
+
 def test_epochs_are_read_from_arguments() -> None:
     assert epochs_in(["--epochs", "3"]) == epochs_in(["--max_epochs=3"]) == epochs_in(["-x", "--num-epochs", "3"]) == 3
     assert epochs_in(["--epoch-size", "3"]) is None

@@ -79,6 +79,7 @@ def simulate(
 def simulate_script(
     script: str | Path,
     *arguments: str,
+    module: bool = False,
     only_time: bool = False,
     runs: str | Path | None = None,
     say: Say = lambda _, line: print(line),
@@ -89,11 +90,12 @@ def simulate_script(
 
     The script needs no change: each of `workers` ranks is a process of it, started as torchrun would, and whatever
     backend it names, its process groups move real tensors and virtual time. Of the fields, `workers`, `link` or
-    `cluster`, `threads` and `seed` (of stragglers) apply. With `only_time` the ranks end after a few dozen optimizer
+    `cluster`, `threads` and `seed` (of stragglers) apply. With `module`, `script` is the name of one, as `python -m`
+    takes it. With `only_time` the ranks end after a few dozen optimizer
     steps, and the rest is extrapolated. `say(rank, line)` gets the output of the ranks.
     """
     require_no_launcher("a simulation")
-    program = Script.of(Path(script), arguments, only_time=only_time, **fields)
+    program = Script.of(script, arguments, module=module, only_time=only_time, **fields)
     stopwatch, store = Stopwatch(), Store(runs)
     number = store.create(program.experiment, kind=SCRIPT, metadata=program.metadata())
     outcome = record_work(

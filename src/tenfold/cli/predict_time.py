@@ -42,7 +42,7 @@ GRIDDED = ("workers", "strategy", "sync_every", "link")
 @options.with_fields(*(name for name in options.OF_TRAINING if name not in GRIDDED), several=GRIDDED, panel=GRID)
 def simulate(
     file: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads this form for an argument that may be left out
+        Optional[str],  # noqa: UP045 - typer reads this form for an argument that may be left out
         typer.Argument(
             help="An experiment file, or a script of torch.distributed (.py). Default: all fields at their defaults.",
             show_default=False,
@@ -53,6 +53,12 @@ def simulate(
         typer.Argument(help="The script's own arguments, after --.", show_default=False),
     ] = None,
     settings: options.Set = None,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            "-m", help="Run a module of torch.distributed as a script, as `python -m` does.", metavar="MODULE"
+        ),
+    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -85,25 +91,29 @@ def simulate(
     [cyan]tenfold simulate lenet.toml --workers 8 --cluster edge.toml[/],
     [cyan]tenfold simulate lenet.toml --workers 4,8 --set folds=10 --link 10gbe[/],
     [cyan]tenfold simulate lenet.toml --workers 1,2,4,...,1024 --only-time -o speedup.html[/],
-    [cyan]tenfold simulate train_ddp.py --workers 16 --link 10gbe -- --epochs 2[/]
+    [cyan]tenfold simulate train_ddp.py --workers 16 --link 10gbe -- --epochs 2[/],
+    [cyan]tenfold simulate -m package.train --workers 16 -- --epochs 2[/]
     """
     given = {name: fields.pop(name) for name in GRIDDED}
-    if file is not None and file.suffix == ".py":
+    if module is not None or (file is not None and file.endswith(".py")):
         _simulate_script(
-            (file, *(arguments or ())),
+            [text for text in (module, file, *(arguments or ())) if text is not None],
             grid_of(given, None, settings),
             {**fields, "cluster": cluster}
             | {short_name(name): value for name, value in map(options.parse_setting, settings or [])},
             runs,
             output,
             Form.JSON if as_json else form,
+            module=module is not None,
             only_time=only_time,
             quiet=quiet,
         )
         return
     if arguments:
         raise ExperimentError(f"'{arguments[0]}' is an argument for a script, but {file} is not one (.py)")
-    experiment = options.experiment_from(file, settings, cluster=cluster, engine="virtual", **fields)
+    experiment = options.experiment_from(
+        Path(file) if file else None, settings, cluster=cluster, engine="virtual", **fields
+    )
     grid: dict[str, Any] = grid_of(given, None, settings)
     form = Form.JSON if as_json else form
     if only_time:
@@ -129,13 +139,14 @@ SCRIPT_FIELDS = ("workers", "link", "cluster", "threads", "seed", "name")
 
 
 def _simulate_script(
-    command: tuple[Path, *tuple[str, ...]],
+    command: list[str],
     grid: dict[str, list[Any]],
     fields: dict[str, Any],
     runs: Path | None,
     output: Path | None,
     form: Form,
     *,
+    module: bool,
     only_time: bool,
     quiet: bool,
 ) -> None:
@@ -147,8 +158,8 @@ def _simulate_script(
     fields = {name: value for name, value in fields.items() if value is not None}
     if refused := [name for name in (*fields, *grid) if name not in SCRIPT_FIELDS]:
         raise ExperimentError(
-            f"{refused[0]} is a field of experiments, but {script.name} is a script: its own arguments come after --, "
-            f"and of the fields only {', '.join(SCRIPT_FIELDS)} apply"
+            f"{refused[0]} is a field of experiments, but {Path(script).name} is a script: its own arguments come "
+            f"after --, and of the fields only {', '.join(SCRIPT_FIELDS)} apply"
         )
 
     def say(_: int, line: str) -> None:
@@ -158,7 +169,9 @@ def _simulate_script(
     try:
         with one_invocation():
             done = [
-                simulate_script(script, *arguments, only_time=only_time, runs=runs, say=say, **fields, **chosen)
+                simulate_script(
+                    script, *arguments, module=module, only_time=only_time, runs=runs, say=say, **fields, **chosen
+                )
                 for chosen in (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
             ]
     except KeyboardInterrupt:

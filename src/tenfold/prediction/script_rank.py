@@ -1,6 +1,6 @@
 """One rank of a script that is simulated: `python -m tenfold.prediction.script_rank FOLDER`.
 
-It runs the script as `python script.py` would, after it has arranged that
+It runs the script as `python script.py` or `python -m module` would, after it has arranged that
 
 - every process group is a `VirtualGroup`, whatever backend the script names;
 - `torch.multiprocessing.spawn` runs the rank's part here, since the ranks exist already;
@@ -532,6 +532,7 @@ class Observer:
     def _virtual_clock(self, name: str) -> Callable[[], float]:
         """Return a clock that shows virtual time to the script, and real time to Python and installed packages."""
         original: Callable[[], float] = self.clocks[name]
+        own = str(self._package())
         users: dict[str, bool] = {}
 
         @functools.wraps(original)
@@ -540,7 +541,8 @@ class Observer:
                 return original()
             file = sys._getframe(1).f_code.co_filename
             if file not in users:
-                users[file] = not file.startswith(PYTHON_OR_OURS) and not any(name in file for name in PACKAGES)
+                is_installed = file.startswith(PYTHON_OR_OURS) or any(name in file for name in PACKAGES)
+                users[file] = file.startswith(own) or not is_installed
             if not users[file]:
                 return original()
             self.clock_reads += 1
@@ -548,6 +550,12 @@ class Observer:
             return self.began[name] + (int(1e9 * seconds) if name.endswith("_ns") else seconds)
 
         return read
+
+    def _package(self) -> Path:
+        """Return the folder of the package that is run as a module, or the script."""
+        path, module = Path(self.plan["script"]), self.plan["module"]
+        depth = module.count(".") + (path.name == "__main__.py") if module else 0
+        return path.parents[depth - 1] if depth else path
 
     def _end_step(self, *_: Any) -> None:
         if self.rank is None:
@@ -576,11 +584,14 @@ def main() -> None:
         return
     observer = Observer(Path(sys.argv[1]))
     observer.install()
-    script = observer.plan["script"]
+    script, module = observer.plan["script"], observer.plan["module"]
     sys.argv = [script, *observer.plan["arguments"]]
-    sys.path.insert(0, str(Path(script).parent))
+    sys.path.insert(0, str(Path.cwd() if module else Path(script).parent))
     try:
-        runpy.run_path(script, run_name="__main__")
+        if module:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
     except SystemExit as error:
         if error.code not in (None, 0):
             raise

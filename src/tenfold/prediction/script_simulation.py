@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from itertools import accumulate
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
@@ -61,23 +63,40 @@ class Script:
     """A script, its arguments, and the virtual cluster that it runs on."""
 
     path: Path
+    """The file that is run."""
     arguments: tuple[str, ...]
     experiment: Experiment
     """Its workers, threads, link or cluster, and seed; the script and its arguments stand for model and data."""
     only_time: bool = False
+    module: str | None = None
+    """The name by which Python runs it, with `python -m`."""
 
     @classmethod
-    def of(cls, path: Path, arguments: Sequence[str], *, only_time: bool = False, **fields: Unpack[Fields]) -> Self:
-        """Return a script with the fields of an experiment that apply to it."""
-        inside = {"model": path.name, "data": shlex.join(arguments) or "no arguments"}
+    def of(
+        cls,
+        script: str | Path,
+        arguments: Sequence[str],
+        *,
+        module: bool = False,
+        only_time: bool = False,
+        **fields: Unpack[Fields],
+    ) -> Self:
+        """Return a script, or the module of this name, with the fields of an experiment that apply to it."""
+        path = find_module(str(script)) if module else Path(script)
+        title = str(script) if module else path.name
+        inside = {"model": title, "data": shlex.join(arguments) or "no arguments"}
         named: dict[str, Any] = {field: UnrecordedObject(text) for field, text in inside.items()}
-        experiment = Experiment(engine="virtual", **{"name": path.name} | named | dict(fields))
-        return cls(path, tuple(arguments), experiment, only_time)
+        experiment = Experiment(engine="virtual", **{"name": title} | named | dict(fields))
+        return cls(path, tuple(arguments), experiment, only_time, title if module else None)
 
     def __post_init__(self) -> None:
         if not self.path.is_file():
             raise ExperimentError(f"there is no script {self.path}")
         _ = self.cluster
+
+    @property
+    def name(self) -> str:
+        return self.module or self.path.name
 
     @property
     def workers(self) -> int:
@@ -102,7 +121,12 @@ class Script:
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of a new run: machine, packages, command line, and the script."""
         machine = collect_metadata()
-        script = {"path": str(self.path), "arguments": list(self.arguments), "digest": file_digest(self.path)}
+        script = {
+            "path": str(self.path),
+            "module": self.module,
+            "arguments": list(self.arguments),
+            "digest": file_digest(self.path),
+        }
         return {
             "machine": machine,
             "packages": machine.pop("packages"),
@@ -190,6 +214,26 @@ class Script:
         return total, total / seconds, steps, reason
 
 
+def find_module(name: str) -> Path:
+    """Return the file that `python -m` would run for a module, without importing its package."""
+    spec = _find_spec(name) if all(name.split(".")) else None
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = _find_spec(f"{name}.__main__")
+    if spec is None or not spec.has_location:
+        raise ExperimentError(f"there is no module {name} that Python can run, neither here nor among its packages")
+    return Path(str(spec.origin))
+
+
+def _find_spec(name: str) -> ModuleSpec | None:
+    places: Any = [str(Path.cwd()), *sys.path]
+    spec = None
+    for full_name in accumulate(name.split("."), "{}.{}".format):
+        found = (finder.find_spec(full_name, places) for finder in sys.meta_path)
+        spec = next((one for one in found if one is not None), None) if places is not None else None
+        places = spec.submodule_search_locations if spec is not None else None
+    return spec
+
+
 def epochs_in(arguments: Sequence[str]) -> int | None:
     """Return the number that an argument such as `--epochs 3` or `--max_epochs=3` gives."""
     match = re.search(r"(?:^| )--?[\w-]*epochs?[ =](\d+)\b", " ".join(arguments))
@@ -255,6 +299,7 @@ def run_ranks(script: Script, folder: Path, say: Say) -> list[dict[str, Any]]:
         )
     plan = {
         "script": str(script.path.absolute()),
+        "module": script.module,
         "arguments": script.arguments,
         "cluster": script.cluster.model_dump(mode="json", exclude_none=True),
         "workers": workers,
@@ -267,14 +312,14 @@ def run_ranks(script: Script, folder: Path, say: Say) -> list[dict[str, Any]]:
     os.write(pipe, b"c" * min(slots, workers))
     try:
         with _started(script, folder, say) as ranks:
-            _watch(ranks, script.path.name)
+            _watch(ranks, script.name)
     finally:
         os.close(pipe)
     files = [folder / f"rank-{rank}.json" for rank in range(workers)]
     missing = next((rank for rank, path in enumerate(files) if not path.exists()), None)
     if missing is not None:
         raise ExperimentError(
-            f"rank {missing} of {script.path.name} made no process group, so there is nothing to simulate; a script "
+            f"rank {missing} of {script.name} made no process group, so there is nothing to simulate; a script "
             "that can be simulated calls torch.distributed.init_process_group, or a library that does"
         )
     return [json.loads(path.read_text()) for path in files]
