@@ -3,7 +3,7 @@
     python benchmarks/script_simulation.py --json script_simulation.json
 
 Real ranks run on the cores of this machine, and in network namespaces whose links `tc` slows down (needs root; left out
-without). Of each such cluster the link is measured by all_reduce alone, with two sizes; then each network is trained
+without). Of each such cluster the link is measured by all_reduce alone, of several sizes; then each network is trained
 there and simulated with that link, in turns. Where ranks outnumber cores, the nodes of the simulation are slower. What
 simulating costs is the processor time of all its ranks by that of their own computing.
 """
@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import NormalDist, median
 from typing import Any
 
+import numpy as np
+from scipy.optimize import nnls
 from support.options import make_parser, write_json
 
 from tenfold.api.simulate import simulate_script
@@ -32,8 +34,10 @@ from network_hosts import Hosts
 
 SCRIPT = Path(__file__).parent / "support" / "ddp_script.py"
 STEPS = {"LeNet-5": 200, "cnn": 60, "tabular MLP": 600, "LSTM": 200, "wide MLP": 60}
-LARGE = 1_000_000
-"""Numbers of the larger all_reduce that measures a link."""
+SIZES = (1, 15_000, 60_000, 150_000, 300_000, 1_000_000, 2_000_000)
+"""Numbers of each all_reduce that measures a link."""
+PACKETS = {"1gbit": 65_536, "100mbit": 8_192}
+"""Bytes of the largest packets at a rate: what travels in about 0.5 ms."""
 
 
 @dataclass
@@ -62,14 +66,18 @@ class Setting:
         return slowest(line for process in started for line in process.communicate(timeout=300)[0].splitlines())
 
     def cluster(self, cores: int) -> Cluster:
-        """Measure the link, and return the cluster with it: two sizes of all_reduce give latency and bandwidth."""
-        small, large = self.run("all_reduce", str(LARGE))
+        """Measure the link, and return the cluster with it: latency and bandwidth fit all sizes of all_reduce."""
+        seconds = np.array(self.run("all_reduce", *map(str, SIZES)))
+        costs = [
+            Cluster.of(self.ranks, {"latency": latency, "bandwidth": bandwidth}, adding=0).round_cost(self.ranks)
+            for latency, bandwidth in ((1.0, 1e18), (0.0, 1.0))
+        ]
+        parts = np.array(
+            [[cost.operation("all_reduce", range(self.ranks), 4 * size).max() for cost in costs] for size in SIZES]
+        )
+        latency, per_byte = nnls(parts / seconds[:, None], np.ones(len(SIZES)))[0]
         unit = {"name": "nodes", "speed": min(1.0, cores / self.ranks)}
-        counted = Cluster.of(self.ranks, {"latency": 1.0, "bandwidth": 1e18}, adding=0).round_cost(self.ranks)
-        latency = small / float(counted.operation("all_reduce", range(self.ranks), 4).max())
-        sent = Cluster.of(self.ranks, {"latency": 0.0, "bandwidth": 1.0}, adding=0).round_cost(self.ranks)
-        seconds = float(sent.operation("all_reduce", range(self.ranks), 4 * LARGE).max())
-        return Cluster.of(self.ranks, {"latency": latency, "bandwidth": seconds / (large - small)}, adding=0, **unit)
+        return Cluster.of(self.ranks, {"latency": latency, "bandwidth": 1 / per_byte}, adding=0, **unit)
 
 
 def slowest(lines: Any) -> list[float]:
@@ -89,7 +97,7 @@ def settings(cores: int) -> Iterator[list[Setting]]:
         ):
             hosts = Hosts(ranks, number)
             made.append(hosts)
-            if problem := hosts.make() or hosts.limit(rate):
+            if problem := hosts.make() or hosts.limit(rate, PACKETS[rate]):
                 print(f"no slow links: {problem}")
                 break
             found.append(Setting(f"{ranks} ranks, {rate}", ranks, hosts, fewer))

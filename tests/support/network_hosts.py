@@ -58,12 +58,15 @@ class Hosts:
                 return f"`{' '.join(step)}` does not work here: {done.stderr.strip()}"
         return ""
 
-    def limit(self, rate: str) -> str:
-        """Limit what each host sends to a rate such as 100mbit; return why it cannot be done, if so."""
+    def limit(self, rate: str, packet: int = 8192) -> str:
+        """Limit what each host sends to a rate such as 100mbit; return why it cannot be done, if so.
+
+        Packets of up to this many bytes travel. Large ones spare the processor, as a network card that cuts them does;
+        a burst, which is free, is little more than one.
+        """
         for name, end in zip(self.names, self.ends, strict=True):
-            # packets of the size that travels, so that a burst, which is free, is no more than a few of them
-            quietly("ip", "-n", name, "link", "set", end, "gso_max_size", "8192", "gso_ipv4_max_size", "8192")
-            shaped = ["tbf", "rate", rate, "burst", "16kb", "latency", "200ms"]
+            quietly("ip", "-n", name, "link", "set", end, "gso_max_size", str(packet), "gso_ipv4_max_size", str(packet))
+            shaped = ["tbf", "rate", rate, "burst", str(packet + 4096), "latency", "200ms"]
             done = quietly("tc", "-n", name, "qdisc", "add", "dev", end, "root", *shaped)
             if done.returncode != 0:
                 return f"`tc` cannot limit rates here: {done.stderr.strip()}"

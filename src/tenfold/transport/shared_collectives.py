@@ -116,6 +116,8 @@ class SharedCollectives:
         signature = (_sign(dtype, reduction, root), nbytes)
         kind = "all_reduce" if root is None else "reduce"
         wanted = root is None or root == self.rank
+        if self.size == 1:
+            return
         if nbytes * self.size <= SMALL:
             slot, all_here = self._publish(kind, signature, ByteSpan(address, nbytes))
             yield all_here
@@ -424,20 +426,21 @@ class HostCollectives:
         self._hosts = hosts
         self._here = next(at for at, host in enumerate(hosts) if rank in host)
         limit = timedelta(seconds=timeout)
-        self.gloo = _gloo(dist.PrefixStore("tenfold/all", store), rank, self.size, limit)  # type: ignore[attr-defined]
-        self._firsts: Any = None
+        self._all = GlooExchange("tenfold/all", store, rank, self.size, limit)
+        self.gloo = self._all.up
+        self._firsts: GlooExchange | None = None
         if rank == hosts[self._here][0]:
-            self._firsts = _gloo(dist.PrefixStore("tenfold/hosts", store), self._here, len(hosts), limit)  # type: ignore[attr-defined]
+            self._firsts = GlooExchange("tenfold/hosts", store, self._here, len(hosts), limit)
 
     def close(self) -> None:
-        for group in (self.gloo, self._firsts):
-            with suppress(RuntimeError, AttributeError):
-                group.shutdown()
+        for exchange in (self._all, self._firsts):
+            if exchange is not None:
+                exchange.close()
 
     def barrier(self) -> Steps:
         yield from self._inner.barrier()
         if self._firsts is not None:
-            yield from _finish(self._firsts.barrier())
+            yield from _finish(self._firsts.up.barrier())
         yield from self._inner.barrier()
 
     def all_reduce(self, tensor: Tensor, reduction: str, root: int | None = None) -> Steps:
@@ -446,21 +449,22 @@ class HostCollectives:
         within = "SUM" if reduction == "AVG" else reduction
         yield from self._inner.all_reduce(flat, within, 0)
         if self._firsts is not None and flat.numel():
-            yield from self._combine_hosts(flat, within)
+            yield from self._combine_hosts(self._firsts, flat, within)
             if reduction == "AVG":
                 torch.div(flat, self.size, rounding_mode=None if flat.is_floating_point() else "floor", out=flat)
-        yield from self._inner.broadcast(flat, 0)
+        if self._inner.size > 1:
+            yield from self._inner.broadcast(flat, 0)
 
-    def _combine_hosts(self, flat: Tensor, reduction: str) -> Steps:
+    def _combine_hosts(self, firsts: "GlooExchange", flat: Tensor, reduction: str) -> Steps:
         """Reduce over the first ranks: each is sent one part by all others, reduces it, and sends it back."""
         count, width = len(self._hosts), flat.dtype.itemsize
         parts = [width * len(part) for part in flat.tensor_split(count)]
         mine = [parts[self._here]] * count
         arrived = torch.empty(sum(mine), dtype=torch.uint8)
-        yield from _finish(self._firsts.alltoall_base(arrived, _bytes(flat), mine, parts))
+        yield from firsts.all_to_all(arrived, _bytes(flat), mine, parts)
         rows = list(arrived.view(flat.dtype).view(count, -1))
         result = combine_in_rank_order(rows, getattr(torch, COMBINE[reduction]), torch.empty_like(rows[0]))
-        yield from _finish(self._firsts.alltoall_base(_bytes(flat), _bytes(result).repeat(count), parts, mine))
+        yield from firsts.all_to_all(_bytes(flat), _bytes(result).repeat(count), parts, mine)
 
     def broadcast(self, tensor: Tensor, root: int) -> Steps:
         place = next(at for at, host in enumerate(self._hosts) if root in host)
@@ -469,7 +473,7 @@ class HostCollectives:
         if self._firsts is not None:
             options = dist.BroadcastOptions()
             options.rootRank = place
-            yield from _finish(self._firsts.broadcast([tensor], options))
+            yield from _finish(self._firsts.up.broadcast([tensor], options))
         if place != self._here:
             yield from self._inner.broadcast(tensor, 0)
 
@@ -496,9 +500,40 @@ class HostCollectives:
         sizes = [len(part) for part in receives]
         arrived = torch.empty(sum(sizes), dtype=torch.uint8)
         sent = torch.cat(sends)
-        yield from _finish(self.gloo.alltoall_base(arrived, sent, sizes, [len(part) for part in sends]))
+        yield from self._all.all_to_all(arrived, sent, sizes, [len(part) for part in sends])
         for out, part in zip(receives, arrived.split(sizes), strict=True):  # type: ignore[no-untyped-call]
             out.copy_(part)
+
+
+class GlooExchange:
+    """Two groups of gloo with the same ranks: one carries what goes to higher ranks, the other what goes to lower ones.
+
+    A receiver tells gloo's sender that it is ready over the connection that carries its own data, behind these. With
+    one group, a rank that comes second sends everything before it lets the other send: half the speed of the link.
+    """
+
+    def __init__(self, name: str, store: Any, rank: int, size: int, limit: timedelta) -> None:
+        self._rank = rank
+        stores = [dist.PrefixStore(f"{name}/{way}", store) for way in ("up", "down")]  # type: ignore[attr-defined]
+        self.up, self._down = (_gloo(store, rank, size, limit) for store in stores)
+
+    def all_to_all(self, out: Tensor, own: Tensor, received: Sequence[int], sent: Sequence[int]) -> Steps:
+        """Send a part of one tensor to every rank, and receive a part of the other from each."""
+        rank, after = self._rank, self._rank + 1
+        head, tail = own.split([sum(sent[:after]), sum(sent[after:])])  # type: ignore[no-untyped-call]
+        first, rest = out.split([sum(received[:rank]), sum(received[rank:])])  # type: ignore[no-untyped-call]
+        none = [0] * len(sent)
+        works = [
+            self.up.alltoall_base(first, tail, [*received[:rank], *none[rank:]], [*none[:after], *sent[after:]]),
+            self._down.alltoall_base(rest, head, [*none[:rank], *received[rank:]], [*sent[:after], *none[after:]]),
+        ]
+        for work in works:
+            yield from _finish(work)
+
+    def close(self) -> None:
+        for group in (self.up, self._down):
+            with suppress(RuntimeError):
+                group.shutdown()
 
 
 class NetworkWait:
