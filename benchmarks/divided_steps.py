@@ -18,7 +18,7 @@ from torch import nn
 
 from tenfold.experiment import Parallel, Training
 from tenfold.machine import cores
-from tenfold.mixing.builders import Mixing, make_strategy
+from tenfold.mixing.builders import Mixing
 from tenfold.registry import MODELS
 from tenfold.training import Replica, flat_size
 from tenfold.training.flat import exchange_size
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def measure(name: str, workers: int, batch_size: int) -> dict[str, Any]:
-    model, strategy = network(name), make_strategy(Parallel())
+    model, strategy = network(name), Mixing.of(Parallel()).strategy
     shared = SharedChannels(workers, flat_size(model), strategy=strategy, gradient_numel=exchange_size(model))
     heard = run_ranks(workers, work, shared, name, batch_size)
     shared.close()

@@ -10,7 +10,7 @@ from torch import Tensor
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Parallel
 from tenfold.mixing import COMPRESSIONS
-from tenfold.mixing.builders import make_compressor
+from tenfold.mixing.builders import Mixing
 from tenfold.mixing.compression import Compressor, Int8, OneBit, Packed, TopK, row_lengths
 
 law = settings(deadline=None, derandomize=True, max_examples=40)
@@ -172,7 +172,7 @@ def test_one_bit_by_hand():
 def test_the_columns_of_one_bit_are_the_rows_of_weight_matrices():
     assert row_lengths([(2, 3), (4,), (2, 1, 2, 2)], alignment=8) == (3, 3, 2, 4, 4, 4, 4)
     assert row_lengths([(2, 3), (4,)]) == (3, 3, 4)
-    compressor = make_compressor(Parallel(compression="1bit"), 6, (2, 4))
+    compressor = Mixing.of(Parallel(compression="1bit")).make_compressor(6, (2, 4))
     octets, means = compressor.encode(torch.tensor([1.0, -2.0, 10.0, 20.0, 30.0, -5.0])).tensors
     assert octets.tolist() == [0b011101]
     assert means.tolist() == [[1, -2], [20, -5]]

@@ -13,7 +13,7 @@ from tenfold.experiment import Experiment
 from tenfold.runs import Event, Stopwatch
 from tenfold.runs.checkpoint import Resumption
 from tenfold.transport.segment import StopReason as Stop
-from tenfold.workers.channels import Channels, SharedChannels, count_servers
+from tenfold.workers.channels import Channels, SharedChannels
 from tenfold.workers.coordinator import Coordinator
 from tenfold.workers.task import Decision, Message, Resolved, Task
 from tenfold.workers.worker import Worker
@@ -51,7 +51,7 @@ class Threads:
             gradient_numel=task.metadata.exchange_numel,
         )
         self.channels: list[Channels] = [self._shared.open(rank) for rank in range(task.workers)]
-        locks = [threading.Lock() for _ in range(task.workers + count_servers(task.strategy))]
+        locks = [threading.Lock() for _ in range(task.workers + task.strategy.center_parts)]
         for channels in self.channels:
             if channels.exchange_memory is not None:
                 channels.exchange_memory.locks = locks  # those of the memory are for processes

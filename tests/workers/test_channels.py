@@ -8,8 +8,7 @@ from threaded import make_task
 
 from tenfold.engines import processes
 from tenfold.errors import ModelError
-from tenfold.experiment import Parallel
-from tenfold.mixing.builders import make_strategy
+from tenfold.mixing.strategies import ADPSGD, Downpour
 from tenfold.workers.channels import SharedChannels, single_worker_channels
 from tenfold.workers.model_errors import check_shapes
 from tenfold.workers.task import make_network
@@ -23,7 +22,7 @@ def test_a_single_worker_has_one_buffer_of_the_size_of_its_weights() -> None:
     assert channels.transport.buffer.numel() == 1000
     assert channels.gradient_transport.buffer.numel() == 1
     assert channels.exchange_memory is None
-    downpour = single_worker_channels(1000, torch.device("cpu"), make_strategy(Parallel(strategy="downpour")))
+    downpour = single_worker_channels(1000, torch.device("cpu"), Downpour())
     assert downpour.exchange_memory is not None
     assert downpour.exchange_memory.center.shape == (2, 1000)
 
@@ -39,7 +38,7 @@ def test_locks_are_no_semaphores() -> None:
 
 
 def test_there_is_room_for_the_versions_of_many_workers() -> None:
-    channels = SharedChannels(200, 8, strategy=make_strategy(Parallel(strategy="ad-psgd")))
+    channels = SharedChannels(200, 8, strategy=ADPSGD())
     memory = channels.open(0).exchange_memory
     assert memory is not None
     memory.versions[200] += 1  # of the center, the last

@@ -27,7 +27,7 @@ from tenfold.experiment.field_types import Grid
 from tenfold.experiment.values import TakesList, label_of
 from tenfold.launch.detect import is_watched
 from tenfold.machine.metadata import collect_metadata
-from tenfold.mixing.builders import make_strategy
+from tenfold.mixing.builders import Mixing
 from tenfold.mixing.strategies import exchange_pattern
 from tenfold.registry import SOURCES, suggest
 from tenfold.reports.comparison import Comparison
@@ -505,7 +505,7 @@ def _exchange(experiment: Experiment) -> Any:
     if not 1 < parallel.workers <= MOST_WORKERS:
         return None
     try:
-        strategy = make_strategy(parallel)
+        strategy = Mixing.of(parallel).strategy
         return exchange_pattern(strategy, parallel.workers, with_costs=experiment.machine.is_virtual)
     except TenfoldError:  # reported when it is run
         return None

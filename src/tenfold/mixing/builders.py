@@ -15,24 +15,6 @@ from tenfold.mixing.strategies import Strategy
 from tenfold.registry import COMPRESSIONS, OUTER, STRATEGIES
 
 
-def make_strategy(parallel: Parallel) -> Strategy:
-    """Return the strategy with its options."""
-    return _member("strategy", member_of(STRATEGIES, parallel.strategy), Strategy, parallel.strategy_options)  # type: ignore[no-any-return]
-
-
-def make_outer(parallel: Parallel) -> OuterOptimizer:
-    """Return the outer optimizer with its options."""
-    return _member("outer", member_of(OUTER, parallel.outer), OuterOptimizer, parallel.outer_options)  # type: ignore[no-any-return]
-
-
-def make_compressor(parallel: Parallel, size: int, rows: tuple[int, ...] = ()) -> Compressor:
-    """Return one sender's compressor for vectors of this size, made up of rows of these lengths."""
-    member = member_of(COMPRESSIONS, parallel.compression)
-    compressor: Compressor = _member("compression", member, Compressor, parallel.compression_options, size)
-    compressor.rows = rows
-    return compressor
-
-
 @dataclass(frozen=True)
 class Mixing:
     """The [parallel] section of an experiment, with its strategy and its outer optimizer made: once for a run."""
@@ -44,15 +26,19 @@ class Mixing:
     @classmethod
     def of(cls, parallel: Parallel) -> "Mixing":
         """Make the object that the section describes; raise ExperimentError for options that do not exist."""
-        return cls(parallel, make_strategy(parallel), make_outer(parallel))
+        strategy = _member("strategy", member_of(STRATEGIES, parallel.strategy), Strategy, parallel.strategy_options)
+        outer = _member("outer", member_of(OUTER, parallel.outer), OuterOptimizer, parallel.outer_options)
+        return cls(parallel, strategy, outer)
 
     def counted(self, steps_per_epoch: int) -> "Mixing":
-        """Return the same with `sync_every` as a number of steps."""
         return replace(self, parallel=self.parallel.counted(steps_per_epoch))
 
     def make_compressor(self, size: int, rows: tuple[int, ...] = ()) -> Compressor:
         """Return one sender's compressor for vectors of this size, made up of rows of these lengths."""
-        return make_compressor(self.parallel, size, rows)
+        member = member_of(COMPRESSIONS, self.parallel.compression)
+        compressor: Compressor = _member("compression", member, Compressor, self.parallel.compression_options, size)
+        compressor.rows = rows
+        return compressor
 
 
 def _member(kind: str, member: Any, base: type[Any], options: dict[str, Any], *args: Any) -> Any:

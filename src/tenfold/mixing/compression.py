@@ -82,26 +82,21 @@ class NoCompression(Compressor):
 
     name: ClassVar[str] = "none"
     error_feedback: ClassVar[bool] = False
+    sent_dtype: ClassVar[torch.dtype | None] = None
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
         return out.copy_(packed.tensors[0])
 
     def pack(self, u: Tensor) -> Packed:
-        return Packed((u.clone(),))
+        return Packed((u.to(self.sent_dtype or u.dtype, copy=True),))
 
 
 @dataclass
-class BF16(Compressor):
+class BF16(NoCompression):
     """Rounds to the nearest bfloat16: the range of float32 with 8 significant bits, a relative error up to 2^-8."""
 
     name: ClassVar[str] = "bf16"
-    error_feedback: ClassVar[bool] = False
-
-    def decode(self, packed: Packed, out: Tensor) -> Tensor:
-        return out.copy_(packed.tensors[0])
-
-    def pack(self, u: Tensor) -> Packed:
-        return Packed((u.to(torch.bfloat16),))
+    sent_dtype: ClassVar[torch.dtype | None] = torch.bfloat16
 
 
 STEPS = 127
@@ -153,7 +148,6 @@ class TopK(Compressor):
 
     @property
     def k(self) -> int:
-        """How many numbers are sent: at least one, if there are any."""
         return min(self.size, max(1, round(self.fraction * self.size)))
 
     def decode(self, packed: Packed, out: Tensor) -> Tensor:

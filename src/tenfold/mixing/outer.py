@@ -46,8 +46,15 @@ class PlainAverage(OuterOptimizer):
         return mean
 
 
+class MomentumOptimizer(OuterOptimizer):
+    """Keeps the weights that replicas started from, and how these moved."""
+
+    def start(self, x0: Tensor, /) -> State:
+        return {"reference": x0.clone(), "momentum": torch.zeros_like(x0)}
+
+
 @dataclass(frozen=True, kw_only=True)
-class BMUF(OuterOptimizer):
+class BMUF(MomentumOptimizer):
     """G = mean(x_i) - X; D <- mu D + zeta G; X <- X + D (Chen & Huo 2016).
 
     Replicas restart from X (classic) or from X + mu D (Nesterov).
@@ -68,12 +75,9 @@ class BMUF(OuterOptimizer):
         require(self.mu is None or 0 <= self.mu < 1, f"bmuf: mu is {self.mu}; it must be at least 0 and less than 1")
         require(self.zeta > 0, f"bmuf: zeta is {self.zeta}; it must be more than 0")
 
-    def start(self, x0: Tensor, /) -> State:
-        return {"reference": x0.clone(), "velocity": torch.zeros_like(x0)}
-
     def update(self, state: State, mean: Tensor, /, *, n: int, lr: float) -> Tensor:  # noqa: ARG002
         mu = 1 - 1 / n if self.mu is None else self.mu
-        reference, velocity = state["reference"], state["velocity"]
+        reference, velocity = state["reference"], state["momentum"]
         velocity.mul_(mu).add_(mean.sub_(reference), alpha=self.zeta)
         reference.add_(velocity)
         mean.copy_(reference)
@@ -81,7 +85,7 @@ class BMUF(OuterOptimizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlowMo(OuterOptimizer):
+class SlowMo(MomentumOptimizer):
     """u <- beta u + (x0 - mean(x_i)) / gamma; x0 <- x0 - alpha gamma u (Wang et al. 2020).
 
     gamma is the inner learning rate. beta = 0 and alpha = 1 is plain averaging.
@@ -99,9 +103,6 @@ class SlowMo(OuterOptimizer):
         require(self.alpha > 0, f"slowmo: alpha is {self.alpha}; it must be more than 0")
         require(0 <= self.beta < 1, f"slowmo: beta is {self.beta}; it must be at least 0 and less than 1")
 
-    def start(self, x0: Tensor, /) -> State:
-        return {"reference": x0.clone(), "momentum": torch.zeros_like(x0)}
-
     def update(self, state: State, mean: Tensor, /, *, n: int, lr: float) -> Tensor:  # noqa: ARG002
         """Move x0 along the slow momentum and restart from it; where the rate is 0 nothing has moved."""
         if lr == 0:
@@ -113,7 +114,7 @@ class SlowMo(OuterOptimizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiLoCo(OuterOptimizer):
+class DiLoCo(MomentumOptimizer):
     """D = mean(x_old - x_i); b <- mu b + D; x <- x_old - eta (D + mu b) (Douillard et al. 2023).
 
     The inner optimizer is AdamW and its state stays with the replica.
@@ -130,9 +131,6 @@ class DiLoCo(OuterOptimizer):
     def __post_init__(self) -> None:
         require(self.outer_lr > 0, f"diloco: outer_lr is {self.outer_lr}; it must be more than 0")
         require(0 <= self.momentum < 1, f"diloco: momentum is {self.momentum}; it must be at least 0 and less than 1")
-
-    def start(self, x0: Tensor, /) -> State:
-        return {"reference": x0.clone(), "momentum": torch.zeros_like(x0)}
 
     def update(self, state: State, mean: Tensor, /, *, n: int, lr: float) -> Tensor:  # noqa: ARG002
         reference, momentum = state["reference"], state["momentum"]

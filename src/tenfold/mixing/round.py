@@ -187,7 +187,6 @@ class Round:
 
 @lru_cache(maxsize=256)
 def idle_round(n: int) -> Round:
-    """Return the round of `n` replicas in which nothing happens."""
     return Round(tuple((rank,) for rank in range(n)))
 
 
@@ -247,7 +246,6 @@ class Operation(NamedTuple):
 
 
 def operations(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> tuple[Operation, ...]:
-    """Return the operations of a stage in one step, in order."""
     ahead = micro_batches if schedule == "gpipe" else min(stages - stage - 1, micro_batches)
     order = [Operation("forward", number) for number in range(ahead)]
     for number in range(micro_batches):

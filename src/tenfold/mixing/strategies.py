@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenfold.errors import ExperimentError
-from tenfold.mixing.collectives import COLLECTIVES, Server
+from tenfold.mixing.collectives import COLLECTIVES, Collective, Server
 from tenfold.mixing.round import (
     CENTER,
     Exchange,
@@ -34,6 +34,11 @@ class Strategy(ABC):
     always_exact: ClassVar[bool] = False
     """Every round is the exact mean, for any number of replicas."""
 
+    @property
+    def center_parts(self) -> int:
+        """How many servers hold the center, an equal part each; workers exchange with one after another."""
+        return 1
+
     @abstractmethod
     def round(self, r: int, n: int, /) -> Round:
         """Return round `r` = 0, 1, ... among `n` >= 1 replicas."""
@@ -56,11 +61,6 @@ class AsynchronousStrategy(Strategy):
     asynchronous: ClassVar[bool] = True
     sends_gradients: ClassVar[bool] = False
     """Workers send the gradients that they have summed up since the last time, not their weights."""
-
-    @property
-    def center_parts(self) -> int:
-        """How many servers hold the center, an equal part each; workers exchange with one after another."""
-        return 1
 
     @abstractmethod
     def exchange(self, rank: int, step: int, n: int, /) -> Exchange | None:
@@ -86,27 +86,39 @@ def require(holds: bool, sentence: str) -> None:
         raise ExperimentError(sentence)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AllReduce(Strategy):
-    """x_i <- sum_j w_j x_j with w_j = samples of j / all samples: the exact mean."""
+class ExactStrategy(Strategy):
+    """x_i <- sum_j w_j x_j with w_j = samples of j / all samples: the exact mean, by some algorithm."""
 
-    name: ClassVar[str] = "allreduce"
     always_exact: ClassVar[bool] = True
 
-    algorithm: str = "ring"
-    """The algorithm: ring, tree, recursive-doubling, halving-doubling or server. Changes the time only."""
-
     def __post_init__(self) -> None:
-        COLLECTIVES[self.algorithm]
+        self.collective()
+
+    @abstractmethod
+    def collective(self) -> Collective:
+        """Return the algorithm, which changes the time only; raise ExperimentError if there is none."""
 
     def round(self, _r: int, n: int, /) -> Round:
-        return exact_round(n, COLLECTIVES[self.algorithm])
+        return exact_round(n, self.collective())
 
     def final(self, n: int, /) -> Round:
         return self.round(0, n)
 
     def period(self, _n: int, /) -> int | None:
         return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduce(ExactStrategy):
+    """x_i <- sum_j w_j x_j with w_j = samples of j / all samples: the exact mean."""
+
+    name: ClassVar[str] = "allreduce"
+
+    algorithm: str = "ring"
+    """The algorithm: ring, tree, recursive-doubling, halving-doubling or server. Changes the time only."""
+
+    def collective(self) -> Collective:
+        return COLLECTIVES[self.algorithm]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,26 +274,16 @@ class Hierarchical(Strategy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParameterServer(Strategy):
+class ParameterServer(ExactStrategy):
     """The exact mean, as with all-reduce, by another algorithm with another cost (see `Server`)."""
 
     name: ClassVar[str] = "parameter-server"
-    always_exact: ClassVar[bool] = True
 
     servers: int = 1
     """Servers that hold an equal share of the weights each."""
 
-    def __post_init__(self) -> None:
-        Server(self.servers)
-
-    def round(self, _r: int, n: int, /) -> Round:
-        return exact_round(n, Server(self.servers))
-
-    def final(self, n: int, /) -> Round:
-        return self.round(0, n)
-
-    def period(self, _n: int, /) -> int | None:
-        return 1
+    def collective(self) -> Collective:
+        return Server(self.servers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,7 +371,6 @@ class EASGD(AsynchronousStrategy):
         return Exchange(CENTER) if step % self.tau == 0 else None
 
     def strength(self, n: int) -> float:
-        """Return alpha among `n` replicas."""
         return self.alpha if self.alpha is not None else 0.9 / n
 
     def apply(self, _exchange: Exchange, vectors: ExchangeVectors, n: int, /) -> None:

@@ -14,7 +14,7 @@ from tenfold.cluster.workload import Workload
 from tenfold.errors import ExperimentError, MachineError
 from tenfold.machine.metadata import MOST_LOAD_PER_CORE
 from tenfold.mixing import STRATEGIES, Round
-from tenfold.mixing.builders import make_strategy
+from tenfold.mixing.builders import Mixing
 from tenfold.prediction.probes import StepSpans, round_seconds
 from tenfold.prediction.profile import Profile
 from tenfold.runs import Run
@@ -84,7 +84,7 @@ def replay_changed(run: Run, links: Sequence[str] = USUAL_LINKS) -> WhatIf:
 def _inputs(run: Run) -> tuple[Workload, Hardware, int]:
     """Return the clock's inputs as the run recorded them, and the number of steps that were recorded one by one."""
     parallel, result = run.experiment.parallel, run.result
-    strategy, n = make_strategy(parallel), parallel.workers
+    strategy, n = Mixing.of(parallel).strategy, parallel.workers
     if run.clock != "measured" or not run.seconds or run.kind == CROSSVAL:
         raise ExperimentError(f"run {run.id} has no measured training to replay; choose a finished run of `train`")
     if strategy.asynchronous:

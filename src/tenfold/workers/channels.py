@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from tenfold.mixing import AsynchronousStrategy, Round, Strategy
+from tenfold.mixing import Round, Strategy
 from tenfold.training.lbfgs import LbfgsState
 from tenfold.training.replica import product
 from tenfold.transport import Segment, SharedMemoryTransport, SingleWorkerTransport, StopReason, Transport
@@ -51,11 +51,6 @@ class ExchangeMemory:
             yield
             self.communicate_seconds += perf_counter() - held
         self.wait_seconds += held - began
-
-
-def count_servers(strategy: Strategy) -> int:
-    """Return how many servers hold the center of an asynchronous strategy."""
-    return strategy.center_parts if isinstance(strategy, AsynchronousStrategy) else 1
 
 
 # The memory in which workers carry out the commands of L-BFGS, see `sandblaster.py`.
@@ -101,7 +96,6 @@ class VectorMemory:
         return Command(number, int(numbers[0]), int(numbers[1]), numbers[2:]) if 0 < number == self.number else None
 
     def commit(self, state: LbfgsState, loss: float | None = None) -> None:
-        """Keep the state that an iteration has reached, and the loss before it."""
         if loss is not None:
             self.board.buffers[LOSSES, state.iterations % self.board.numel] = loss
         at, numbers = self.board.counter_at(STATES), state.numbers()
@@ -207,7 +201,7 @@ def single_worker_channels(
     if strategy is None or not strategy.asynchronous:
         return Channels(transport, gradients)
     rows = torch.zeros(CENTER_ROWS, numel if strategy.has_center else 0, dtype=dtype, device=device)
-    locks = [nullcontext() for _ in range(1 + count_servers(strategy))]
+    locks = [nullcontext() for _ in range(1 + strategy.center_parts)]
     return Channels(transport, gradients, ExchangeMemory(rows, transport.buffer[None], [0.0, 0.0], locks))
 
 
@@ -265,7 +259,7 @@ class SharedChannels:
         if vector_rows is not None:
             memory = VectorMemory.create(numel, *vector_rows, dtype)
             self._segments |= {"vectors": memory.vectors, "board": memory.board}
-        self.servers = count_servers(strategy)
+        self.servers = strategy.center_parts
         self.names = {kind: segment.name for kind, segment in self._segments.items()}
         self._attached: dict[str, Segment] = {}
 
