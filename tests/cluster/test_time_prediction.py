@@ -121,20 +121,6 @@ class TestReasons:
         assert predict_time(plan("butterfly", 16, nbytes=10**7), on(16)).reasons == ()
 
 
-@looped(
-    ("fields", "sentence"),
-    [
-        ({"workers": 0}, "workers is 0; it must be at least 1"),
-        ({"sync_every": 0}, "sync_every is 0; it must be at least 1"),
-        ({"compression": 0.0}, "compression must be above 0"),
-        ({"batch_sizes": [[1, 2]]}, "batch_sizes has the shape \\(1, 2\\); it must be \\(100, 4\\)"),
-    ],
-)
-def test_an_impossible_plan_is_refused(fields, sentence):
-    with pytest.raises(ExperimentError, match=sentence):
-        plan(**fields)
-
-
 def test_step_times_must_fit_the_plan():
     with pytest.raises(ExperimentError, match="workload"):
         predict_time(plan(), Hardware(step_time=[NOISY] * 3, round_cost=lambda *_: 0.0))

@@ -49,7 +49,6 @@ def clock_events(workload: Workload, hardware: Hardware, *, seed: int = 0) -> It
 
 
 def run_event_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int = 1) -> Timing:
-    """Time a workload without rounds; repeats are drawn one after another."""
     seeds = np.random.SeedSequence(seed).generate_state(repeats).tolist() if repeats > 1 else [seed]
     runs = [_EventClock(workload, hardware, seed).run() for seed in seeds]
     return Timing(
@@ -63,7 +62,7 @@ def run_event_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, re
 
 
 def cost_as_rounds(cost: RoundCost, workers: int) -> ExchangeCost:
-    """RunCost an exchange as a round in which two workers take their mean; the center counts as another worker."""
+    """Count an exchange as a round in which two workers take their mean; the center counts as another worker."""
     n = max(2, workers)
     costs_of: dict[tuple[int, int, int], float] = {}
 
@@ -210,7 +209,6 @@ class StageTime:
         return micro_batches * (self.forward + self.backward) + self.update
 
     def scaled(self, factor: float) -> "StageTime":
-        """Return the times of a stage that is slower by a factor."""
         return StageTime(factor * self.forward, factor * self.backward, factor * self.update)
 
 

@@ -222,7 +222,7 @@ class NodeGroup(Section):
         return max(1.0, workers * self.threads / self.cores)
 
     def on_nodes(self, used: int) -> list[int]:
-        """Return how many workers each node runs, where the group runs `taken`: they fill one node after another."""
+        """Return how many workers each node runs, where the group runs `used`: they fill one node after another."""
         full, rest = divmod(used, self.workers)
         return [self.workers] * full + [rest] * (rest > 0)
 

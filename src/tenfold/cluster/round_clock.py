@@ -133,19 +133,13 @@ def timed_round(round_: Round, cost: float | Floats) -> TimedRound:
     groups = round_.groups
     if groups is None:
         return TimedRound(cost, partners=_neighbors(round_.sources))
-    if len(groups) == 1:
+    if round_.is_exact:
         return TimedRound(cost, everybody=True)
     sizes = np.array([len(group) for group in groups])
-    order = _joined(groups)
+    if sizes.max() <= FEW:
+        return TimedRound(cost, partners=_neighbors(round_.sources))
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    if sizes.max() > FEW:
-        return TimedRound(cost, order=order, starts=starts, sizes=sizes)
-    first, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
-    place = np.arange(len(order)) - first
-    partners = np.empty((sizes.max() - 1, len(order)), dtype=np.int64)
-    for k, row in enumerate(partners, start=1):
-        row[order] = order[first + (place + k) % size]
-    return TimedRound(cost, partners=partners)
+    return TimedRound(cost, order=_joined(groups), starts=starts, sizes=sizes)
 
 
 def _joined(groups: tuple[tuple[int, ...], ...]) -> Integers:
@@ -357,7 +351,6 @@ class _RoundClock:
             self.lanes.add("communicate", before[0], self.now[0])
 
     def _end_epoch(self, step: int) -> None:
-        """Wait for all workers, average, evaluate and save."""
         hardware, ready = self.hardware, self.now
         cost = float(np.max(self.final.cost)) + hardware.evaluation
         evaluated = ready.max(axis=1, keepdims=True) + cost

@@ -114,7 +114,6 @@ def prediction_interval(seconds: Floats | Sequence[float], model_error: float) -
 
 
 def bytes_sent(workload: Workload) -> Floats:
-    """Return the bytes that each worker sends in all rounds of a run."""
     n, strategy = workload.workers, workload.strategy
     sent = np.zeros(n)
     for turn, times in _turns(workload.rounds, strategy.period(n)).items():

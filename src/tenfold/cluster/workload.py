@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenfold.cluster.hardware import Floats, Noise, StepTime
-from tenfold.errors import ExperimentError
 from tenfold.mixing import Strategy, is_round_due
 
 
@@ -39,26 +38,12 @@ class Workload:
     marks: tuple[int, ...] = ()
     """Steps, counted from 1 over the run, whose time is wanted in addition to the ends of epochs."""
 
-    def __post_init__(self) -> None:
-        for name in ("workers", "steps_per_epoch", "epochs", "sync_every"):
-            if getattr(self, name) < 1:
-                raise ExperimentError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.nbytes < 0 or self.local_after < 0 or not self.compression > 0:
-            raise ExperimentError(
-                f"the workload has nbytes = {self.nbytes}, local_after = {self.local_after} and compression = "
-                f"{self.compression}; none may be below 0, and compression must be above 0"
-            )
-        shape = (self.steps_per_epoch, self.workers)
-        if self.batch_sizes is not None and np.shape(self.batch_sizes) != shape:
-            raise ExperimentError(f"batch_sizes has the shape {np.shape(self.batch_sizes)}; it must be {shape}")
-
     @property
     def steps(self) -> int:
         return self.steps_per_epoch * self.epochs
 
     @property
     def compressed_bytes(self) -> int:
-        """Bytes of one replica as they are sent, after compression."""
         return round(self.nbytes * self.compression)
 
     @property
