@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
@@ -64,7 +65,7 @@ def main() -> None:
 
 def measure(n: int, repeats: float, cold: bool) -> list[dict[str, Any]]:
     largest = max(numel for numel, _ in SIZES.values())
-    with tempfile.TemporaryDirectory() as folder, Segment.create(n, largest) as segment:
+    with tempfile.TemporaryDirectory() as folder, closing(Segment.create(n, largest)) as segment:
         worker = [
             sys.executable,
             __file__,

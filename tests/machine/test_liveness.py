@@ -13,7 +13,6 @@ from waiting import wait_until
 
 from tenfold.machine import liveness as module
 from tenfold.machine.liveness import GAP_SECONDS, LifeWatch, WorkerProgress, cpu_seconds, is_stopped
-from tenfold.transport.segment import SharedFloats
 
 
 class Clock:
@@ -33,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def two() -> list[WorkerProgress]:
-    floats = SharedFloats(10)
+    floats = [0.0] * 10
     return [WorkerProgress(floats, place) for place in range(2)]
 
 
@@ -154,7 +153,7 @@ class ClearedWhenRead(WorkerProgress):
 
 
 def test_a_worker_that_clears_its_progress_meanwhile_is_not_stalled(clock: Clock) -> None:
-    worker = ClearedWhenRead(SharedFloats(5), 0)
+    worker = ClearedWhenRead([0.0] * 5, 0)
     worker.mark()
     assert LifeWatch([worker], None).find_stalled(clock.now + 1) == {}
 

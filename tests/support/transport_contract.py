@@ -22,7 +22,7 @@ from tenfold.workers.fork_server import context, start_server
 Join = Callable[[int], Transport]
 """Makes the transport of a rank; it must travel to another process."""
 
-LENGTHS: list[Callable[[int], int]] = [lambda rank: rank, lambda _: 0, lambda _: 3, lambda rank: 70 * rank]
+LENGTHS: list[Callable[[int], int]] = [lambda rank: rank, lambda _: 0, lambda _: 3, lambda rank: 63 * (rank % 2)]
 """How many values each rank tells in one `gather` after another."""
 
 
@@ -90,7 +90,6 @@ def mix_all(
                 time.sleep(chance.uniform(0, longest_pause))
             transport.mix(this, weights)
         counters = {
-            "bytes": transport.bytes_moved,
             "wait": transport.wait_seconds,
             "work": transport.communicate_seconds,
         }
@@ -196,7 +195,6 @@ class TransportContract:
                 results = self.run(size, mix_all, join, start, rounds, None, 0.001)
             self.check(np.stack([weights for weights, _ in results]), rounds, expected(start, rounds, None))
             for _, counters in results:
-                assert (counters["bytes"] > 0) == (size > 1)
                 assert counters["wait"] >= 0
                 assert counters["work"] >= 0
 

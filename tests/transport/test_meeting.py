@@ -50,7 +50,7 @@ def check_until_it_raises(watch: StartupWatch) -> None:
 @pytest.mark.timeout(60)
 def test_it_is_named() -> None:
     watch, sentence = (
-        StartupWatch(WORLD, os.getpid(), HEARTBEAT_TIMEOUT_SECONDS),
+        StartupWatch(WORLD, os.getpid()),
         r"worker 1 \(process \d+ on .*was stopped before",
     )
     with stopped(**RANK), watch, pytest.raises(WorkerLost, match=sentence) as lost:
@@ -61,7 +61,7 @@ def test_it_is_named() -> None:
 @pytest.mark.timeout(60)
 def test_processes_of_other_launches_do_not_matter() -> None:
     other = RANK | {"TORCHELASTIC_RUN_ID": "two"}
-    with stopped(), stopped(**other), StartupWatch(WORLD, os.getpid(), HEARTBEAT_TIMEOUT_SECONDS) as watch:
+    with stopped(), stopped(**other), StartupWatch(WORLD, os.getpid()) as watch:
         time.sleep(5 * HEARTBEAT_TIMEOUT_SECONDS)
         watch.check()
 

@@ -1,4 +1,5 @@
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ NO_PROCESS = 2**22 + 1
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_one_writes_another_reads(dtype: torch.dtype) -> None:
-    with Segment.create(3, 1000, dtype) as mine, Segment.attach(mine.name) as theirs:
+    with closing(Segment.create(3, 1000, dtype)) as mine, closing(Segment.attach(mine.name)) as theirs:
         assert (theirs.size, theirs.numel, theirs.dtype) == (3, 1000, dtype)
         for rank in range(3):
             mine.buffers[rank] = rank + 0.5
@@ -28,7 +29,7 @@ def test_what_one_writes_another_reads(dtype: torch.dtype) -> None:
 
 
 def test_nothing_overlaps_and_buffers_begin_on_pages() -> None:
-    with Segment.create(5, 77) as segment:
+    with closing(Segment.create(5, 77)) as segment:
         places = [0, LINE, *(at(rank) for rank in range(5) for at in (segment.counter_at, segment.pid_at))]
         assert len({place // LINE for place in places}) == 12
         starts = [segment.buffers[rank].ctypes.data for rank in range(5)]
@@ -41,14 +42,14 @@ def test_memory_without_a_file_leaves_none() -> None:
         return sorted(Path("/dev/shm").glob("tenfold*"))
 
     before = files()
-    with Segment.create(2, 10) as segment, SharedMemoryTransport(Segment.attach(segment.name), 0):
+    with closing(Segment.create(2, 10)) as segment, SharedMemoryTransport(Segment.attach(segment.name), 0):
         assert "memfd" in str(Path(segment.name).readlink())
         assert files() == before
     assert not Path(segment.name).exists()
 
 
 def test_the_buffer_outlives_the_transport() -> None:
-    with Segment.create(1, 4) as segment, SharedMemoryTransport(segment, 0) as transport:
+    with closing(Segment.create(1, 4)) as segment, SharedMemoryTransport(segment, 0) as transport:
         weights = transport.buffer
     del transport, segment
     weights.fill_(3)
@@ -56,8 +57,8 @@ def test_the_buffer_outlives_the_transport() -> None:
 
 
 def test_a_file_goes_with_its_creator(tmp_path: Path) -> None:
-    with Segment.create(2, 10, directory=tmp_path) as segment:
-        with Segment.attach(segment.name):
+    with closing(Segment.create(2, 10, directory=tmp_path)) as segment:
+        with closing(Segment.attach(segment.name)):
             assert [path.name.split("-")[:2] for path in tmp_path.iterdir()] == [["tenfold", str(os.getpid())]]
         assert Path(segment.name).exists()
     assert list(tmp_path.iterdir()) == []
@@ -85,7 +86,7 @@ def test_what_does_not_fit_is_said_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_the_first_reason_stands() -> None:
-    with Segment.create(3, 1) as segment:
+    with closing(Segment.create(3, 1)) as segment:
         segment.stop(StopReason.DIED, 2)
         segment.abort()
         assert segment.stop_reason == (StopReason.DIED, 2)

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def hold(name: str, held: str) -> None:
 
 
 def test_no_addition_is_lost() -> None:
-    with Segment.create(2, 1) as segment:
+    with closing(Segment.create(2, 1)) as segment:
         workers = [multiprocessing.get_context("fork").Process(target=add, args=(segment.name,)) for _ in range(3)]
         for worker in workers:
             worker.start()
@@ -39,7 +40,7 @@ def test_no_addition_is_lost() -> None:
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    with Segment.create(2, 1) as segment:
+    with closing(Segment.create(2, 1)) as segment:
         held = tmp_path / "held"
         holder = multiprocessing.get_context("fork").Process(target=hold, args=(segment.name, str(held)))
         holder.start()

@@ -5,7 +5,8 @@ import multiprocessing
 import os
 import pickle
 import resource
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from tenfold.errors import MachineError
 from tenfold.transport import SharedTensor
-from tenfold.transport.segment import SharedFloats
+from tenfold.workers.pool import attach_to_parent
 
 DTYPES = [
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.bool),
@@ -150,8 +151,8 @@ def test_a_limit_on_the_size_of_files_is_named() -> None:
 
 
 def test_a_process_that_starts_after_its_program_was_killed_ends_quietly() -> None:
-    floats = SharedFloats(1)
+    floats = SharedTensor(torch.zeros(1))
     sent = pickle.dumps(floats)
     floats.close()
     with pytest.raises(SystemExit):
-        pickle.loads(sent)
+        attach_to_parent(0, cast(Connection, None), pickle.loads(sent))

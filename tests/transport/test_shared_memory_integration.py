@@ -4,7 +4,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -56,7 +56,7 @@ class TestSharedMemory(TransportContract):
 
     @contextmanager
     def world(self, size: int, numel: int, dtype: torch.dtype = torch.float32) -> Iterator[Join]:
-        with Segment.create(size, numel, dtype) as segment:
+        with closing(Segment.create(size, numel, dtype)) as segment:
             yield partial(join, segment.name, 30.0)
         assert not Path(segment.name).exists()
 
@@ -67,7 +67,7 @@ class TestSharedMemory(TransportContract):
 @pytest.mark.timeout(60)
 def test_fenced_words_carry_rounds(crew: WorkerPool) -> None:
     start, rounds = starting_weights(3, 50), [everybody(3), ring(3, 1)] * 20
-    with Segment.create(3, 50) as segment:
+    with closing(Segment.create(3, 50)) as segment:
         results = crew.run(3, mix_all, partial(join_fenced, segment.name), start, rounds, None)
     torch.testing.assert_close(torch.from_numpy(results[0][0]), start.mean(0))
 
@@ -75,7 +75,7 @@ def test_fenced_words_carry_rounds(crew: WorkerPool) -> None:
 @pytest.mark.timeout(60)
 def test_the_same_workers_may_come_again(crew: WorkerPool) -> None:
     start = starting_weights(2, 50)
-    with Segment.create(2, 50) as segment:
+    with closing(Segment.create(2, 50)) as segment:
         for _ in range(2):
             results = crew.run(2, mix_all, partial(join, segment.name, 30.0), start, [everybody(2)] * 3, None)
             torch.testing.assert_close(torch.from_numpy(results[0][0]), start.mean(0))
@@ -91,7 +91,7 @@ def mix_strictly(join: Join, rank: int, round_: Round) -> float:
 
 @pytest.mark.timeout(60)
 def test_overflow_is_infinite_and_silent(crew: WorkerPool) -> None:
-    with Segment.create(2, 5) as segment:
+    with closing(Segment.create(2, 5)) as segment:
         assert crew.run(2, mix_strictly, partial(join, segment.name, 30.0), everybody(2)) == [float("inf")] * 2
 
 
@@ -112,7 +112,7 @@ def mix_until_told(join: Join, rank: int, round_: Round, silent: int, silence: f
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("round_", [everybody(4), ring(4, 1)], ids=["group", "ring"])
 def test_the_dead_are_named_by_everybody(crew: WorkerPool, round_: Round) -> None:
-    with Segment.create(4, 100) as segment:
+    with closing(Segment.create(4, 100)) as segment:
         members = crew.start(4, mix_until_told, partial(join, segment.name, 60.0), round_, 2, 60.0)
         victim = members[2][0]
         while segment.words[segment.pid_at(2)] != victim.pid:
@@ -124,7 +124,7 @@ def test_the_dead_are_named_by_everybody(crew: WorkerPool, round_: Round) -> Non
 
 @pytest.mark.timeout(60)
 def test_who_hangs_is_named(crew: WorkerPool) -> None:
-    with Segment.create(3, 100) as segment:
+    with closing(Segment.create(3, 100)) as segment:
         told = crew.run(3, mix_until_told, partial(join, segment.name, 1.0), everybody(3), 1, 3.0)
     assert told[1] == "silent"
     assert all(told[rank].startswith("worker 1 (pid ") and "did not respond within" in told[rank] for rank in (0, 2))
@@ -132,7 +132,7 @@ def test_who_hangs_is_named(crew: WorkerPool) -> None:
 
 @pytest.mark.timeout(60)
 def test_abort_ends_all_waiting(crew: WorkerPool) -> None:
-    with Segment.create(3, 100) as segment:
+    with closing(Segment.create(3, 100)) as segment:
         members = crew.start(3, mix_until_told, partial(join, segment.name, 60.0), everybody(3), 1, 0.0)
         segment.abort()
         told = [receive(connection, within=5) for _, connection in members]
@@ -153,7 +153,7 @@ def fail_on(join: Join, rank: int, failing: int) -> str:
 
 @pytest.mark.timeout(60)
 def test_an_exception_in_one_stops_the_others(crew: WorkerPool) -> None:
-    with Segment.create(3, 1) as segment:
+    with closing(Segment.create(3, 1)) as segment:
         told = crew.run(3, fail_on, partial(join, segment.name, 60.0), 0)
     assert told == ["ZeroDivisionError", "TrainingError", "TrainingError"]
 

@@ -25,9 +25,9 @@ CHECK_SECONDS = 0.2
 class Transport(ABC):
     """One worker's connection to the others.
 
-    All workers call the same operations in the same order. `mix`, `broadcast` and `gather` add to three counters:
-    `bytes_moved` (read from or written to other workers' memory), `wait_seconds` (waiting for the others) and
-    `communicate_seconds` (the work itself). Leaving a `with` block by an exception also ends the others' waiting.
+    All workers call the same operations in the same order. `mix`, `broadcast` and `gather` add to two counters:
+    `wait_seconds` (waiting for the others) and `communicate_seconds` (the work itself). Leaving a `with` block by an
+    exception also ends the others' waiting.
     """
 
     rank: int
@@ -39,7 +39,6 @@ class Transport(ABC):
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self.bytes_moved = 0
         self.wait_seconds = 0.0
         self.communicate_seconds = 0.0
         self._working = _Working(self)
@@ -66,7 +65,7 @@ class Transport(ABC):
 
     @abstractmethod
     def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """Return every worker's values by rank; lists may differ in length and should be short."""
+        """Return every worker's values by rank; lists may differ in length, and have at most 63."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -88,7 +87,6 @@ class Transport(ABC):
 
 
 def check_size(round_: Round, size: int) -> None:
-    """Raise an error if the round was made for another number of replicas."""
     if len(round_.sources) != size:
         raise ValueError(
             f"the round is for {len(round_.sources)} replicas but there are {size} workers; make it for n={size}"

@@ -82,7 +82,6 @@ class Received:
 
 
 def describe_tensor(tensor: Tensor) -> list[Any]:
-    """Return the type and the shape of a tensor as JSON values."""
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise TypeError(f"tensors of type {name} cannot be sent to another rank; known: {', '.join(DTYPES)}")

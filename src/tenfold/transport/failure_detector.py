@@ -196,7 +196,6 @@ class FailureDetector:
             self._learn(WorkerLost(0, sentence))
 
     def check_local_processes(self) -> None:
-        """Check now whether the processes of this host's ranks are alive."""
         for rank, pid in self._local_pids.items():
             if rank not in self._left and not is_alive(pid):
                 self._lose(rank, f"{self._names[rank]} died{self._memory}")

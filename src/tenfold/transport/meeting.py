@@ -60,7 +60,6 @@ class StartupStore:
             self._store = self._open(is_master=True)
 
     def arrive(self) -> None:
-        """Record, once, that this rank has arrived."""
         self._store.set(f"arrived/{self._world.rank}", "1")
         self._store.add("arrived", 1)
 
@@ -76,18 +75,14 @@ class StartupStore:
         self._store.compare_set("lost", "", encode_error(lost, lost.rank))
 
     def read_error(self) -> Exception | None:
-        """Return the error that was reported, if any."""
         return decode_error(self._store.get("lost")) if self._store.check(["lost"]) else None
 
     def _open(self, *, is_master: bool) -> Any:
-        host, port = self._address
-        limit = timedelta(seconds=CONNECT_SECONDS)
-        store = dist.TCPStore(host, port, is_master=is_master, wait_for_workers=False, timeout=limit)  # type: ignore[attr-defined]
+        store = open_tcp_store(*self._address, CONNECT_SECONDS, is_master=is_master)
         return dist.PrefixStore(f"tenfold-start/{self._world.restarts}", store)  # type: ignore[attr-defined]
 
 
 def has_address() -> bool:
-    """Return whether the launcher has set the address of a store."""
     return bool(os.environ.get("MASTER_ADDR")) and os.environ.get("MASTER_PORT", "").isdecimal()
 
 
@@ -127,7 +122,7 @@ def open_store(network: Network) -> Any:
     if offer is not None:
         port, addresses, prefix = offer
         with suppress(OSError, RuntimeError):
-            opened = server or _connect(LOOPBACK if network.rank == 0 else _reachable(addresses, port), port)
+            opened = server or open_tcp_store(_reachable(addresses, port), port, STORE_SECONDS, is_master=False)
             store = dist.PrefixStore(prefix, opened)  # type: ignore[attr-defined]
     return store if all(network.all_gather(store is not None)) else None
 
@@ -136,21 +131,16 @@ def _serve(address: str) -> tuple[Any, int]:
     """Host a store on a free port of an address; "" means all interfaces."""
     listener = socket.create_server((address, 0))
     port = listener.getsockname()[1]
-    limit = timedelta(seconds=STORE_SECONDS)
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        LOOPBACK, port, is_master=True, wait_for_workers=False, timeout=limit, master_listen_fd=listener.detach()
-    )
-    return store, port
+    return open_tcp_store(LOOPBACK, port, STORE_SECONDS, is_master=True, master_listen_fd=listener.detach()), port
 
 
-def _connect(address: str, port: int) -> Any:
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        address, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=STORE_SECONDS)
-    )
+def open_tcp_store(address: str, port: int, seconds: float, **options: Any) -> Any:
+    """Return torch's store at this address; its requests take at most so many seconds."""
+    limit = timedelta(seconds=seconds)
+    return dist.TCPStore(address, port, wait_for_workers=False, timeout=limit, **options)  # type: ignore[attr-defined]
 
 
 def _reachable(addresses: list[str], port: int) -> str:
-    """Return the first address that answers."""
     for address in addresses:
         with suppress(OSError), socket.create_connection((address, port), timeout=CONNECT_SECONDS):
             return str(address)
@@ -174,18 +164,16 @@ class StartupWatch:
         self,
         world: World,
         launcher: int | None = None,
-        silence: float = HEARTBEAT_TIMEOUT_SECONDS,
         start_seconds: float = START_SECONDS,
     ) -> None:
         """Watch the other ranks of a world; `launcher` is the process that started them (default: this one's parent).
 
-        A rank may be stopped for `silence` seconds, and arrive `start_seconds` later than this one.
+        A rank may arrive `start_seconds` later than this one.
         """
         self._world = world
         self.start_seconds = start_seconds
         self._own = os.getpid()
         self._launcher = launcher or os.getppid()
-        self._silence = silence
         self._lost: Exception | None = None
         self._reader: threading.Thread | None = None
         self._over = threading.Event()
@@ -291,12 +279,12 @@ class StartupWatch:
         `wait` is given seconds to wait.
         """
         watch = LifeWatch()
-        while not wait(min(HEARTBEAT_SECONDS, self._silence / 2)):
+        while not wait(HEARTBEAT_SECONDS):
             now = time.monotonic()
             watch.look(now)
             ranks = dict(self._ranks())
             for pid, seconds in watch.stopped_for(ranks, now).items():
-                if seconds >= self._silence:
+                if seconds >= HEARTBEAT_TIMEOUT_SECONDS:
                     return pid, WorkerLost(ranks[pid], describe_stop(ranks[pid], pid))
         return None
 

@@ -98,7 +98,6 @@ class ModelGroup:
         self.communicate_seconds += perf_counter() - started - waited
 
     def flush(self) -> None:
-        """Wait until everything has been sent."""
         while self._sending:
             message, _ = self._sending[0]
             self._wait(message, message.peer)

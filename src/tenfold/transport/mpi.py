@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tenfold.errors import MachineError, TrainingError
+from tenfold.errors import MachineError
 from tenfold.launch.detect import World
-from tenfold.transport.base import CHECK_SECONDS, LONGEST_NAP, SPINS, wait
+from tenfold.transport.base import LONGEST_NAP, SPINS
 from tenfold.transport.codec import decode_error, encode_error
 from tenfold.transport.failure_detector import HEARTBEAT_SECONDS, start_detector
 from tenfold.transport.meeting import StartupWatch, open_store
@@ -125,20 +125,12 @@ class MPI(Network):
             sleep(0.01)
 
     def _wait(self, requests: list[Any], timeout: float | None = None) -> None:
-        """Poll at first, then sleep between polls."""
         from mpi4py import MPI as library  # noqa: N811
 
-        patience = self._timeout if timeout is None else timeout
         for _ in range(SPINS):
             if library.Request.Testall(requests):
                 return
-
-        def check(waited: float) -> None:
-            self.check(CHECK_SECONDS)
-            if waited > patience:
-                raise TrainingError(f"another rank did not respond within {patience:g} s")
-
-        wait(lambda: bool(library.Request.Testall(requests)), check)
+        self.poll(lambda: bool(library.Request.Testall(requests)), self._timeout if timeout is None else timeout)
 
 
 def _world_communicator(world: World) -> Any:

@@ -16,7 +16,7 @@ from tenfold.errors import TrainingError, WorkerLost
 from tenfold.mixing import Round
 from tenfold.mixing.collectives import Server
 from tenfold.mixing.round import exact_round
-from tenfold.transport.base import Transport, average_in_rank_order, check_size, compute_shares
+from tenfold.transport.base import CHECK_SECONDS, Transport, average_in_rank_order, check_size, compute_shares, wait
 from tenfold.transport.codec import MOST_HEADER_BYTES, Received, encode
 from tenfold.transport.segment import Segment
 from tenfold.transport.shared_memory import SharedMemoryTransport
@@ -83,6 +83,16 @@ class Network(ABC):
         if self._detector is not None:
             self._detector.check(seconds)
 
+    def poll(self, ready: Callable[[], bool], timeout: float) -> None:
+        """Wait until `ready()` is true, at most `timeout` seconds; raise the failure of the ranks, if there is one."""
+
+        def check(waited: float) -> None:
+            self.check(CHECK_SECONDS)
+            if waited > timeout:
+                raise TrainingError(f"another rank did not respond within {timeout:g} s")
+
+        wait(ready, check)
+
     def check_local_processes(self) -> None:
         """Check now, not at the next heartbeat, whether a rank of this host has died."""
         if self._detector is not None:
@@ -120,7 +130,6 @@ class Network(ABC):
         return [value, *self._receive(range(1, self.size))]
 
     def broadcast(self, value: Any = None) -> Any:
-        """Return rank 0's value on every rank."""
         if self.rank > 0:
             return self._receive([0])[0]
         self._send(value, range(1, self.size))
@@ -153,71 +162,6 @@ class Network(ABC):
         return [item.value() for _, item in received]
 
 
-class WeightExchange:
-    """Averages one rank's weights with those of others; `bytes_moved` counts bytes sent and received."""
-
-    def __init__(self, network: Network, weights: Tensor) -> None:
-        self.network = network
-        self.weights = weights
-        self.bytes_moved = 0
-        self._scratch = weights.new_empty(0)
-
-    def all_reduce(self, share: float | None) -> None:
-        """Take the mean over all ranks by the library's own sum of w_i x_i, or sum of x_i over n for equal shares."""
-        if share is not None:
-            self.weights.mul_(share)
-        self.network.all_reduce(self.weights)
-        if share is None:
-            self.weights.mul_(1 / self.network.size)
-        self.bytes_moved += 4 * self.weights.nbytes * (self.network.size - 1) // self.network.size
-
-    def average_at_root(self, shares: Sequence[float] | None) -> None:
-        """Gather the weights of all ranks on rank 0, which averages them in rank order and broadcasts the mean."""
-        size, is_root = self.network.size, self.network.rank == 0
-        rows = self._rows(size + 2, self.weights.numel()) if is_root else None
-        self.network.gather_tensor(self.weights, None if rows is None else rows[:size])
-        if rows is not None:
-            average_in_rank_order(list(rows[:size]), shares, self.weights, rows[-2:])
-        self.network.broadcast_tensor(self.weights)
-        self.bytes_moved += 2 * self.weights.nbytes * (size - 1 if is_root else 1)
-
-    def average_sources(self, sources: Sequence[int], readers: Sequence[int], shares: Sequence[float] | None) -> None:
-        """Average the sources' weights, in rank order, into these; `readers` are the other ranks that read these."""
-        others = [source for source in sources if source != self.network.rank]
-        rows = self._rows(len(others) + 2, self.weights.numel())
-        arrived = dict(zip(others, rows, strict=False))
-        self.send_and_receive([(reader, self.weights) for reader in readers], list(arrived.items()))
-        if others:
-            members = [arrived.get(source, self.weights) for source in sources]
-            average_in_rank_order(members, shares, self.weights, rows[-2:])
-
-    def average_group(self, group: Sequence[int], shares: Sequence[float] | None) -> None:
-        """Average within a group, dividing the work: member k averages slice k, in rank order, and sends it back.
-
-        Each sends and receives 2 n (m-1)/m bytes instead of (m-1) n.
-        """
-        slices = dict(zip(group, self.weights.tensor_split(len(group)), strict=True))
-        mine = slices.pop(self.network.rank)
-        rows = self._rows(len(group) + 1, mine.numel())
-        arrived = dict(zip(slices, rows, strict=False))
-        self.send_and_receive(list(slices.items()), list(arrived.items()))
-        average_in_rank_order([arrived.get(member, mine) for member in group], shares, mine, rows[-2:])
-        self.send_and_receive([(member, mine) for member in slices], list(slices.items()))
-
-    def send_and_receive(self, sends: Transfers, receives: Transfers) -> None:
-        """Exchange tensors, leaving out the empty ones."""
-        sends = [(rank, tensor) for rank, tensor in sends if tensor.numel()]
-        receives = [(rank, tensor) for rank, tensor in receives if tensor.numel()]
-        self.network.exchange(sends, receives)
-        self.bytes_moved += sum(tensor.nbytes for _, tensor in (*sends, *receives))
-
-    def _rows(self, count: int, length: int) -> Tensor:
-        """Return working memory, kept from one round to the next."""
-        if self._scratch.numel() < count * length:
-            self._scratch = torch.empty(count * length, dtype=self.weights.dtype, device=self.weights.device)
-        return self._scratch[: count * length].view(count, length)
-
-
 @dataclass(frozen=True, slots=True)
 class ExchangePlan:
     """The part of one rank in a round."""
@@ -245,23 +189,20 @@ class NetworkTransport(Transport):
         super().__init__(network.rank, network.size)
         self.buffer = buffer
         self._network = network
-        sent = buffer if network.supports(buffer.device) else torch.zeros_like(buffer, device="cpu")
-        self._exchange = WeightExchange(network, sent)
+        self._sent = buffer if network.supports(buffer.device) else torch.zeros_like(buffer, device="cpu")
+        """The weights, on a device from which the network can send them."""
+        self._scratch = self._sent.new_empty(0)
         self._plan = lru_cache(maxsize=256)(self._make_plan)
 
     def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
         plan = self._plan(round_, None if samples is None else tuple(samples))
-        with self._working:
-            self._load()
+        with self._working, self._sendable():
             if plan.grouped and len(plan.sources) == self.size > 1 and isinstance(round_.collective, Server):
-                self._exchange.average_at_root(plan.shares)
+                self._average_at_root(plan.shares)
             elif plan.grouped and len(plan.sources) == self.size > 2:
-                self._exchange.all_reduce(None if plan.shares is None else plan.shares[self.rank])
-            elif plan.grouped and len(plan.sources) > 2:
-                self._exchange.average_group(plan.sources, plan.shares)
+                self._all_reduce(None if plan.shares is None else plan.shares[self.rank])
             else:
-                self._exchange.average_sources(plan.sources, plan.readers, plan.shares)
-            self._unload()
+                self._average(plan)
 
     def barrier(self, timeout: float | None = None) -> None:
         started = perf_counter()
@@ -269,15 +210,8 @@ class NetworkTransport(Transport):
         self.wait_seconds += perf_counter() - started
 
     def broadcast(self, root: int = 0) -> None:
-        others = [rank for rank in range(self.size) if rank != root]
-        with self._working:
-            self._load()
-            weights = self._exchange.weights
-            if self.rank == root:
-                self._exchange.send_and_receive([(other, weights) for other in others], [])
-            else:
-                self._exchange.send_and_receive([], [(root, weights)])
-            self._unload()
+        with self._working, self._sendable():
+            self._send_from(root, [rank for rank in range(self.size) if rank != root])
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         with self._working:
@@ -289,27 +223,82 @@ class NetworkTransport(Transport):
     def close(self) -> None:
         """Do nothing: the network is closed by its owner."""
 
-    def _load(self) -> None:
-        """Copy the weights to a device from which the network can send them."""
-        if self._exchange.weights is not self.buffer:
-            self._exchange.weights.copy_(self.buffer)
+    @contextmanager
+    def _sendable(self) -> Iterator[None]:
+        """Copy the weights to a device from which the network can send them, and back after the block."""
+        if self._sent is self.buffer:
+            yield
+            return
+        self._sent.copy_(self.buffer)
+        yield
+        self.buffer.copy_(self._sent)
 
-    def _unload(self) -> None:
-        if self._exchange.weights is not self.buffer:
-            self.buffer.copy_(self._exchange.weights)
-        self.bytes_moved += self._exchange.bytes_moved
-        self._exchange.bytes_moved = 0
+    def _all_reduce(self, share: float | None) -> None:
+        """Take the mean over all ranks by the library's own sum of w_i x_i, or sum of x_i over n for equal shares."""
+        if share is not None:
+            self._sent.mul_(share)
+        self._network.all_reduce(self._sent)
+        if share is None:
+            self._sent.mul_(1 / self.size)
+
+    def _average_at_root(self, shares: Sequence[float] | None) -> None:
+        """Gather the weights of all ranks on rank 0, which averages them in rank order and broadcasts the mean."""
+        rows = self._rows(self.size + 2, self._sent.numel()) if self.rank == 0 else None
+        self._network.gather_tensor(self._sent, None if rows is None else rows[: self.size])
+        if rows is not None:
+            average_in_rank_order(list(rows[: self.size]), shares, self._sent, rows[-2:])
+        self._network.broadcast_tensor(self._sent)
+
+    def _average(self, plan: ExchangePlan) -> None:
+        """Average as a plan says, in rank order: dividing the work within a group of three or more."""
+        if plan.grouped and len(plan.sources) > 2:
+            self._average_group(plan.sources, plan.shares)
+            return
+        others = [source for source in plan.sources if source != self.rank]
+        rows = self._rows(len(others) + 2, self._sent.numel())
+        arrived = dict(zip(others, rows, strict=False))
+        self._send_and_receive([(reader, self._sent) for reader in plan.readers], list(arrived.items()))
+        if others:
+            members = [arrived.get(source, self._sent) for source in plan.sources]
+            average_in_rank_order(members, plan.shares, self._sent, rows[-2:])
+
+    def _average_group(self, group: Sequence[int], shares: Sequence[float] | None) -> None:
+        """Average within a group, dividing the work: member k averages slice k, in rank order, and sends it back.
+
+        Each sends and receives 2 n (m-1)/m bytes instead of (m-1) n.
+        """
+        slices = dict(zip(group, self._sent.tensor_split(len(group)), strict=True))
+        mine = slices.pop(self.rank)
+        rows = self._rows(len(group) + 1, mine.numel())
+        arrived = dict(zip(slices, rows, strict=False))
+        self._send_and_receive(list(slices.items()), list(arrived.items()))
+        average_in_rank_order([arrived.get(member, mine) for member in group], shares, mine, rows[-2:])
+        self._send_and_receive([(member, mine) for member in slices], list(slices.items()))
+
+    def _send_from(self, root: int, receivers: Sequence[int]) -> None:
+        """Send the root's weights to these ranks."""
+        if self.rank == root:
+            self._send_and_receive([(receiver, self._sent) for receiver in receivers], [])
+        elif self.rank in receivers:
+            self._send_and_receive([], [(root, self._sent)])
+
+    def _send_and_receive(self, sends: Transfers, receives: Transfers) -> None:
+        """Exchange tensors, leaving out the empty ones."""
+        sends = [(rank, tensor) for rank, tensor in sends if tensor.numel()]
+        receives = [(rank, tensor) for rank, tensor in receives if tensor.numel()]
+        self._network.exchange(sends, receives)
+
+    def _rows(self, count: int, length: int) -> Tensor:
+        if self._scratch.numel() < count * length:
+            self._scratch = self._sent.new_empty(count * length)
+        return self._scratch[: count * length].view(count, length)
 
     def _make_plan(self, round_: Round, samples: tuple[float, ...] | None) -> ExchangePlan:
         check_size(round_, self.size)
-        return make_plan(round_, samples, self.rank)
-
-
-def make_plan(round_: Round, samples: tuple[float, ...] | None, rank: int) -> ExchangePlan:
-    """Return the part of a rank in a round."""
-    sources = round_.sources[rank]
-    readers = tuple(other for other, read in enumerate(round_.sources) if rank in read and other != rank)
-    return ExchangePlan(sources, readers, compute_shares(round_, samples, rank), round_.groups is not None)
+        sources = round_.sources[self.rank]
+        readers = tuple(other for other, read in enumerate(round_.sources) if self.rank in read and other != self.rank)
+        shares = compute_shares(round_, samples, self.rank)
+        return ExchangePlan(sources, readers, shares, round_.groups is not None)
 
 
 Hosts = tuple[tuple[int, ...], ...]
@@ -367,25 +356,16 @@ class MultiHostTransport(NetworkTransport):
             if plan.inside is not None:
                 self._inner.mix(plan.inside, plan.samples)
             if plan.outside is not None:
-                outside = plan.outside
-                if outside.grouped and len(outside.sources) > 2:
-                    self._exchange.average_group(outside.sources, outside.shares)
-                else:
-                    self._exchange.average_sources(outside.sources, outside.readers, outside.shares)
+                self._average(plan.outside)
             if plan.exact:
                 self._inner.broadcast()
-            self._count()
 
     def broadcast(self, root: int = 0) -> None:
         """Send the root's weights to the first rank of every other host, where the others copy them."""
         firsts = [host[0] for host in self._hosts if root not in host]
         with self._working, self._reporting():
-            if self.rank == root:
-                self._exchange.send_and_receive([(first, self.buffer) for first in firsts], [])
-            elif self.rank in firsts:
-                self._exchange.send_and_receive([], [(root, self.buffer)])
+            self._send_from(root, firsts)
             self._inner.broadcast(self._host.index(root) if root in self._host else 0)
-            self._count()
 
     def abort(self) -> None:
         self._inner.abort()
@@ -396,34 +376,27 @@ class MultiHostTransport(NetworkTransport):
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Report a rank that was lost on this host to the others, and end the waiting on this host."""
+        """Count the waiting on this host; report a rank that was lost on it to the others, and end the waiting here."""
         try:
             yield
+            self.wait_seconds += self._inner.wait_seconds
+            self._inner.wait_seconds = 0.0
         except WorkerLost as lost:
             self._network.report_failure(lost)
             self._inner.abort()
             raise
 
-    def _count(self) -> None:
-        self.bytes_moved += self._inner.bytes_moved + self._exchange.bytes_moved
-        self.wait_seconds += self._inner.wait_seconds
-        self._inner.bytes_moved = self._exchange.bytes_moved = 0
-        self._inner.wait_seconds = 0.0
-
     def _make_host_plan(self, round_: Round, samples: tuple[float, ...] | None) -> "HostPlan":
         check_size(round_, self.size)
         if round_.is_exact:
             return self._exact_plan(round_.matrix(samples)[0])
-        alone = round_.groups is None
-        sources = tuple(
-            (rank,) if alone or not set(round_.sources[rank]) <= set(self._host) else round_.sources[rank]
-            for rank in self._host
-        )
-        index = {rank: at for at, rank in enumerate(self._host)}
-        inside = Round(tuple(tuple(index[rank] for rank in read) for read in sources))
+        stays = {
+            rank: round_.groups is not None and set(round_.sources[rank]) <= set(self._host) for rank in self._host
+        }
+        sources = (round_.sources[rank] if stays[rank] else (rank,) for rank in self._host)
+        inside = Round(tuple(tuple(self._host.index(rank) for rank in read) for read in sources))
         of_host = None if samples is None else tuple(samples[rank] for rank in self._host)
-        crosses = alone or not set(round_.sources[self.rank]) <= set(self._host)
-        outside = make_plan(round_, samples, self.rank) if crosses else None
+        outside = None if stays[self.rank] else self._make_plan(round_, samples)
         return HostPlan(None if inside.is_idle else inside, of_host, outside)
 
     def _exact_plan(self, share: NDArray[Any]) -> "HostPlan":

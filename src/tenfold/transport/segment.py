@@ -7,8 +7,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -21,8 +20,6 @@ from torch import Tensor
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.machine.cores import free_memory
-
-FLOAT_BYTES = 8
 
 
 def allocate(nbytes: int, directory: Path | None = None) -> tuple[int, str, Path | None]:
@@ -87,53 +84,6 @@ class SharedTensor:
         return {"name": self.name, "shape": self.shape, "dtype": self.dtype, "_fd": -1, "_file": None}
 
 
-class SharedFloats:
-    """A list of floats in memory that other processes open by name."""
-
-    def __init__(self, size: int) -> None:
-        self._fd, self.name, self._file = allocate(FLOAT_BYTES * size)
-        self._map()
-
-    def _map(self) -> None:
-        self._memory = mmap.mmap(self._fd, 0)
-        self._floats: Any = memoryview(self._memory).cast("d")
-
-    def __len__(self) -> int:
-        return len(self._floats)
-
-    def __iter__(self) -> Iterator[float]:
-        return iter(self._floats)
-
-    def __getitem__(self, index: int) -> float:
-        return float(self._floats[index])
-
-    def __setitem__(self, index: int, value: float) -> None:
-        self._floats[index] = value
-
-    def close(self) -> None:
-        """Release the memory; processes that have it open keep it."""
-        if self._fd >= 0:
-            self._floats.release()
-            self._memory.close()
-            os.close(self._fd)
-            self._fd = -1
-            if self._file is not None:
-                self._file.unlink(missing_ok=True)
-
-    def __getstate__(self) -> str:
-        return self.name
-
-    def __setstate__(self, name: str) -> None:
-        self.name, self._file = name, None
-        try:
-            self._fd = os.open(name, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:  # the program was killed while it started this process, which ends, too
-            raise SystemExit(1) from None
-        self._map()
-        os.close(self._fd)
-        self._fd = -1
-
-
 WORD = 8
 """Bytes of a word; processors read and write an aligned one as a whole."""
 KEEPS_STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
@@ -154,20 +104,25 @@ class LockedIntegers:
         self._fd = fd
 
     def __getitem__(self, index: int) -> int:
-        with self._locked(index, fcntl.LOCK_SH):
+        with FileLock(self._fd, index * WORD, WORD, fcntl.LOCK_SH):
             return self._words[index]
 
     def __setitem__(self, index: int, value: int) -> None:
-        with self._locked(index, fcntl.LOCK_EX):
+        with FileLock(self._fd, index * WORD, WORD):
             self._words[index] = value
 
-    @contextmanager
-    def _locked(self, index: int, kind: int) -> Iterator[None]:
-        fcntl.lockf(self._fd, kind, WORD, index * WORD)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN, WORD, index * WORD)
+
+class FileLock:
+    """Locks some bytes of an open file; the kernel releases them when the holder dies. Not for several threads."""
+
+    def __init__(self, fd: int, at: int, nbytes: int = 1, kind: int = fcntl.LOCK_EX) -> None:
+        self._fd, self._at, self._nbytes, self._kind = fd, at, nbytes, kind
+
+    def __enter__(self) -> None:
+        fcntl.lockf(self._fd, self._kind, self._nbytes, self._at)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, self._nbytes, self._at)
 
 
 # The memory that the workers of one machine share.
@@ -277,11 +232,9 @@ class Segment:
         return cls(name, fd)
 
     def counter_at(self, rank: int) -> int:
-        """Return the index of a worker's counter among the words."""
         return (2 + rank) * LINE
 
     def pid_at(self, rank: int) -> int:
-        """Return the index of a worker's process id among the words."""
         return (2 + self.size + rank) * LINE
 
     def channel_at(self, sender: int, receiver: int) -> int:
@@ -312,15 +265,13 @@ class Segment:
 
     @property
     def stop_reason(self) -> tuple[StopReason, int]:
-        """Why all workers must stop, and the rank that it is about."""
         return StopReason(self.words[LINE]), self.words[LINE + 1]
 
-    def lock(self, number: int) -> "FileLock":
+    def lock(self, number: int) -> FileLock:
         """Return the lock with this number, of any number of locks; for a process that has the segment open."""
-        return FileLock(self._fd, number)
+        return FileLock(self._fd, FIRST_LOCK + number)
 
     def abort(self) -> None:
-        """Stop all workers on request."""
         self.stop(StopReason.ASKED)
 
     def close(self) -> None:
@@ -331,26 +282,6 @@ class Segment:
         self._fd = -1
         if self._owned_file is not None:
             self._owned_file.unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class FileLock:
-    """Lock number `number` of an open file, which the kernel releases when its holder dies; not for several threads."""
-
-    def __init__(self, fd: int, number: int) -> None:
-        self._fd = fd
-        self._at = FIRST_LOCK + number
-
-    def __enter__(self) -> None:
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, self._at)
-
-    def __exit__(self, *_: object) -> None:
-        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, self._at)
 
 
 def clean_up_orphans(directory: Path | None = None) -> list[Path]:
@@ -375,12 +306,8 @@ def _control_words(size: int, channels: int = False) -> int:
 
 
 def _first_buffer(size: int, channels: int) -> int:
-    return _whole_pages(_control_words(size, channels) * WORD)
+    return round_up(_control_words(size, channels) * WORD, PAGE)
 
 
 def _row_bytes(numel: int, dtype: torch.dtype) -> int:
-    return _whole_pages(numel * dtype.itemsize)
-
-
-def _whole_pages(nbytes: int) -> int:
-    return -(-nbytes // PAGE) * PAGE
+    return round_up(numel * dtype.itemsize, PAGE)

@@ -24,7 +24,7 @@ from tenfold.transport.base import (
     compute_shares,
     wait,
 )
-from tenfold.transport.segment import MAILBOX, Segment, SharedIntegers, StopReason, round_up
+from tenfold.transport.segment import Segment, SharedIntegers, StopReason, round_up
 
 # Synchronization through shared counters.
 #
@@ -87,16 +87,12 @@ class Counters:
         self._ticks = ticks
         self._words[self._mine] = ticks
 
-    def check_members(self) -> None:
-        """Raise MembersChanged if another membership is requested."""
-        if self._is_outdated():
-            raise MembersChanged
-
-    def _is_outdated(self) -> bool:
+    @property
+    def is_outdated(self) -> bool:
+        """Whether another membership is requested."""
         return self._membership is not None and self._segment.membership != self._membership
 
     def tick(self) -> int:
-        """Advance this worker's counter by one tick, and return that tick."""
         self._ticks += 1
         self._words[self._mine] = self._ticks
         return self._ticks
@@ -105,10 +101,9 @@ class Counters:
         """Return a function that says whether each of the ranks has reached this worker's tick."""
         return Arrival(self._words, self._theirs, ranks, self._ticks)
 
-    def wait(self, ranks: Iterable[int], timeout: float | None = None, ticks: int | None = None) -> None:
-        """Wait until each of the ranks has reached a tick, by default this worker's."""
-        words, until = self._words, self._until
-        ticks = self._ticks if ticks is None else ticks
+    def wait(self, ranks: Iterable[int], timeout: float | None = None) -> None:
+        """Wait until each of the ranks has reached this worker's tick."""
+        words, until, ticks = self._words, self._until, self._ticks
         for rank in ranks:
             at = self._theirs[rank]
             if until is not None:
@@ -134,14 +129,14 @@ class Counters:
                 self._check(CHECK_SECONDS)
             self._raise_if_stopped()
 
-        wait(lambda: ready() or self._is_outdated(), check)
-        if self._is_outdated():
+        wait(lambda: ready() or self.is_outdated, check)
+        if self.is_outdated:
             raise MembersChanged
 
     def _wait_long(self, rank: int, timeout: float, ticks: int) -> None:
         words, at = self._words, self._theirs[rank]
         wait(
-            lambda: words[at] >= ticks or self._is_outdated(),
+            lambda: words[at] >= ticks or self.is_outdated,
             lambda waited: self.check_for_failure(rank, waited, timeout, ticks),
             timeout,
         )
@@ -221,7 +216,6 @@ class ReadPlan:
     shares: tuple[float, ...] | None
     pending: NDArray[Any] | None
     """Where its new weights are kept until no other rank reads the old ones; None if they are written in place."""
-    nbytes: int
 
 
 class SharedMemoryTransport(Transport):
@@ -275,9 +269,10 @@ class SharedMemoryTransport(Transport):
         for cached in (self._plan, self._group_blocks, self._own_blocks):
             cached.cache_clear()
 
-    def check_members(self) -> None:
-        """Raise MembersChanged if other members are to take part than in the last `regroup`."""
-        self._counters.check_members()
+    @property
+    def is_outdated(self) -> bool:
+        """Whether other members are to take part than in the last `regroup`."""
+        return self._counters.is_outdated
 
     def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
         """Carry out one round; after an error the weights may be half averaged."""
@@ -292,7 +287,6 @@ class SharedMemoryTransport(Transport):
             self._meet(plan.read_by)
             if plan.pending is not None:
                 np.copyto(self._mine, plan.pending)
-            self.bytes_moved += plan.nbytes
 
     def barrier(self, timeout: float | None = None) -> None:
         self._meet(self._others, timeout)
@@ -310,38 +304,25 @@ class SharedMemoryTransport(Transport):
                 self._meet((root,))
                 np.copyto(self._mine, self._all[root])
                 self._meet(())
-                self.bytes_moved += self._mine.nbytes
 
     def copy_to_others(self, parts: Sequence[slice]) -> None:
         """Copy parts of this worker's weights into those of all others; return when every worker has done so.
 
-        No two workers may copy the same part, and none may use the parts of others before this returns. The copies
-        count towards this transport's `bytes_moved`, but not towards the bytes that a run reports (see `Trainer`).
+        No two workers may copy the same part, and none may use the parts of others before this returns.
         """
         with self._working:
             for part in parts:
                 for other in self._others:
                     np.copyto(self._all[other][part], self._mine[part])
-                    self.bytes_moved += self._mine[part].nbytes
             self._meet(self._others)
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """Return every worker's values by rank, one mailbox full at a time."""
-        values_per_mailbox = MAILBOX - 1
         boxes = [self._segment.mailboxes[member] for member in self._members]
-        gathered: list[list[float]] = [[] for _ in range(self.size)]
-        sent, longest = 0, 1
         with self._working:
-            while sent < longest:
-                part = values[sent : sent + values_per_mailbox]
-                boxes[self.rank][0] = len(values)
-                boxes[self.rank][1 : 1 + len(part)] = part
-                self._meet(self._others)
-                lengths = [int(box[0]) for box in boxes]
-                for rank, length in enumerate(lengths):
-                    gathered[rank] += boxes[rank][1 : 1 + max(0, min(values_per_mailbox, length - sent))].tolist()
-                self._meet(self._others)
-                sent, longest = sent + values_per_mailbox, max(lengths)
+            boxes[self.rank][: 1 + len(values)] = len(values), *values
+            self._meet(self._others)
+            gathered = [box[1 : 1 + int(box[0])].tolist() for box in boxes]
+            self._meet(self._others)
         return gathered
 
     def abort(self) -> None:
@@ -368,9 +349,7 @@ class SharedMemoryTransport(Transport):
         else:
             blocks = self._own_blocks(sources)
             pending = self._pending
-        read = sum(members[0].nbytes for members, *_ in blocks) * len(reads)
-        nbytes = read if pending is not None else 2 * read
-        return ReadPlan(reads, read_by, blocks, compute_shares(round_, samples, rank), pending, nbytes)
+        return ReadPlan(reads, read_by, blocks, compute_shares(round_, samples, rank), pending)
 
     def _make_group_blocks(self, group: tuple[int, ...]) -> list[Block]:
         index, share = group.index(self.rank), round_up(-(-self._mine.size // len(group)), ALIGNMENT)

@@ -5,7 +5,6 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from time import monotonic, sleep
 from typing import Any
 
 import psutil
@@ -16,7 +15,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.launch.detect import World
-from tenfold.transport.base import CHECK_SECONDS
 from tenfold.transport.failure_detector import (
     HEARTBEAT_SECONDS,
     HEARTBEAT_TIMEOUT_SECONDS,
@@ -131,7 +129,11 @@ class TorchDistributed(Network):
         try:
             works = begin()
             if tensor.is_cuda:
-                _wait_for_device(works, self.check, patience)
+                for work in works:
+                    work.wait()  # NCCL only orders it before later work of the device
+                done: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                done.record()
+                self.poll(done.query, patience)
             else:
                 self._waiter.wait(lambda: [work.wait() for work in works], self.check, patience)
         except TimeoutError:
@@ -190,23 +192,6 @@ def choose_interface(master: str) -> None:
                 address = probe.getsockname()[0]
         if address in interfaces:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interfaces[address])
-
-
-def _wait_for_device(works: Any, check: Any, timeout: float) -> None:
-    """Wait until the device has done the work: NCCL's own wait only orders it before later work."""
-    for work in works:
-        work.wait()
-    done: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    done.record()
-    started = checked = monotonic()
-    while not done.query():
-        now = monotonic()
-        if now - started > timeout:
-            raise TimeoutError
-        if now - checked > CHECK_SECONDS:
-            check(now - checked)
-            checked = now
-        sleep(0 if now - started < 0.01 else 0.001)
 
 
 def _part(store: Any, name: str) -> Any:

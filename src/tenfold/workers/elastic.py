@@ -76,7 +76,6 @@ class Roster:
             self._paused[worker] = paused
 
     def decide(self) -> Membership | None:
-        """Return the new membership when all members have paused, else None."""
         if self._paused is None or self._paused.keys() != self.members or not self.members:
             return None
         reports, self._paused = self._paused, None
@@ -167,7 +166,8 @@ class ElasticChannels(Channels):
 
     def try_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
         assert isinstance(transport, SharedMemoryTransport)
-        transport.check_members()
+        if transport.is_outdated:
+            raise MembersChanged
         return super().run_round(transport, make_round, [samples[member] for member in self.members])
 
     def repeat(self, attempt: Callable[[], Result]) -> Result:
@@ -210,13 +210,8 @@ class ElasticChannels(Channels):
         return state
 
     def is_outdated(self) -> bool:
-        """Return whether another membership is requested."""
         assert isinstance(self.transport, SharedMemoryTransport)
-        try:
-            self.transport.check_members()
-        except MembersChanged:
-            return True
-        return False
+        return self.transport.is_outdated
 
     def _complete(self) -> None:
         self._rounds += 1

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import psutil
+import torch
 
 from tenfold.common.imports import describe_error, user_frames
 from tenfold.errors import TenfoldError, UserCodeError, WorkerLost, name_workers
@@ -30,7 +31,7 @@ from tenfold.machine.liveness import (
     is_stopped,
 )
 from tenfold.runs import Event
-from tenfold.transport.segment import SharedFloats
+from tenfold.transport.segment import SharedTensor
 from tenfold.transport.shared_memory import MembersChanged
 from tenfold.workers.fork_server import context, start_process, start_server_for
 from tenfold.workers.task import Decision, Message
@@ -42,10 +43,13 @@ ELASTIC_POLL_SECONDS = 0.02
 CHUNK = 1 << 20
 
 
-def attach_to_parent(process: int, lifeline: Connection, floats: Any) -> WorkerProgress:
+def attach_to_parent(process: int, lifeline: Connection, floats: SharedTensor) -> WorkerProgress:
     """In a worker: end when the parent does, leave Ctrl-C to the parent, and return where progress is published."""
+    try:
+        progress = WorkerProgress(floats.open().numpy().data, process)
+    except FileNotFoundError:  # the program was killed while it started this process
+        raise SystemExit(1) from None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    progress = WorkerProgress(floats, process)
     progress.begin()
 
     def end_with_parent() -> None:
@@ -72,7 +76,6 @@ class WorkerConnection:
         self._sending = threading.RLock()  # threads of the user's may warn and print at any time
 
     def emit(self, event: Event) -> None:
-        """Keep the event for the next batch."""
         with self._sending:
             self._events.append(event)
         if len(self._events) >= EVENTS_TOGETHER or time.monotonic() - self._sent > SECONDS_BETWEEN:
@@ -84,11 +87,9 @@ class WorkerConnection:
         return decision
 
     def ask(self, message: Any) -> Any:
-        """Send one message, and return the answer to it."""
         return self._ask(message, None)
 
     def send(self, message: Any) -> None:
-        """Send one message that is not answered."""
         self.flush()
         self._send(message)
 
@@ -108,7 +109,6 @@ class WorkerConnection:
         return pickle.loads(answer)
 
     def flush(self) -> None:
-        """Send the events that are kept."""
         with self._sending:
             self._sent = time.monotonic()
             events, self._events = self._events, []
@@ -211,8 +211,9 @@ class WorkerPool:
         start_server_for(size, SPARE_ONCE_RECORDED)
         started = context()
         self.ranks = ranks or [range(index, index + 1) for index in range(size)]
-        self._floats = SharedFloats(size * FIELDS)
-        self._progress = [WorkerProgress(self._floats, index) for index in range(size)]
+        self._floats = SharedTensor(torch.zeros(size * FIELDS, dtype=torch.float64))
+        floats = self._floats.open().numpy().data
+        self._progress = [WorkerProgress(floats, index) for index in range(size)]
         self._watch = LifeWatch(self._progress, stall_after)
         self._memory = MemoryHint()
         self._theirs, self._lifeline = started.Pipe(duplex=False)
@@ -307,14 +308,12 @@ class WorkerPool:
             self.connections[index].send_bytes(pickle.dumps(message))
 
     def _read(self, index: int) -> tuple[list[Any], bool]:
-        """Return the messages from a worker, and whether it is gone."""
         process = self.processes[index]  # checked before reading: messages of a dead process can still be read
         alive = process.is_alive() or _is_orphan(process)
         messages, closed = self._readers[index].read()
         return messages, closed or not alive
 
     def _exit_error(self, index: int) -> WorkerLost:
-        """Return the error that says how a process ended."""
         process = self.processes[index]
         process.join(WAIT_SECONDS)
         code = process.exitcode
@@ -328,7 +327,6 @@ class WorkerPool:
         return self._worker_lost(index, f"was killed by {signal.Signals(-code).name}{hint}")
 
     def _worker_lost(self, index: int, what: str) -> WorkerLost:
-        """Return the error that names the workers of a process."""
         ranks = self.ranks[index]
         return WorkerLost(ranks[0], f"{name_workers(ranks)} (process {self.processes[index].pid}) {what}")
 
@@ -364,6 +362,7 @@ class WorkerPool:
         for connection in (*self.connections, self._theirs, self._lifeline):
             connection.close()
         self._floats.close()
+        self._progress, self._watch = [], LifeWatch()  # nothing maps the memory any more
         self.processes, self.connections, self._readers, self._absent, self._orphans = [], [], [], set(), set()
 
     def join(self) -> None:
