@@ -57,7 +57,7 @@ from tenfold.runs import (
 )
 from tenfold.training.measures import require_direction
 from tenfold.workers.fork_server import start_server_for
-from tenfold.workers.process import SharedTensors, check_room, in_shared_memory
+from tenfold.workers.process import check_room, in_shared_memory, shared_parts
 from tenfold.workers.task import Resolved, Task
 
 
@@ -132,9 +132,8 @@ def shared_data(resolved: Resolved) -> Iterator[Task]:
         cores.check_open_files(_count_processes(task.experiment))
         yield task
     finally:
-        for part in task.splits.parts.values():
-            if isinstance(part, SharedTensors):
-                part.shared.close()
+        for part in shared_parts(task.splits):
+            part.close()
 
 
 def _with_validation_joined(splits: Splits) -> Splits:

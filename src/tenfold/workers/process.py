@@ -2,8 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from multiprocessing.connection import Connection
 from time import sleep
 from typing import Any
@@ -14,9 +14,8 @@ from greenlet import getcurrent, greenlet
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tenfold.common import PARTS
 from tenfold.data import Part, Splits, SubsetPart, Tensors
-from tenfold.data.part import Indices, tree_leaves, tree_map
+from tenfold.data.part import tree_leaves, tree_map
 from tenfold.errors import ExperimentError, MachineError
 from tenfold.machine import cores
 from tenfold.machine.cores import apply, format_bytes
@@ -35,52 +34,70 @@ from tenfold.workers.task import Decision, Message, Task
 from tenfold.workers.worker import Worker
 
 
-@dataclass(frozen=True)
-class SharedPart:
-    """A part whose tensors lie in shared memory."""
-
-    x: Any
-    """A shared tensor, or a tuple or dict of them."""
-    y: SharedTensor
-
-    @classmethod
-    def copy(cls, part: Tensors) -> "SharedPart":
-        copied: list[SharedTensor] = []
-
-        def share(tensor: Tensor) -> SharedTensor:
-            copied.append(SharedTensor(tensor))
-            return copied[-1]
-
-        try:
-            return cls(tree_map(share, part.x), share(part.y))
-        except BaseException:
-            for tensor in copied:
-                tensor.close()
-            raise
-
-    def open(self) -> Tensors:
-        return Tensors(tree_map(SharedTensor.open, self.x), self.y.open())
-
-    def close(self) -> None:
-        for tensor in (*tree_leaves(self.x), self.y):
-            tensor.close()
-
-
-@dataclass(frozen=True)
-class PickedPart:
-    """A subset of a part that is sent: the position of that part in the list, and the sample numbers."""
-
-    position: int
-    indices: Indices
-
-
 class SharedTensors(Tensors):
-    """Tensors that are already in shared memory, so that snapshots refer to them without copying."""
+    """Tensors in memory that all processes share; sent to another one, they are opened there without a copy."""
 
     def __init__(self, part: Tensors) -> None:
-        self.shared = SharedPart.copy(part)
-        opened = self.shared.open()
-        super().__init__(opened.x, opened.y)
+        self._copies: list[SharedTensor] = []
+        try:
+            self._shared = tree_map(self._copy, part.x), self._copy(part.y)
+        except BaseException:
+            self.close()
+            raise
+
+    @cached_property
+    def x(self) -> Any:
+        return tree_map(SharedTensor.open, self._shared[0])
+
+    @cached_property
+    def y(self) -> Tensor:  # type: ignore[override]
+        return self._shared[1].open()
+
+    def _copy(self, tensor: Tensor) -> SharedTensor:
+        self._copies.append(SharedTensor(tensor))
+        return self._copies[-1]
+
+    def close(self) -> None:
+        """Release the memory; processes that have it open keep it."""
+        for tensor in self._copies:
+            tensor.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_tensors, self._shared
+
+
+def open_tensors(x: Any, y: SharedTensor) -> Tensors:
+    return Tensors(tree_map(SharedTensor.open, x), y.open())
+
+
+def in_shared_memory(splits: Splits) -> Splits:
+    """Move the parts that are tensors into shared memory, each once; the originals can be freed."""
+    moved: dict[int, SharedTensors] = {}
+
+    def move(part: Part) -> Part:
+        whole = part.part if isinstance(part, SubsetPart) else part
+        if isinstance(whole, Tensors) and not isinstance(whole, SharedTensors):
+            if id(whole) not in moved:
+                moved[id(whole)] = SharedTensors(whole)
+            whole = moved[id(whole)]
+        return SubsetPart(whole, part.indices) if isinstance(part, SubsetPart) else whole
+
+    try:
+        return splits.with_each(move)
+    except BaseException:
+        for part in moved.values():
+            part.close()
+        raise
+
+
+def shared_parts(splits: Splits) -> list[SharedTensors]:
+    """Return the parts in shared memory, or those that others are subsets of, each once."""
+    return [part for part in _whole_parts(splits) if isinstance(part, SharedTensors)]
+
+
+def _whole_parts(splits: Splits) -> list[Part]:
+    parts = [part.part if isinstance(part, SubsetPart) else part for part in splits.parts.values()]
+    return list({id(part): part for part in parts}.values())
 
 
 class TaskSnapshot:
@@ -88,74 +105,28 @@ class TaskSnapshot:
 
     def __init__(self, task: Task, *, with_numbers: bool = False) -> None:
         """Pack a task; the samples' numbers in the data as given only where the other process writes predictions."""
-        self._shared: list[SharedPart] = []
-        self._whole: list[SharedPart | Part] = []
-        self._positions: dict[int, int] = {}
-        try:
-            self._content = self._pack_task(task, with_numbers=with_numbers)
-        except BaseException:
-            self.close()
-            raise
-
-    def _pack_task(self, task: Task, *, with_numbers: bool) -> bytes:
-        parts = {name: self._pack(getattr(task.splits, name)) for name in PARTS}
-        about = {
-            field.name: getattr(task.splits, field.name) for field in fields(task.splits) if field.name not in PARTS
-        }
-        if not with_numbers:
-            about["numbers"] = {}
+        splits = in_shared_memory(task.splits)
+        before = shared_parts(task.splits)
+        self._own = [part for part in shared_parts(splits) if part not in before]
         experiment = task.experiment.replace(data="<in shared memory>", groups=None, collate=None)
         resolved = replace(task.resolved, experiment=experiment)
+        sent = replace(splits, numbers=splits.numbers if with_numbers else {})
         try:
             with original_streams():
-                return bytes(
-                    cloudpickle.dumps(
-                        (replace(task, resolved=resolved, splits=None), about, parts, self._whole)  # type: ignore[arg-type]
-                    )
-                )
+                self._content = bytes(cloudpickle.dumps(replace(task, resolved=resolved, splits=sent)))
         except Exception as error:  # a user's object may raise anything when it is pickled
+            self.close()
             raise ExperimentError(
                 f"what was given as Python objects (model, data, loss) cannot be sent to worker processes: {error}; "
                 "create what cannot be pickled, such as locks and open files, inside them"
             ) from error
 
     def open(self) -> Task:
-        task, about, parts, packed = cloudpickle.loads(self._content)
-        whole = [part.open() if isinstance(part, SharedPart) else part for part in packed]
-        opened = {
-            name: SubsetPart(whole[part.position], part.indices) if isinstance(part, PickedPart) else whole[part]
-            for name, part in parts.items()
-            if part is not None
-        }
-        splits: Splits = Splits(**(about | opened))
-        return replace(task, splits=splits)  # type: ignore[no-any-return]
+        return cloudpickle.loads(self._content)  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Release the shared tensors."""
-        for part in self._shared:
+        for part in self._own:
             part.close()
-
-    def _pack(self, part: Part | None) -> PickedPart | int | None:
-        """Return a part's position among those that are sent; each is sent once."""
-        if part is None:
-            return None
-        if isinstance(part, SubsetPart):
-            position = self._pack(part.part)
-            assert isinstance(position, int)
-            return PickedPart(position, part.indices)
-        if id(part) not in self._positions:
-            self._positions[id(part)] = len(self._whole)
-            self._whole.append(self._share(part))
-        return self._positions[id(part)]
-
-    def _share(self, part: Part) -> SharedPart | Part:
-        if isinstance(part, SharedTensors):
-            return part.shared
-        if not isinstance(part, Tensors):
-            return part
-        packed = SharedPart.copy(part)
-        self._shared.append(packed)
-        return packed
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_content": self._content}
@@ -163,13 +134,11 @@ class TaskSnapshot:
 
 def bytes_to_share(splits: Splits) -> int:
     """Return how many bytes a snapshot would put into shared memory."""
-    parts = [getattr(splits, name) for name in PARTS]
-    whole = {id(item): item for item in (part.part if isinstance(part, SubsetPart) else part for part in parts)}
     return sum(
         tensor.nbytes
-        for item in whole.values()
-        if isinstance(item, Tensors) and not isinstance(item, SharedTensors)
-        for tensor in (*tree_leaves(item.x), item.y)
+        for part in _whole_parts(splits)
+        if isinstance(part, Tensors) and not isinstance(part, SharedTensors)
+        for tensor in (*tree_leaves(part.x), part.y)
     )
 
 
@@ -183,21 +152,6 @@ def check_room(splits: Splits) -> None:
             f"{format_bytes(free)} are free; use fewer samples (data.limit), one worker without folds, or a Dataset "
             "that reads its samples from files"
         )
-
-
-def in_shared_memory(splits: Splits) -> Splits:
-    """Move the parts that are tensors into shared memory; the originals can be freed."""
-    moved: dict[str, Any] = {}
-    try:
-        for name in PARTS:
-            part = getattr(splits, name)
-            moved[name] = SharedTensors(part) if isinstance(part, Tensors) else part
-    except BaseException:
-        for part in moved.values():
-            if isinstance(part, SharedTensors):
-                part.shared.close()
-        raise
-    return replace(splits, **moved)
 
 
 set_up_server()  # does something only in the server of worker processes, where the variable is set
@@ -360,7 +314,7 @@ class Scheduler:
     def run(self, workers: Sequence[Callable[[], None]]) -> None:
         """Run all workers until they finish; the first error ends them all."""
         running = [greenlet(worker) for worker in workers]
-        self._ready = dict.fromkeys(running, _always)
+        self._ready = dict.fromkeys(running, lambda: True)
         nap = SHORTEST_NAP
         while running:
             able = [worker for worker in running if self._ready[worker]()]
@@ -398,10 +352,6 @@ class Scheduler:
         times = self._times
         first = min(self._asking, key=lambda worker: times[self._asking[worker][1] - 1, self._asking[worker][0]])
         del self._asking[first]
-
-
-def _always() -> bool:
-    return True
 
 
 class TurnLock:
