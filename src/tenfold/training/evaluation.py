@@ -74,18 +74,16 @@ def predict(
     samples: Tensor,
     *,
     precision: str = "fp32",
-    mark: Callable[[], None] = lambda: None,
     main_only: bool = False,
 ) -> Any:
     """Return the network's outputs for these samples of the part, in evaluation mode; its own mode is restored.
 
     They are a tensor, or a tuple or dict of tensors; a single number for a batch, such as a loss that the network
-    computes, is repeated for each sample. `mark` is called after every batch. `main_only` returns only the main one of
-    several outputs, where there is one.
+    computes, is repeated for each sample. `main_only` returns only the main one of several outputs, where there is one.
     """
     kept = []
     with evaluation_mode(network):
-        for outputs, targets in _outputs_by_batch(network, part, samples, precision=precision, mark=mark):
+        for outputs, targets in _outputs_by_batch(network, part, samples, precision=precision):
             main = find_main_output(outputs) if main_only else None
             kept.append(_kept(main) if main is not None else tree_map(_kept, _by_sample(outputs, targets)))
     return join_outputs(kept)
@@ -106,7 +104,7 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
 
 
 def _outputs_by_batch(
-    network: nn.Module, part: Part, samples: Tensor, *, precision: str, mark: Callable[[], None]
+    network: nn.Module, part: Part, samples: Tensor, *, precision: str, mark: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the network's outputs, as it returns them, and the targets, batch by batch; within `evaluation_mode`."""
     device_type = next((parameter.device.type for parameter in network.parameters()), "cpu")
@@ -431,9 +429,7 @@ def _need(metrics: Sequence[str]) -> str:
 def _as_measure(measure: Measure, *, is_loss: bool = False) -> AlignedMeasure:
     if isinstance(measure, AlignedMeasure):
         return measure
-    aligned = AlignedMeasure(measure, "the loss" if is_loss else "the metric")
-    aligned.is_loss = is_loss
-    return aligned
+    return AlignedMeasure(measure, "the loss" if is_loss else "the metric", is_loss=is_loss)
 
 
 def _on_cpu(sum_: Tensor | ExactSum | PairCounts) -> Any:
@@ -462,14 +458,12 @@ def values_of(
 
 
 def all_targets(part: Part) -> Tensor:
-    """Return the target of every sample of the part."""
     if part.targets is not None:
         return part.targets.cpu()
     return torch.cat([y for _, y in part.batches(batches(torch.arange(len(part)), LARGE_BATCH))]).cpu()
 
 
 def measure(outputs: Any, targets: Tensor, loss: Measure, metrics: Mapping[str, Measure]) -> dict[str, float]:
-    """Return the loss and the metrics of these outputs."""
     if find_main_output(outputs) is None:
         metrics = {name: metric for name, metric in metrics.items() if not getattr(metric, "optional", False)}
     measures = {name: _as_measure(item, is_loss=name == "loss") for name, item in {"loss": loss, **metrics}.items()}
@@ -485,7 +479,6 @@ def measure(outputs: Any, targets: Tensor, loss: Measure, metrics: Mapping[str, 
 def evaluate(
     network: nn.Module, part: Part, loss: Measure, metrics: Mapping[str, Measure], *, precision: str = "fp32"
 ) -> dict[str, float]:
-    """Return the loss and the metrics over all samples of the part."""
     share = evaluate_share(network, part, torch.arange(len(part)), loss, metrics, precision=precision)
     return values_of(share, part, loss, metrics)
 
@@ -587,7 +580,6 @@ def _are_images(shape: Any) -> bool:
 
 
 def _with_pictures(made: Predictions, samples: Part) -> Predictions:
-    """Return the predictions with the most confident mistakes as pictures."""
     if made.kind != "classes" or made.targets.ndim != 1 or made.outputs.ndim != 2:
         return made
     wrong = np.flatnonzero(~made.right & (made.targets >= 0))

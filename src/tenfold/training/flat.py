@@ -5,7 +5,7 @@ agree on: E[(x - c)^2] = var + (mean - c)^2. They replace the variances while re
 the means, the fewer digits are lost, so it moves to the running means whenever these are the same on all replicas.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,6 @@ class BatchNormStatistics:
 
     @classmethod
     def of(cls, network: nn.Module) -> "BatchNormStatistics":
-        """Return the statistics of a network."""
         return cls(
             [
                 (layer.running_mean, layer.running_var)
@@ -65,7 +64,7 @@ DTYPES = (torch.float32, torch.float64)
 
 def flat_dtype(network: nn.Module) -> torch.dtype:
     """Return the dtype of this network's weights and statistics; raise ModelError unless it is one of `DTYPES`."""
-    tensors = list(_floating(network))
+    tensors = list(floating_tensors(network).values())
     names = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
     if not tensors or (len(names) == 1 and tensors[0].dtype in DTYPES):
         return tensors[0].dtype if tensors else torch.float32
@@ -76,7 +75,7 @@ def flat_dtype(network: nn.Module) -> torch.dtype:
 
 def flat_size(network: nn.Module) -> int:
     """Return how many numbers the vector of this network has."""
-    return sum(padded_size(tensor.numel()) for tensor in _floating(network))
+    return sum(padded_size(tensor.numel()) for tensor in floating_tensors(network).values())
 
 
 def exchange_size(network: nn.Module) -> int:
@@ -89,16 +88,15 @@ def exchange_size(network: nn.Module) -> int:
 
 def state_shapes(network: nn.Module) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of the tensors in the vector of this network."""
-    return tuple(tuple(tensor.shape) for tensor in _floating(network))
+    return tuple(tuple(tensor.shape) for tensor in floating_tensors(network).values())
 
 
 class FlatState:
     """Parameters, then floating-point buffers, laid one after another into `vector`."""
 
     def __init__(self, network: nn.Module, vector: Tensor | None = None) -> None:
-        tensors = self._tensors = list(_floating(network))
-        dtype = flat_dtype(network)
-        device = tensors[0].device if tensors else torch.device("cpu")
+        tensors, dtype = floating_tensors(network), flat_dtype(network)
+        device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
         size = flat_size(network)
         if vector is not None and (vector.numel(), vector.dtype) != (size, dtype):
             raise ModelError(
@@ -106,68 +104,62 @@ class FlatState:
                 f"{vector.dtype} in another process; it must be the same network in every process"
             )
         self.vector = torch.zeros(size, dtype=dtype, device=device) if vector is None else vector
+        self.starts: dict[str, int] = {}
+        """Where in the vector each tensor begins, by its name."""
         start = 0
-        for tensor in tensors:
+        for name, tensor in tensors.items():
+            self.starts[name] = start
             view = view_like(tensor, self.vector, start)
             view.copy_(tensor.detach())
             tensor.data = view
             start += padded_size(tensor.numel())
-        self._slots = [(parameter, padded_size(parameter.numel())) for parameter in network.parameters()]
-        self._names = [name for name, _ in network.named_parameters()]
-        self.parameters = sum(slot_size for _, slot_size in self._slots)
+        self._tensors = tensors
+        self._parameters = dict(network.named_parameters())
+        self.parameters = sum(padded_size(parameter.numel()) for parameter in self._parameters.values())
         """How many of the vector's first numbers are parameters."""
         self.batch_norm = BatchNormStatistics.of(network)
         """The running statistics in the vector, which a round averages as second moments."""
 
     @property
     def parameter_shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of the parameters, in their order in the vector."""
-        return [tuple(parameter.shape) for parameter, _ in self._slots]
+        return [tuple(parameter.shape) for parameter in self._parameters.values()]
 
     def release(self) -> None:
         """Give every tensor its own memory again, and its gradient, which may lie in a transport's."""
-        for tensor in self._tensors:
+        for tensor in self._tensors.values():
             tensor.data = tensor.data.clone()
             if tensor.grad is not None:
                 tensor.grad = tensor.grad.clone()
 
     def find_replaced(self, network: nn.Module, *, memory: bool) -> str:
         """Return the name of a parameter that the network has replaced by another since, or ""; `memory`: or moved."""
-        now, start = dict(network.named_parameters()), 0
-        for name, (parameter, slot_size) in zip(self._names, self._slots, strict=True):
-            place = self.vector.data_ptr() + start * self.vector.element_size()
+        now = dict(network.named_parameters())
+        for name, parameter in self._parameters.items():
+            place = self.vector.data_ptr() + self.starts[name] * self.vector.element_size()
             if now.pop(name, None) is not parameter or (memory and parameter.numel() and parameter.data_ptr() != place):
                 return name
-            start += slot_size
         return next(iter(now), "")
 
     def add_gradients(self, total: Tensor) -> None:
         """Add the parameters' gradients to a vector that is laid out like this one."""
-        start = 0
-        for parameter, slot_size in self._slots:
+        for name, parameter in self._parameters.items():
             if parameter.grad is not None:
-                view_like(parameter, total, start).add_(parameter.grad)
-            start += slot_size
+                view_like(parameter, total, self.starts[name]).add_(parameter.grad)
 
     @property
     def frozen(self) -> list[slice]:
         """Where in the vector the parameters are that are not trained."""
-        return frozen(parameter for parameter, _ in self._slots)
+        return [
+            slice(self.starts[name], self.starts[name] + parameter.numel())
+            for name, parameter in self._parameters.items()
+            if not parameter.requires_grad
+        ]
 
 
-def _floating(network: nn.Module) -> Iterator[Tensor]:
-    yield from network.parameters()
-    yield from (buffer for buffer in network.buffers() if buffer.is_floating_point())
-
-
-def frozen(parameters: Iterable[nn.Parameter]) -> list[slice]:
-    """Return where the parameters are that are not trained, when all are laid one after another."""
-    slices, start = [], 0
-    for parameter in parameters:
-        if not parameter.requires_grad:
-            slices.append(slice(start, start + parameter.numel()))
-        start += padded_size(parameter.numel())
-    return slices
+def floating_tensors(network: nn.Module) -> dict[str, Tensor]:
+    """Return a network's parameters, then its buffers of floats, by name."""
+    floats = {name: buffer for name, buffer in network.named_buffers() if buffer.is_floating_point()}
+    return {**dict(network.named_parameters()), **floats}
 
 
 def view_like(tensor: Tensor, vector: Tensor, start: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -46,31 +47,35 @@ LOSSES_OF_NUMBERS = ("mse", "l1", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLos
 """Built-in losses, and those of torch by the names of their classes and functions."""
 
 
+@dataclass(eq=False)
 class AlignedMeasure:
     """A loss or a metric that is given outputs in the shape of the targets, where the two differ only by ones."""
 
-    def __init__(self, function: Callable[[Any, Any], Any], name: str, *, needs_tensor: bool = False) -> None:
-        self.function = function
-        self.name = name
-        """How errors name it: "the loss mse"."""
-        self.needs_tensor = needs_tensor
-        """Whether it takes one tensor of outputs, and is given the main one of several."""
-        self.own = False
-        """Whether it is the user's own function."""
-        self.optional = False
-        """Whether it was not requested, and is left out where the network has no main output."""
-        self.metric = ""
-        """Of a loss: a requested built-in metric; one that cannot take the outputs is refused on the first
-        batch, and not after the first epoch."""
-        self.convert: Callable[[Any, Any], tuple[Any, Any]] | None = None
-        """Converts outputs and targets to the form that the function takes."""
-        self.summed: SumMetric | None = function if isinstance(function, SumMetric) else None
-        """The same as sums over samples; None if it cannot be computed from these."""
-        self.divisor: Divisor | None = None
-        """Of a loss: the divisor of its sum over the elements of a batch; None if that is not known."""
-        self.is_sum = False
-        """Whether it is a loss of torch that adds up the samples of a batch; it is reported per sample."""
-        self.is_loss = False
+    function: Callable[[Any, Any], Any]
+    name: str
+    """How errors name it: "the loss mse"."""
+    needs_tensor: bool = False
+    """Whether it takes one tensor of outputs, and is given the main one of several."""
+    own: bool = False
+    """Whether it is the user's own function."""
+    optional: bool = False
+    """Whether it was not requested, and is left out where the network has no main output."""
+    metric: str = ""
+    """Of a loss: a requested built-in metric; one that cannot take the outputs is refused on the first
+    batch, and not after the first epoch."""
+    convert: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    """Converts outputs and targets to the form that the function takes."""
+    summed: SumMetric | None = None
+    """The same as sums over samples; None if it cannot be computed from these."""
+    divisor: Divisor | None = None
+    """Of a loss: the divisor of its sum over the elements of a batch; None if that is not known."""
+    is_sum: bool = False
+    """Whether it is a loss of torch that adds up the samples of a batch; it is reported per sample."""
+    is_loss: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.function, SumMetric):
+            self.summed = self.function
 
     def __call__(self, outputs: Any, targets: Any) -> Any:
         """Return the loss or metric; an error notes the shapes that it was given."""
@@ -254,10 +259,11 @@ _LOSSES_OF_ELEMENTS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     mean_absolute_loss: _shaped(partial(functional.l1_loss, reduction="none")),
     binary_cross_entropy_loss: _shaped(partial(functional.binary_cross_entropy_with_logits, reduction="none")),
     **{
-        getattr(functional, name): partial(getattr(functional, name), reduction="none")
-        for name in (
-            *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "poisson_nll_loss"),
-            *("binary_cross_entropy", "binary_cross_entropy_with_logits", "multilabel_soft_margin_loss"),
+        function: partial(function, reduction="none")
+        for function in (
+            *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
+            *(functional.soft_margin_loss, functional.multilabel_soft_margin_loss, functional.poisson_nll_loss),
+            *(functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits),
         )
     },
 }
@@ -270,41 +276,39 @@ _CLASSES_OF_ELEMENTS = (
 """torch's losses whose `reduction` "none" returns such elements."""
 
 
-def loss_as_sums(loss: Any) -> SumMetric | None:
-    """Return a loss of torch or a built-in one as sums over samples; None for any other, such as the user's own."""
+def loss_as_sums(loss: Any) -> tuple[SumMetric, Divisor] | tuple[None, None]:
+    """Return a loss of torch or a built-in one as sums over samples, and its divisor.
+
+    None for any other, such as the user's own.
+    """
     if loss is functional.cross_entropy or loss is functional.nll_loss:
         loss = torch.nn.CrossEntropyLoss() if loss is functional.cross_entropy else torch.nn.NLLLoss()
-    if type(loss) in (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss):
-        return _sums_of_classes(loss)
-    if isinstance(loss, torch.nn.Module):
+    of_labels = type(loss) in (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)
+    if of_labels:
+        summed = _sums_of_classes(loss)
+    elif isinstance(loss, torch.nn.Module):
         if type(loss) not in _CLASSES_OF_ELEMENTS:
-            return None
+            return None, None
         elements: Callable[[Tensor, Tensor], Tensor] = _without_reduction(loss)
         if type(loss) in _ONE_OUTPUT_FOR_EACH_TARGET:
             elements = _shaped(elements)
-        return _reduced(mean_of(elements), str(loss.reduction))
-    of_elements = next((function for built_in, function in _LOSSES_OF_ELEMENTS.items() if built_in is loss), None)
-    return mean_of(of_elements) if of_elements is not None else None
-
-
-def loss_divisor(loss: Any) -> Divisor | None:
-    """Return the divisor of a loss of torch or a built-in one; None for any other, such as the user's own."""
-    if loss is functional.cross_entropy or loss is functional.nll_loss:
-        loss = torch.nn.CrossEntropyLoss() if loss is functional.cross_entropy else torch.nn.NLLLoss()
-    if loss_as_sums(loss) is None or loss is loss_of_network:
-        return None
-    if getattr(loss, "reduction", "mean") == "sum":
-        return lambda _: 1.0
-    of_labels = type(loss) in (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)
+        summed = _reduced(mean_of(elements), str(loss.reduction))
+    else:
+        of_elements = next((function for built_in, function in _LOSSES_OF_ELEMENTS.items() if built_in is loss), None)
+        if of_elements is None:
+            return None, None
+        summed = mean_of(of_elements)
 
     def divisor(targets: Any) -> Tensor | float:
+        if getattr(loss, "reduction", "mean") == "sum":
+            return 1.0
         if not of_labels or not isinstance(targets, Tensor) or targets.is_floating_point():
             return float(len(tree_leaves(targets)[0]))  # samples have equally many elements
         labeled = targets != loss.ignore_index
         weights: Tensor = labeled if loss.weight is None else loss.weight[targets[labeled]]
         return weights.sum()
 
-    return divisor
+    return summed, divisor
 
 
 def shares_of_pieces(divisor: Divisor | None, pieces: Sequence[Any]) -> list[float]:
@@ -362,7 +366,6 @@ def _sums_of_classes(loss: Any) -> SumMetric:
 
 
 def _without_reduction(loss: Any) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return one of torch's losses that does not add up its elements."""
     elements = copy.copy(loss)
     elements.reduction = "none"
     return elements  # type: ignore[no-any-return]
@@ -503,7 +506,6 @@ def output_kind(training: Training, classes: int | None, outputs: Tensor | None 
 
 
 def _by_name(name: str, family: Registry[Measure]) -> Measure:
-    """Return a built-in measure, or scikit-learn's scorer of this name."""
     if family is METRICS and name not in family:
         if (ranking := ranking_metric(name)) is not None:
             return ranking
@@ -529,15 +531,20 @@ def _find(name: str | PythonObject | UnrecordedObject, family: Registry[Measure]
         raise ExperimentError(f"the {family.kind} {name} is a {type(value).__name__}; it must be f(outputs, targets)")
     built_in = isinstance(name, str) and ":" not in name
     needs_tensor = (built_in or type(value).__module__.startswith("torch.")) and value is not loss_of_network
-    summed, divisor = (loss_as_sums(value), loss_divisor(value)) if family is LOSSES else (None, None)
+    summed, divisor = loss_as_sums(value) if family is LOSSES else (None, None)
     is_sum = divisor is not None and getattr(value, "reduction", "") == "sum"
     if family is LOSSES and type(value) in _ONE_OUTPUT_FOR_EACH_TARGET:  # not a subclass, which may do otherwise
         value = _shaped(value)
-    measure = AlignedMeasure(value, f"the {family.kind} {label_of(name)}", needs_tensor=needs_tensor)
-    measure.own = not built_in
-    if family is LOSSES:
-        measure.is_loss, measure.summed, measure.divisor, measure.is_sum = True, summed, divisor, is_sum
-    return measure
+    return AlignedMeasure(
+        value,
+        f"the {family.kind} {label_of(name)}",
+        needs_tensor=needs_tensor,
+        own=not built_in,
+        summed=summed,
+        divisor=divisor,
+        is_sum=is_sum,
+        is_loss=family is LOSSES,
+    )
 
 
 def _made_without_arguments(module: type[torch.nn.Module], what: str) -> torch.nn.Module:

@@ -40,7 +40,6 @@ class ExactSum:
 
     @classmethod
     def of(cls, values: Tensor | NDArray[np.float64]) -> "ExactSum":
-        """Return the sum of a vector, or of each column of a matrix."""
         numbers = values.detach().double().cpu().numpy() if isinstance(values, Tensor) else values
         numbers = numbers[:, None] if numbers.ndim == 1 else numbers
         if numbers.size > MOST_AT_ONCE and len(numbers) > 1:
@@ -116,7 +115,6 @@ class PairCounts:
 
     @classmethod
     def of(cls, true: Tensor, predicted: Tensor, classes: int) -> "PairCounts":
-        """Count the pairs of two vectors of labels."""
         keys, counts = torch.unique(true * classes + predicted, return_counts=True)
         return cls(classes, keys, counts)
 
@@ -142,12 +140,10 @@ class SumMetric:
         """Returns the metric, given the sums of all."""
 
     def __call__(self, outputs: Any, targets: Any) -> float:
-        """Return the metric of these outputs."""
         return self.value(self.sums(outputs, targets))
 
 
 def add_sums(first: Sums, second: Sums) -> Sums:
-    """Return the sums of two sets of samples as those of one."""
     return {name: first[name] + second[name] for name in first} if first and second else first or second
 
 
@@ -250,7 +246,6 @@ accuracy = SumMetric(_count_correct, ratio("correct", "labeled"))
 
 
 def residuals(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return output - target for each target."""
     return aligned(outputs, targets).double() - targets.double()
 
 

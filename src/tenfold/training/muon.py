@@ -123,17 +123,19 @@ class Muon(torch.optim.Optimizer):
         output: str = "muon",
         block: int = BLOCK,
     ) -> None:
-        check_options(
-            lr,
-            momentum=momentum,
-            steps=steps,
-            partner=partner,
-            partner_lr=partner_lr,
-            embeddings=embeddings,
-            embedding_lr=embedding_lr,
-            output=output,
-            block=block,
-        )
+        rates = {"lr": lr, "partner_lr": partner_lr, "embedding_lr": embedding_lr}
+        wrong = [name for name, rate in rates.items() if not (rate is None or rate > 0)]
+        for holds, requirement in (
+            (not wrong, f"learning rates must be positive, not those of {', '.join(wrong)}"),
+            (0 <= momentum < 1, f"momentum must be at least 0 and less than 1, not {momentum}"),
+            (isinstance(steps, int) and 1 <= steps <= 10, f"steps must be a whole number from 1 to 10, not {steps}"),
+            (partner in PARTNER_RATES, f"partner must be {' or '.join(PARTNER_RATES)}, not {partner!r}"),
+            (embeddings in ("adamw", "partner"), f"embeddings must be adamw or partner, not {embeddings!r}"),
+            (output in ("muon", "partner"), f"output must be muon or partner, not {output!r}"),
+            (isinstance(block, int) and block >= 1, f"block must be a whole number of rows from 1, not {block}"),
+        ):
+            if not holds:
+                raise ValueError(requirement)
         if not isinstance(parameters, nn.Module):
             parameters = list(parameters)
         whole = getattr(parameters, "whole_network", None)
@@ -150,7 +152,8 @@ class Muon(torch.optim.Optimizer):
         matrices = [parameter for parameter in everything if parameter in shapes]
         tables = [parameter for parameter in everything if parameter in embedded]
         others = [parameter for parameter in everything if parameter not in shapes and parameter not in embedded]
-        ratio, table_ratio = partner_ratio(lr, partner, partner_lr), embedding_ratio(lr, embedding_lr)
+        ratio = (PARTNER_RATES[partner] if partner_lr is None else partner_lr) / lr
+        table_ratio = EMBEDDING_RATIO if embedding_lr is None else embedding_lr / lr
         groups: list[dict[str, Any]] = [
             {
                 "params": matrices,
@@ -158,7 +161,7 @@ class Muon(torch.optim.Optimizer):
                 "shapes": [shapes[parameter] for parameter in matrices],
                 "steps": steps,
             },
-            {"params": tables, "rule": "adamw", "lr": lr * table_ratio, "lr_ratio": table_ratio},
+            {"params": tables, "rule": "adamw", "lr": lr * table_ratio, "lr_ratio": table_ratio, "is_embedding": True},
             {"params": others, "rule": partner, "lr": lr * ratio, "lr_ratio": ratio},
         ]
         defaults = {"lr": lr, "lr_ratio": 1.0, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
@@ -185,7 +188,6 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step along the gradients in the parameters."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -279,36 +281,6 @@ class Muon(torch.optim.Optimizer):
         return [self.state[parameter][name] for parameter in parameters]
 
 
-def check_options(
-    lr: float,
-    *,
-    momentum: float,
-    steps: int,
-    partner: str,
-    partner_lr: float | None,
-    embeddings: str,
-    embedding_lr: float | None,
-    output: str,
-    block: int,
-) -> None:
-    """Raise ValueError for options that Muon does not have."""
-    for name, rate in {"lr": lr, "partner_lr": partner_lr, "embedding_lr": embedding_lr}.items():
-        if not (rate is None or rate > 0):
-            raise ValueError(f"learning rates must be positive, not {name} = {rate}")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum must be at least 0 and less than 1, not {momentum}")
-    if not (isinstance(steps, int) and 1 <= steps <= 10):
-        raise ValueError(f"steps must be a whole number from 1 to 10, not {steps}")
-    if partner not in PARTNER_RATES:
-        raise ValueError(f"partner must be {' or '.join(PARTNER_RATES)}, not {partner!r}")
-    if embeddings not in ("adamw", "partner"):
-        raise ValueError(f"embeddings must be adamw or partner, not {embeddings!r}")
-    if output not in ("muon", "partner"):
-        raise ValueError(f"output must be muon or partner, not {output!r}")
-    if not (isinstance(block, int) and block >= 1):
-        raise ValueError(f"block must be a whole number of rows from 1, not {block}")
-
-
 def find_matrices(
     parameters: nn.Module | Iterable[nn.Parameter], *, output: str = "muon", block: int = BLOCK
 ) -> dict[Tensor, Shape]:
@@ -370,16 +342,6 @@ def shape_scale(shape: Shape) -> float:
     """Return the factor max(1, rows/columns)^0.5, which lets tall matrices take steps as large as wide ones."""
     _, rows, columns = shape
     return math.sqrt(max(1.0, rows / columns))
-
-
-def partner_ratio(lr: float, partner: str, partner_lr: float | None) -> float:
-    """Return the partner's learning rate in units of Muon's."""
-    return (PARTNER_RATES[partner] if partner_lr is None else partner_lr) / lr
-
-
-def embedding_ratio(lr: float, embedding_lr: float | None) -> float:
-    """Return the learning rate of embeddings in units of Muon's."""
-    return EMBEDDING_RATIO if embedding_lr is None else embedding_lr / lr
 
 
 def _like(gradient: Tensor | None, parameter: Tensor) -> Tensor:

@@ -38,16 +38,9 @@ def arguments_of(network: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict
     """
     if isinstance(inputs, (Tensor, PackedSequence)):
         return (inputs,), {}
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    if isinstance(inputs, Mapping):
-        misfit = _misfit(type(network).forward, 0, tuple(inputs))
-        args, kwargs = (), dict(inputs)
-    else:
-        misfit = _misfit(type(network).forward, len(inputs), ())
-        args, kwargs = tuple(inputs), {}
+    misfit = _misfit_of(network, inputs)
     if not misfit:
-        return args, kwargs
+        return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
     if len(inspect.signature(network.forward).parameters) == 1:
         return (inputs,), {}
     given = f"the inputs {', '.join(inputs)}" if isinstance(inputs, Mapping) else f"{len(inputs)} inputs"
@@ -59,9 +52,13 @@ def arguments_of(network: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict
 
 def takes_inputs(network: nn.Module, inputs: Any) -> bool:
     """Return whether `forward` can be called with a tuple of this many inputs, or with a dict of these names."""
+    return not _misfit_of(network, inputs)
+
+
+def _misfit_of(network: nn.Module, inputs: Any) -> str:
     if isinstance(inputs, Mapping):
-        return not _misfit(type(network).forward, 0, tuple(inputs))
-    return not _misfit(type(network).forward, len(inputs), ())
+        return _misfit(type(network).forward, 0, tuple(inputs))
+    return _misfit(type(network).forward, len(inputs), ())
 
 
 @cache
@@ -117,7 +114,6 @@ class Outputs(dict[str, Any]):
 
 
 def describe_outputs(outputs: Any) -> str:
-    """Return the shape of outputs, or the shapes of several, as text."""
     shape = shape_of(outputs)
     if isinstance(shape, dict):
         return "{" + ", ".join(f"{key}: {item}" for key, item in shape.items()) + "}"

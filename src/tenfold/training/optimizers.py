@@ -96,7 +96,7 @@ def base_lr(training: Training, network: nn.Module | None = None, labels_per_sam
     """
     if training.lr is not None:
         return training.lr
-    kind, traits = _built_in(training), training.optimizer_traits
+    kind, traits = built_in_optimizer(training), training.optimizer_traits
     if kind is None:
         return _usual_rate(training, network)
     if traits.lr is None:
@@ -115,7 +115,7 @@ def make_optimizer(training: Training, network: nn.Module, lr: float | None = No
     if "lr" in training.optimizer_options:
         raise ExperimentError("training.optimizer_options: the learning rate is a field of its own; set training.lr")
     given = {key: tuple(v) if isinstance(v, list) else v for key, v in training.optimizer_options.items()}
-    kind, traits = _built_in(training), training.optimizer_traits
+    kind, traits = built_in_optimizer(training), training.optimizer_traits
     if kind is None:
         return _make_own_optimizer(training, network, given)
     options: dict[str, Any] = {"lr": lr or base_lr(training)}
@@ -141,7 +141,7 @@ def try_options(training: Training) -> None:
 
     Of a user's own optimizer, which may need the network itself, only the names of options are checked.
     """
-    kind = _built_in(training)
+    kind = built_in_optimizer(training)
     names = _argument_names(kind or _own_optimizer(training))
     for option in training.optimizer_options:
         if names and option not in names and "**" not in names:
@@ -155,11 +155,10 @@ def try_options(training: Training) -> None:
 
 
 def has_sparse_gradients(network: nn.Module) -> bool:
-    """Return whether an embedding of the network gives sparse gradients."""
     return any(getattr(layer, "sparse", False) is True for layer in network.modules())
 
 
-def _built_in(training: Training) -> type[torch.optim.Optimizer] | None:
+def built_in_optimizer(training: Training) -> type[torch.optim.Optimizer] | None:
     """Return the built-in optimizer that the experiment names; None if it has the user's own."""
     name = training.optimizer
     return OPTIMIZERS[name] if isinstance(name, str) and name in OPTIMIZERS else None
@@ -211,9 +210,7 @@ def _usual_rate(training: Training, network: nn.Module | None = None) -> float:
         made = make_optimizer(training, network or nn.Linear(2, 2))
         return float(made.param_groups[0]["lr"])
     except (ExperimentError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, ExperimentError) and network is not None:
-            raise
-        if isinstance(error, ExperimentError) and "pass it again" in str(error):
+        if isinstance(error, ExperimentError) and (network is not None or "pass it again" in str(error)):
             raise
         raise ExperimentError(
             f"the learning rate of training.optimizer = {training.optimizer} is not known; set training.lr ({error})"

@@ -16,11 +16,11 @@ from tenfold.machine.devices import start_libraries, supports_graphs, synchroniz
 from tenfold.machine.liveness import keeping_freed_memory
 from tenfold.training.evaluation import TrainingAccuracy
 from tenfold.training.flat import BatchNormStatistics, FlatState
-from tenfold.training.measures import AlignedMeasure, Measure, is_mean_of_pieces, loss_divisor, shares_of_pieces
+from tenfold.training.measures import AlignedMeasure, Measure, is_mean_of_pieces, loss_as_sums, shares_of_pieces
 from tenfold.training.network_call import autocast, call_network
 from tenfold.training.optimizers import base_lr, has_sparse_gradients, make_optimizer
 from tenfold.training.randomness import seed_everything, training_rng
-from tenfold.training.schedules import LrSchedule, choose_schedule
+from tenfold.training.schedules import LrSchedule, make_lr_schedule
 
 Seed = tuple[int, int, int]
 """Seed of the experiment, epoch, rank: they seed the random generators of a replica."""
@@ -75,6 +75,7 @@ class TrainedState:
     """Whether steps are waited for, so that each can be timed; else many are, whenever their losses are logged."""
     description = ""
     """How the replicas step and why, if there is something to say."""
+    lr_schedule: LrSchedule
 
     def __init__(self, training: Training, vector: Tensor, batch_norm: BatchNormStatistics) -> None:
         self.training = training
@@ -96,6 +97,17 @@ class TrainedState:
         if self.ema_weights is not None and self.training.ema is not None:
             decay = min(self.training.ema, (1 + self.steps) / (10 + self.steps))
             self.ema_weights.lerp_(self.vector, 1 - decay)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state from which a resumed run continues with exactly the same numbers."""
+        ema = {"ema": self.ema_weights} if self.ema_weights is not None else {}
+        return {"steps": self.steps, **ema, **self.lr_schedule.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        self.lr_schedule.load(state)
+        if self.ema_weights is not None:
+            self.ema_weights.copy_(state["ema"])
 
     def use_ema(self) -> None:
         """Replace the weights by their exponential moving average, if the experiment asks for one."""
@@ -122,7 +134,7 @@ class Replica(TrainedState):
         self.flat = FlatState(network, vector)
         super().__init__(training, self.flat.vector, self.flat.batch_norm)
         self.loss = loss
-        self._divisor = loss.divisor if isinstance(loss, AlignedMeasure) else loss_divisor(loss)
+        self._divisor = loss.divisor if isinstance(loss, AlignedMeasure) else loss_as_sums(loss)[1]
         self.lr_schedule = plan_lr_schedule(
             training,
             network,
@@ -149,7 +161,6 @@ class Replica(TrainedState):
         return ""
 
     def begin_epoch(self, seeds: Sequence[Seed]) -> None:
-        """Seed the random generators, and prepare the network for training."""
         seed_everything(*seeds[0])
         self.network.train()
 
@@ -229,7 +240,6 @@ class Replica(TrainedState):
 
     @property
     def pieces_setting(self) -> str:
-        """The field that says into how many pieces a batch is divided."""
         return f"training.accumulate = {self.training.accumulate}"
 
     def check_piece(self, before: tuple[Any, Any] | None, piece: tuple[Any, Any]) -> tuple[Any, Any] | None:
@@ -254,7 +264,6 @@ class Replica(TrainedState):
         )
 
     def clip(self) -> None:
-        """Clip the norm of the gradient, if the experiment limits it."""
         if self.training.clip is not None:
             nn.utils.clip_grad_norm_(self.trainable_parameters, self.training.clip)
 
@@ -294,24 +303,17 @@ class Replica(TrainedState):
         return loss
 
     def state(self) -> dict[str, Any]:
-        """Return the state from which a resumed run continues with exactly the same numbers."""
-        return {
+        return super().state() | {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "steps": self.steps,
             "centers": self.batch_norm.reference_means,
-            **({"ema": self.ema_weights} if self.ema_weights is not None else {}),
             **({"scaler": self.scaler.state_dict()} if self.scaler is not None else {}),
-            **self.lr_schedule.state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.steps = state["steps"]
-        self.lr_schedule.load(state)
-        if self.ema_weights is not None:
-            self.ema_weights.copy_(state["ema"])
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
         for reference, saved in zip(self.batch_norm.reference_means, state["centers"], strict=True):
@@ -369,7 +371,5 @@ def plan_lr_schedule(
     warm-up and schedule (`schedules.py`). `warmup` is in epochs; default: the experiment's own.
     """
     epochs = warmup if warmup is not None else training.warmup or 0.0
-    steps = steps_per_epoch * training.epochs
     base = base_lr(training, network, labels_per_sample)
-    schedule = choose_schedule(training, base, steps_per_epoch)
-    return LrSchedule(base * lr_scale, schedule, steps=steps, warmup_steps=epochs * steps_per_epoch)
+    return make_lr_schedule(training, base, steps_per_epoch, lr_scale=lr_scale, warmup_epochs=epochs)

@@ -264,7 +264,6 @@ def _mean(values: list[float]) -> float:
 
 
 def _judge(name: str, judge: Any, outputs: Tensor, targets: Tensor) -> float:
-    """Return a scorer's value for all outputs at once."""
     outputs, targets = _labeled(outputs, targets)
     read_classes, read_numbers = _estimators()
     right = targets.detach().cpu().numpy()

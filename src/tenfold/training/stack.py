@@ -5,7 +5,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain, pairwise
 from time import perf_counter
 from typing import Any
 
@@ -19,15 +18,8 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.machine.devices import supports_graphs, synchronize
 from tenfold.models.networks import find_tensor_hook
-from tenfold.training.flat import (
-    BATCH_NORMS,
-    FlatState,
-    frozen,
-    padded_size,
-    view_like,
-)
-from tenfold.training.measures import AlignedMeasure, Measure, describe_failure, loss_divisor
-from tenfold.training.optimizers import make_optimizer
+from tenfold.training.flat import BATCH_NORMS, FlatState, floating_tensors, padded_size, view_like
+from tenfold.training.measures import AlignedMeasure, Measure, describe_failure, loss_as_sums
 from tenfold.training.schedules import LrSchedule
 from tenfold.training.stacked_optimizers import (
     GRADIENT_METHODS,
@@ -57,17 +49,16 @@ def free_memory(device: torch.device) -> float:
     return 0.8 * (free + unused)
 
 
-def groups_for_memory(count: int, each: float, available: float) -> list[range]:
-    """Divide `count` replicas of `each` bytes into as few groups of nearly equal size as fit into memory."""
-    most = int(available // each) if each > 0 else count
+def largest_group(count: int, each: float, available: float) -> int:
+    """Return how many of `count` replicas of `each` bytes to compute at once, in as few groups as fit into memory."""
+    most = int(available // each)
     if most < 1:
         raise ExperimentError(
             f"one replica needs {each / 1e9:.1f} GB, but the device has {available / 1e9:.1f} GB left; "
             "use a smaller batch_size or model"
         )
     groups = -(-count // min(most, count))
-    edges = [round(number * count / groups) for number in range(groups + 1)]
-    return [range(start, stop) for start, stop in pairwise(edges)]
+    return -(-count // groups)
 
 
 WARM_UPS = 3
@@ -123,21 +114,21 @@ class Stack:
         self.network = network
         """The network that all rows start as copies of; it is row 0."""
         self.k = k
-        self.parameters = flat.parameters
+        self.parameters, self.frozen = flat.parameters, flat.frozen
+        """How many of the first columns are parameters, and which of them are not trained."""
+        self._starts = flat.starts
         self.matrix = flat.vector.expand(k, -1).clone() if matrix is None else matrix
-        self.views: dict[str, Tensor] = {}
+        self.views = {
+            name: self._stacked(tensor, start, self.matrix)
+            for (name, tensor), start in zip(floating_tensors(network).items(), flat.starts.values(), strict=True)
+        }
         """Each floating-point tensor of all replicas, (k, *shape), as a view into the matrix."""
         self.trainable_parameters: list[slice] = []
         """The columns of trained parameters."""
-        named = dict(network.named_parameters())
-        floats = {name: buffer for name, buffer in network.named_buffers() if buffer.is_floating_point()}
-        start = 0
-        for name, tensor in chain(named.items(), floats.items()):
-            self.views[name] = self._stacked(tensor, start)
-            if name in named and tensor.requires_grad:
-                self._learn(start, start + padded_size(tensor.numel()))
-            start += padded_size(tensor.numel())
-        self.names = [name for name, parameter in named.items() if parameter.requires_grad]
+        self._trained = {name: item for name, item in network.named_parameters() if item.requires_grad}
+        for name, parameter in self._trained.items():
+            self._learn(self._starts[name], self._starts[name] + padded_size(parameter.numel()))
+        self.names = list(self._trained)
         """The names of the trained parameters."""
         self.counters = {
             name: buffer.expand(k, *buffer.shape).clone()
@@ -154,10 +145,10 @@ class Stack:
         self._spare: nn.Module | None = None
         self._networks: dict[int, nn.Module] = {}
 
-    def _stacked(self, tensor: Tensor, start: int, matrix: Tensor | None = None) -> Tensor:
-        whole = self.matrix if matrix is None else matrix
-        row = view_like(tensor, whole[0], start)
-        return whole.as_strided((len(whole), *row.shape), (whole.stride(0), *row.stride()), row.storage_offset())
+    @staticmethod
+    def _stacked(tensor: Tensor, start: int, matrix: Tensor) -> Tensor:
+        row = view_like(tensor, matrix[0], start)
+        return matrix.as_strided((len(matrix), *row.shape), (matrix.stride(0), *row.stride()), row.storage_offset())
 
     def _learn(self, start: int, stop: int) -> None:
         if self.trainable_parameters and self.trainable_parameters[-1].stop == start:
@@ -166,17 +157,7 @@ class Stack:
 
     def gradient_views(self, gradient: Tensor) -> list[Tensor]:
         """Return the views of a gradient matrix for the parameters in `names`."""
-        views, start = [], 0
-        for _, parameter in self.network.named_parameters():
-            if parameter.requires_grad:
-                views.append(self._stacked(parameter, start, gradient))
-            start += padded_size(parameter.numel())
-        return views
-
-    @property
-    def frozen(self) -> list[slice]:
-        """The columns of parameters that are not trained."""
-        return frozen(self.network.parameters())
+        return [self._stacked(item, self._starts[name], gradient) for name, item in self._trained.items()]
 
     def learned_columns(self) -> Tensor:
         """Return the columns of all trained numbers, in the order in which `reshape(-1)` reads them."""
@@ -205,7 +186,6 @@ class Stack:
             tensor.data = (self.views if name in self.views else self.counters)[name][row]
 
     def write(self, row: int, tensors: dict[str, Tensor]) -> None:
-        """Give a replica other values of some of its tensors, by name."""
         for name, tensor in tensors.items():
             self.views[name][row].copy_(tensor)
 
@@ -262,13 +242,12 @@ class StackedReplicas:
         own: Sequence[tuple[Training, float]] = (),
     ) -> None:
         """Stack the replicas; `own` are the settings and the base learning rate of each, where these differ."""
-        make_optimizer(training, network, lr_schedule.base)  # raises an error if the options are wrong
         if name := find_tensor_hook(network):
             raise ExperimentError(
                 f"the parameter {name} has hooks of its own, which replicas that step together on one device do not "
                 'call; set machine.engine to "serial" or "processes", or register hooks of modules'
             )
-        self._divisor = loss.divisor if isinstance(loss, AlignedMeasure) else loss_divisor(loss)
+        self._divisor = loss.divisor if isinstance(loss, AlignedMeasure) else loss_as_sums(loss)[1]
         if training.accumulate > 1 and self._divisor is None:
             raise ExperimentError(
                 f"training.accumulate = {training.accumulate}: replicas that step together on one device accumulate "
@@ -329,11 +308,9 @@ class StackedReplicas:
         return self.lr_schedule.at(self.steps)
 
     def last_lr(self, row: int) -> float:
-        """Return the learning rate of a replica's last step."""
         return self.lr_schedule.at(self.steps - 1) * self._own_lr[row]
 
     def learn(self, indices: Tensor, rows: slice) -> Tensor:
-        """Step some replicas on batches of one size; return their losses."""
         captured = self._captured.get((rows.start, rows.stop, indices.shape[1]))
         return captured(indices) if captured is not None else self._learn(indices, rows)
 
@@ -386,7 +363,7 @@ class StackedReplicas:
 
     def seed(self, states: list[Tensor]) -> None:
         """Set the state of each replica's random generator, if they have their own."""
-        if isinstance(self.method, Loop) and self.has_own_generators:
+        if isinstance(self.method, Loop) and self.device.type == "cpu":
             self.method.rng_states = states
 
     def tensors(self) -> dict[str, Tensor]:
@@ -436,8 +413,7 @@ class StackedReplicas:
         except Exception:  # the first real step raises it again
             return
         if each:
-            groups = groups_for_memory(self.k, each, free_memory(self.device))
-            self.at_once = min(self.at_once, max(map(len, groups)))
+            self.at_once = min(self.at_once, largest_group(self.k, each, free_memory(self.device)))
 
     def _is_left_out(self, name: str, seconds: dict[str, float | None], steps: int) -> bool:
         """Return whether a method is not worth trying, after those of which the seconds of a step are known."""

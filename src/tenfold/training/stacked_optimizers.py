@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,19 +18,9 @@ from tenfold.experiment import Training
 from tenfold.registry import Registry
 from tenfold.training.flat import padded_size
 from tenfold.training.measures import Measure
-from tenfold.training.muon import (
-    BLOCK,
-    Shape,
-    embedding_ratio,
-    factors,
-    find_embeddings,
-    find_matrices,
-    gram,
-    partner_ratio,
-    shape_scale,
-)
+from tenfold.training.muon import Muon, Shape, factors, gram, shape_scale
 from tenfold.training.network_call import arguments_of, autocast, call_network, plain_outputs
-from tenfold.training.optimizers import base_lr
+from tenfold.training.optimizers import make_optimizer
 
 if TYPE_CHECKING:
     from tenfold.training.stack import Stack
@@ -44,8 +34,6 @@ Keep = Callable[[int, Any, Tensor], None]
 
 class GradientMethod(ABC):
     """Computes a matrix of gradients, one row per replica."""
-
-    name: ClassVar[str]
 
     def __init__(self, stack: "Stack", loss: Measure, gradient: Tensor, precision: str) -> None:
         self.stack = stack
@@ -66,8 +54,6 @@ class Loop(GradientMethod):
 
     On CPU each replica has its own random generator, so that it trains as it would alone.
     """
-
-    name = "loop"
 
     def __init__(self, stack: "Stack", loss: Measure, gradient: Tensor, precision: str) -> None:
         super().__init__(stack, loss, gradient, precision)
@@ -104,8 +90,6 @@ class Loop(GradientMethod):
 class Compiled(Loop):
     """As `Loop`, with forward and backward passes by torch.compile for batches of one size, the usual one."""
 
-    name = "compiled"
-
     def __init__(self, stack: "Stack", loss: Measure, gradient: Tensor, precision: str) -> None:
         super().__init__(stack, loss, gradient, precision)
         self.size = 0
@@ -136,8 +120,6 @@ class Vmap(GradientMethod):
     buffers.
     """
 
-    name = "vmap"
-
     def gradients(self, x: Any, y: Tensor, rows: slice, losses: Tensor) -> None:
         stack = self.stack
         views = {name: view[rows] for name, view in stack.views.items()}
@@ -165,9 +147,7 @@ class Vmap(GradientMethod):
         return loss, loss.detach() if main is None else main
 
 
-GRADIENT_METHODS: Registry[type[GradientMethod]] = Registry(
-    "gradient method", {"vmap": Vmap, "loop": Loop, "compiled": Compiled}
-)
+GRADIENT_METHODS: dict[str, type[GradientMethod]] = {"vmap": Vmap, "loop": Loop, "compiled": Compiled}
 
 
 def side_by_side(jobs: Sequence[Callable[[], None]], device_type: str) -> None:
@@ -212,10 +192,13 @@ Roles = dict[str, Tensor]
 class Rule(ABC):
     """How all replicas take a step; t is the number of each replica's step, from 1, as a column."""
 
-    roles: ClassVar[tuple[str, ...]] = ()
-
     weight_decay: Number = 0.0
     maximize: bool = False
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The names of the vectors that a replica keeps."""
+        return ()
 
     def start(self, weights: Tensor) -> Roles:
         """Return the state before the first step."""
@@ -258,14 +241,13 @@ class ElementwiseRule(Rule):
 class Sgd(ElementwiseRule):
     """b <- mu b + (1 - damp) g, in the first step b <- g; w <- w - lr b, or with Nesterov w - lr (g + mu b)."""
 
-    roles: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
-
     momentum: Number = 0.0
     dampening: float = 0.0
     nesterov: bool = False
 
-    def start(self, weights: Tensor) -> Roles:
-        return super().start(weights) if _is_used(self.momentum) else {}
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return ("momentum_buffer",) * _is_used(self.momentum)
 
     def _step(self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor) -> None:
         if _is_used(self.momentum):
@@ -286,16 +268,14 @@ class Adam(ElementwiseRule):
     Kingma & Ba 2015; with `amsgrad` v' is the largest so far (Reddi et al. 2018).
     """
 
-    roles: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
-
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     amsgrad: bool = False
     decoupled_weight_decay: bool = False
 
-    def start(self, weights: Tensor) -> Roles:
-        extra = {"max_exp_avg_sq": torch.zeros_like(weights)} if self.amsgrad else {}
-        return super().start(weights) | extra
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return "exp_avg", "exp_avg_sq", *("max_exp_avg_sq",) * self.amsgrad
 
     def _decay(self, w: Tensor, g: Tensor, lr: Tensor) -> None:
         if self.decoupled_weight_decay:
@@ -325,16 +305,14 @@ class AdamW(Adam):
 class RmsProp(ElementwiseRule):
     """v <- a v + (1-a) g^2; d = g / (sqrt(v) + eps); w <- w - lr d, or with momentum b <- mu b + d; w <- w - lr b."""
 
-    roles: ClassVar[tuple[str, ...]] = ("square_avg", "momentum_buffer", "grad_avg")
-
     alpha: float = 0.99
     eps: float = 1e-8
     momentum: Number = 0.0
     centered: bool = False
 
-    def start(self, weights: Tensor) -> Roles:
-        used = {"square_avg": True, "momentum_buffer": _is_used(self.momentum), "grad_avg": self.centered}
-        return {role: torch.zeros_like(weights) for role in self.roles if used[role]}
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return "square_avg", *("momentum_buffer",) * _is_used(self.momentum), *("grad_avg",) * self.centered
 
     def _step(self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor) -> None:  # noqa: ARG002
         square = roles["square_avg"].mul_(self.alpha).addcmul_(g, g, value=1 - self.alpha)
@@ -351,8 +329,6 @@ class RmsProp(ElementwiseRule):
 class Adagrad(ElementwiseRule):
     """s <- s + g^2; w <- w - lr / (1 + (t-1) decay) g / (sqrt(s) + eps) (Duchi et al. 2011)."""
 
-    roles: ClassVar[tuple[str, ...]] = ("sum",)
-
     lr_decay: float = 0.0
     initial_accumulator_value: float = 0.0
     eps: float = 1e-10
@@ -365,11 +341,6 @@ class Adagrad(ElementwiseRule):
         size = (lr / (1 + (t - 1) * self.lr_decay)).to(w.dtype) if self.lr_decay else lr
         w.addcmul_(g.div_(total.sqrt().add_(self.eps)), size, value=-1)
 
-
-WITHOUT_EFFECT = ("foreach", "fused", "capturable", "differentiable")
-"""Options of torch's optimizers that change how a step is computed, not its result."""
-USED_BEFORE = ("partner_lr", "embeddings", "embedding_lr", "output", "block")
-"""Options of Muon that are in `network_options`."""
 
 RULES: Registry[type[Rule]] = Registry(
     "optimizer for replicas side by side",
@@ -392,21 +363,11 @@ def make_rule(training: Training, network: nn.Module, lr: float | None = None) -
             f'training.optimizer = "{training.optimizer}" steps one replica at a time; replicas side by side on one '
             f"device use one of {', '.join(RULES)}"
         )
-    rule = RULES[training.optimizer]
-    options = {name: getattr(training, name) for name in ("weight_decay", *training.optimizer_traits.fields)}
-    if training.optimizer == "muon":
-        options |= network_options(training, network, lr or base_lr(training))
-    for key, value in training.optimizer_options.items():
-        if key not in (WITHOUT_EFFECT if training.optimizer != "muon" else USED_BEFORE):
-            options[key] = tuple(value) if isinstance(value, list) else value
-    names = [field.name for field in fields(rule)]
-    unknown = [key for key in options if key not in names]
-    if unknown:
-        raise ExperimentError(
-            f"training.optimizer_options: '{unknown[0]}' of {training.optimizer} does not work on stacked replicas; "
-            f"these do: {', '.join(names)}"
-        )
-    return rule(**options)
+    rule, optimizer = RULES[training.optimizer], make_optimizer(training, network, lr)
+    options = optimizer.defaults
+    if isinstance(optimizer, Muon):
+        options = options | _muon_fields(optimizer, network)
+    return rule(**{field.name: options[field.name] for field in fields(rule) if field.name in options})
 
 
 def stack_rules(rules: Sequence[Rule], like: Tensor) -> Rule:
@@ -445,7 +406,6 @@ class StackedOptimizer:
         self.lr = torch.zeros(len(weights), 1, dtype=weights.dtype, device=weights.device)
 
     def step(self, rows: slice = slice(None)) -> None:
-        """Let these replicas take a step along their gradients."""
         g = self.gradient[rows]
         if self.clip is not None:
             norm = torch.linalg.vector_norm(g, dim=1, keepdim=True)
@@ -457,7 +417,6 @@ class StackedOptimizer:
         rule.update_all(self.weights[rows], g, roles, self.lr[rows], t, learning=self.trainable_parameters)
 
     def forget(self, rows: slice = slice(None)) -> None:
-        """Let these replicas begin again, as before the first step."""
         for role, matrix in self.rule.start(self.weights[rows]).items():
             self.roles[role][rows].copy_(matrix)
         self.steps[rows].zero_()
@@ -470,8 +429,6 @@ class StackedOptimizer:
 @dataclass(frozen=True, kw_only=True)
 class MuonRule(Rule):
     """Muon for the columns of matrices, AdamW for those of embeddings, a partner for all others, as in `Muon`."""
-
-    roles: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
     matrices: tuple[tuple[int, Shape], ...] = ()
     """First column of each matrix, or stack of matrices, and its shape."""
@@ -486,9 +443,10 @@ class MuonRule(Rule):
     steps: int = 3
     partner: str = "sgd"
 
-    def start(self, weights: Tensor) -> Roles:
-        own = super().start(weights) | self._partner.start(weights)
-        return own | self._adamw.start(weights) if self.tables else own
+    @property
+    def roles(self) -> tuple[str, ...]:
+        tables = self._adamw.roles if self.tables else ()
+        return tuple(dict.fromkeys(("momentum_buffer", *self._partner.roles, *tables)))
 
     @property
     def _adamw(self) -> Rule:
@@ -540,7 +498,6 @@ def _columns(matrix: Tensor, start: int, shape: Shape) -> Tensor:
 
 
 def _without(learning: Sequence[slice], others: Sequence[slice]) -> list[slice]:
-    """Return the columns that are learned and not among the others."""
     rest = []
     for columns in learning:
         start = columns.start
@@ -555,23 +512,26 @@ def _without(learning: Sequence[slice], others: Sequence[slice]) -> list[slice]:
     return rest
 
 
-def network_options(training: Training, network: nn.Module, lr: float) -> dict[str, Any]:
-    """Return the fields of the rule that depend on the network and on the learning rate."""
-    options = training.optimizer_options
-    shapes = find_matrices(network, output=options.get("output", "muon"), block=options.get("block", BLOCK))
-    embedded = find_embeddings(network) if options.get("embeddings", "adamw") == "adamw" else set()
-    matrices, tables, start = [], [], 0
-    for parameter in network.parameters():
-        stop = start + padded_size(parameter.numel())
-        if parameter in shapes:
-            matrices.append((start, shapes[parameter]))
-        elif parameter in embedded:
-            tables.append((start, stop))
-        start = stop
-    return {
-        "matrices": tuple(matrices),
-        "tables": tuple(tables),
-        "lr_ratio": partner_ratio(lr, options.get("partner", "sgd"), options.get("partner_lr")),
-        "table_lr_ratio": embedding_ratio(lr, options.get("embedding_lr")),
-        "momentum": training.momentum,
+def _muon_fields(optimizer: Muon, network: nn.Module) -> dict[str, Any]:
+    """Return the fields of the rule that say which optimizer changes which columns, and how fast."""
+    groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+    shapes = {
+        parameter: shape
+        for group in optimizer.param_groups
+        for parameter, shape in zip(group["params"], group.get("shapes", ()), strict=False)
     }
+    made: dict[str, Any] = {"matrices": (), "tables": (), "lr_ratio": 1.0, "table_lr_ratio": 1.0, "partner": "sgd"}
+    made["steps"] = 0
+    start = 0
+    for parameter in network.parameters():
+        stop, group = start + padded_size(parameter.numel()), groups[parameter]
+        if parameter in shapes:
+            made["matrices"] += ((start, shapes[parameter]),)
+            made["steps"] = group["steps"]
+        elif "is_embedding" in group:
+            made["tables"] += ((start, stop),)
+            made["table_lr_ratio"] = group["lr_ratio"]
+        else:
+            made |= {"partner": group["rule"], "lr_ratio": group["lr_ratio"]}
+        start = stop
+    return made

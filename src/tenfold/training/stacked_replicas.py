@@ -71,6 +71,9 @@ class Lockstep:
         self._last = epoch, step
         self.stacked.begin_step()
         start, turn = (step - 1) * self.batch_size, self.turns[step - 1]
+        if self.stacked.gradients_only and sum(rows.stop - rows.start for rows, _ in turn) < self.stacked.k:
+            # rows without samples left keep no gradient of an earlier step
+            self.stacked.optimizer.gradient.zero_()
         losses = [(rows, self.stacked.learn(self._table[rows, start : start + size], rows)) for rows, size in turn]
         if len(losses) == 1 and len(losses[0][1]) == self.stacked.k:
             self._losses = losses[0][1]
@@ -81,7 +84,6 @@ class Lockstep:
         return self._losses
 
     def batch(self, step: int) -> tuple[Any, Any]:
-        """Return the samples and targets of one row in this step."""
         rows, size = self.turns[step - 1][0]
         start = (step - 1) * self.batch_size
         numbers = self._table[rows.start, start : start + size]
@@ -175,7 +177,6 @@ class ReplicaRows(TrainedState):
         return ((step, None) for step in range(1, -(-max(map(len, orders)) // batch_size) + 1))
 
     def batch(self, x: Any, _y: Any) -> tuple[Any, Any]:
-        """Return the samples and targets of one replica in a step."""
         return self.lockstep.batch(x)
 
     def find_replaced(self, *, memory: bool) -> str:  # noqa: ARG002
@@ -212,17 +213,14 @@ class ReplicaRows(TrainedState):
 
     def state(self) -> dict[str, Any]:
         """Return the state for a resumed run; only all rows together can be resumed."""
-        ema = {"ema": self.ema_weights} if self.ema_weights is not None else {}
-        return {"replicas": self.stacked.tensors(), "steps": self.steps, **ema, **self.lr_schedule.state()}
+        return super().state() | {"replicas": self.stacked.tensors()}
 
     def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
         own = self.stacked.tensors()
         for name, tensor in state["replicas"].items():
             own[name].copy_(tensor)
-        if self.ema_weights is not None:
-            self.ema_weights.copy_(state["ema"])
-        self.steps = self.stacked.steps = state["steps"]
-        self.lr_schedule.load(state)
+        self.stacked.steps = self.steps
 
 
 def resident(part: Part) -> tuple[Tensors, Tensor | None] | None:

@@ -4,11 +4,14 @@ import copy
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tenfold.errors import ExperimentError
@@ -18,7 +21,7 @@ from tenfold.mixing.compression import row_lengths
 from tenfold.training import FlatState, Replica
 from tenfold.training.flat import ALIGNMENT, DIGEST_SIZE, BatchNormStatistics, padded_size, view_like
 from tenfold.training.muon import SMALL, Muon, Shape
-from tenfold.training.optimizers import make_missing_states, make_optimizer, state_bytes
+from tenfold.training.optimizers import built_in_optimizer, make_missing_states, make_optimizer, state_bytes
 from tenfold.training.stacked_replicas import ReplicaRows
 from tenfold.transport import SharedMemoryTransport
 from tenfold.workers.channels import Channels, MakeRound, StackedTransport
@@ -197,9 +200,32 @@ class Rounds(ABC):
         for compressor, error in zip(self.compressors, state["errors"], strict=True):
             compressor.error = None if error is None else error.to(device)
 
-    @abstractmethod
     def average_gradients(self, samples: Sequence[float]) -> None:
-        """Replace the gradients by the average of all, weighted by the samples they were computed on."""
+        """Replace the gradients by the average of all, weighted by the samples they were computed on.
+
+        Those of replicas without samples count as 0.
+        """
+        make_round, transport = self.begin(), self.channels.gradient_transport
+        if make_round(transport.size).is_idle:
+            self.channels.run_round(transport, make_round, samples)
+            return
+        with self.gradients_in_buffer() as nbytes:
+            round_ = self.channels.run_round(transport, make_round, samples)
+        self.count_bytes(round_, nbytes)
+
+    @abstractmethod
+    def gradients_in_buffer(self) -> AbstractContextManager[int]:
+        """Keep the gradients in the buffer of their transport for this block, in which they are averaged.
+
+        Yields the bytes that a replica sends.
+        """
+
+    def compress(self, vectors: Sequence[Tensor]) -> int:
+        """Replace a vector of each replica by the one that others would decode; return the bytes that each sends."""
+        for vector, compressor in zip(vectors, self.compressors, strict=True):
+            packed = compressor.encode(vector)
+            compressor.decode(packed, vector)
+        return packed.nbytes
 
     @abstractmethod
     def reset_optimizers(self) -> None:
@@ -221,27 +247,15 @@ class StackedRounds(Rounds):
         frozen = replica.stacked.stack.frozen
         super().__init__(mixing, replica, replica.weights, channels, samples, shapes=shapes, frozen=frozen)
 
-    def average_gradients(self, samples: Sequence[float]) -> None:
-        """Average the gradients; those of replicas without samples are those of an earlier step, and count as 0."""
-        make_round, gradient = self.begin(), self.channels.gradient_transport.buffer
-        for row, count in zip(gradient, samples, strict=True):
-            if not count:
-                row.zero_()
-        if make_round(self.size).is_idle:
-            return
-        nbytes = self._compress_gradients(gradient)
-        self.count_bytes(self.channels.run_round(self.channels.gradient_transport, make_round, samples), nbytes)
-
-    def _compress_gradients(self, gradient: Tensor) -> int:
-        """Replace the gradients by those that others would decode, and return the bytes that a replica sends."""
-        columns = self._columns
-        if not self.compresses:
-            return len(columns) * gradient.element_size()
-        for row, compressor in zip(gradient, self.compressors, strict=True):
-            trained = row[columns]
-            packed = compressor.encode(trained)
-            row[columns] = compressor.decode(packed, trained)
-        return packed.nbytes
+    @contextmanager
+    def gradients_in_buffer(self) -> Iterator[int]:
+        gradient, columns = self.channels.gradient_transport.buffer, self._columns
+        nbytes = len(columns) * gradient.element_size()
+        if self.compresses:
+            trained = gradient[:, columns]
+            nbytes = self.compress(list(trained))
+            gradient[:, columns] = trained
+        yield nbytes
 
     @cached_property
     def _columns(self) -> Tensor:
@@ -295,30 +309,32 @@ class ReplicaRounds(Rounds):
         self._gradient_views: list[Tensor] | None = None
         """Where averaged gradients lie in the transport's buffer, and after them for each whether anybody has it."""
 
-    def average_gradients(self, samples: Sequence[float]) -> None:
-        """Replace the replica's gradients by the average of all, weighted by the samples they were computed on.
+    @contextmanager
+    def gradients_in_buffer(self) -> Iterator[int]:
+        """Keep the replica's gradients in the buffer; a missing one takes part with zeros.
 
-        A replica without samples, or without a gradient for some parameter, takes part with zeros. A parameter that no
-        replica has a gradient for keeps none, so that the optimizer leaves it alone, as it would with one worker.
+        A parameter that no replica has a gradient for keeps none, so that the optimizer leaves it alone, as it would
+        with one worker.
         """
-        make_round = self.begin()
         learning = self.replica.trainable_parameters
-        if make_round(self.channels.gradient_transport.size).is_idle:
-            self.channels.run_round(self.channels.gradient_transport, make_round, samples)
-            return
         unused = [place for place, parameter in enumerate(learning) if parameter.grad is None]
         for place in unused:
             learning[place].grad = torch.zeros_like(learning[place])
         gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
-        nbytes = self._compress_gradients(gradients)
         if self._gradient_views is None:
             self._gradient_views = _views_of(self.channels.gradient_transport.buffer, learning)
         *shared, used = self._gradient_views
+        nbytes = sum(gradient.nbytes for gradient in gradients)
+        if self.compresses:
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            nbytes = self.compress([flat])
+            parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+            gradients = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
         torch._foreach_copy_(shared, gradients)
         used.fill_(1.0)
         for place in unused:
             used[place] = 0.0
-        self.count_bytes(self.channels.run_round(self.channels.gradient_transport, make_round, samples), nbytes)
+        yield nbytes
         # Nobody else writes to this memory before the next round; only a user's optimizer may keep gradients longer.
         may_stay = type(self.replica.optimizer).__module__.startswith(("torch.", "tenfold."))
         for parameter, average in zip(learning, shared, strict=True):
@@ -389,19 +405,6 @@ class ReplicaRounds(Rounds):
                 "the workers' optimizers keep different states, which cannot be averaged: the names or shapes of what "
                 'they keep differ; set parallel.optimizer_state = "local"'
             )
-
-    def _compress_gradients(self, gradients: list[Tensor]) -> int:
-        if not self.compresses:
-            return sum(gradient.nbytes for gradient in gradients)
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        [compressor] = self.compressors
-        packed = compressor.encode(flat)
-        compressor.decode(packed, flat)
-        for gradient, new in zip(
-            gradients, torch.split(flat, [gradient.numel() for gradient in gradients]), strict=True
-        ):
-            gradient.copy_(new.view_as(gradient))
-        return packed.nbytes
 
 
 def _views_of(buffer: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
@@ -492,7 +495,7 @@ def shared_stacks(task: Task, workers: int | None = None) -> list[Shape]:
     `workers` is how many there are, if not the task's own number.
     """
     training, machine = task.experiment.training, task.experiment.machine
-    if training.optimizer != "muon" or task.parallel.average != "gradients":
+    if built_in_optimizer(training) is not Muon or task.parallel.average != "gradients":
         return []
     if machine.on_failure == "continue" or task.threads > 1 or not task.strategy.always_exact:
         return []
@@ -532,43 +535,39 @@ def parallel_pays(stacks: Sequence[Shape], workers: int) -> bool:
     if workers == 1 or not stacks:
         return False
     saved = (1 - largest_share(stacks, workers)) * sum(map(_operations, stacks)) / OPERATIONS_PER_SECOND
-    written = max(_own_bytes(stacks, parts) for parts in assign_matrices(stacks, workers)) * (workers - 1)
+    nbytes = np.repeat([4 * rows * columns for _, rows, columns in stacks], [stack[0] for stack in stacks])
+    written = float(np.bincount(_owners(stacks, workers), nbytes).max()) * (workers - 1)
     return saved > MEETING_SECONDS + written / BYTES_PER_SECOND
 
 
 def assign_matrices(stacks: Sequence[Shape], workers: int) -> list[list[slice]]:
     """Return for each worker its matrices of each stack, so that all have about the same amount of work."""
-    total, before = sum(map(_operations, stacks)), 0
-    divided: list[list[slice]] = [[] for _ in range(workers)]
-    for stack in stacks:
-        count, each = stack[0], _operations(stack) // stack[0]
-        middles = [2 * (before + place * each) + each for place in range(count)]
-        owners = [workers * middle // (2 * total) for middle in middles]
-        for worker, parts in enumerate(divided):
-            first = sum(owner < worker for owner in owners)
-            parts.append(slice(first, first + owners.count(worker)))
-        before += count * each
-    return divided
+    of_stacks = np.split(_owners(stacks, workers), np.cumsum([stack[0] for stack in stacks])[:-1])
+    return [
+        [slice(*np.searchsorted(owners, [worker, worker + 1]).tolist()) for owners in of_stacks]
+        for worker in range(workers)
+    ]
+
+
+def _owners(stacks: Sequence[Shape], workers: int) -> NDArray[np.int64]:
+    """Return the worker of each matrix: the one in whose part of all operations its middle lies."""
+    each = _operations_of_each(stacks)
+    owners: NDArray[np.int64] = workers * (2 * np.cumsum(each) - each) // (2 * each.sum())
+    return owners
 
 
 def largest_share(stacks: Sequence[Shape], workers: int) -> float:
     """Return the share of the work that the worker with the most work has."""
-    each = [_operations(stack) // stack[0] for stack in stacks]
-    work: list[int] = [
-        sum(operations * (part.stop - part.start) for operations, part in zip(each, parts, strict=True))
-        for parts in assign_matrices(stacks, workers)
-    ]
-    return max(work) / sum(work)
+    work = np.bincount(_owners(stacks, workers), _operations_of_each(stacks))
+    return float(work.max() / work.sum())
 
 
 def stacked_bytes(stacks: Sequence[Shape]) -> int:
-    """Return the bytes of all matrices."""
     return sum(4 * count * rows * columns for count, rows, columns in stacks)
 
 
-def _own_bytes(stacks: Sequence[Shape], parts: Sequence[slice]) -> int:
-    own = (len(range(stack[0])[part]) for stack, part in zip(stacks, parts, strict=True))
-    return stacked_bytes([(count, *stack[1:]) for count, stack in zip(own, stacks, strict=True)])
+def _operations_of_each(stacks: Sequence[Shape]) -> NDArray[np.int64]:
+    return np.repeat([_operations(stack) // stack[0] for stack in stacks], [stack[0] for stack in stacks])
 
 
 def _operations(stack: Shape) -> int:
