@@ -154,11 +154,11 @@ class Coordinator:
 
     def decide(self, messages: Sequence[Message]) -> Decision:
         """Return the decision on messages of one kind, one from each worker."""
+        if isinstance(messages[0], EpochTrained):
+            return self._end_epoch(cast(Sequence[EpochTrained], messages))
         if isinstance(messages[0], Evaluated):
             self._evaluate(cast(Sequence[Evaluated], messages))
             return Decision(stop=self._stops)
-        if isinstance(messages[0], EpochTrained):
-            return self._end_epoch(cast(Sequence[EpochTrained], messages))
         if isinstance(messages[0], Saved):
             return self._commit(cast(Sequence[Saved], messages))
         return self._finish(cast(Sequence[Finished], messages))
@@ -191,7 +191,6 @@ class Coordinator:
 
     @property
     def _stops(self) -> bool:
-        """Whether the target was reached or a listener asked to stop."""
         return self.reached is not None or bool(self.stopped_by)
 
     def _announce(self, event: Event) -> None:
@@ -201,8 +200,7 @@ class Coordinator:
         except StopTraining as stop:
             self.stopped_by = self.stopped_by or str(stop) or "a callback"
 
-    def _evaluate(self, messages: Sequence[Evaluated] | Sequence[EpochTrained]) -> None:
-        """Measure the evaluation part, and record when it reached the target."""
+    def _evaluate(self, messages: Sequence[Evaluated]) -> None:
         assert self.task.evaluation_part is not None
         name = self.task.evaluation_part_name
         self.measured = self._measure(self.task.evaluation_part, name, [message.share for message in messages])
@@ -275,9 +273,7 @@ class Coordinator:
             elif text := describe_missing_predictions(share, name):
                 self.emit(Note(at=self.stopwatch.now(), text=text))
 
-    def _emit_metric(
-        self, messages: Sequence[EpochTrained] | Sequence[Evaluated], part: Any, name: str, value: float
-    ) -> None:
+    def _emit_metric(self, messages: Sequence[Evaluated], part: Any, name: str, value: float) -> None:
         """Emit the metrics after a step of all workers; its time is that of the slowest, as in the result."""
         at, first, seconds = self.stopwatch.now(), messages[0], max(message.seconds for message in messages)
         self._announce(

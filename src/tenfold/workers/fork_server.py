@@ -139,7 +139,6 @@ def without_main() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable for the processes that start in this block."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

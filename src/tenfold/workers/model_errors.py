@@ -152,7 +152,6 @@ def _check_samples_first(network: nn.Module, few: Part, precision: str, *, joins
 
 
 def _dimension(shapes: list[tuple[int, ...]], number: int) -> bool:
-    """Return whether this dimension of an output is the number of samples."""
     return all(len(shape) > number and shape[number] == count for shape, count in zip(shapes, TRIED, strict=True))
 
 

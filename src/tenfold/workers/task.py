@@ -66,7 +66,6 @@ class Resolved:
 
     @property
     def strategy(self) -> Strategy:
-        """Who averages with whom."""
         return self.mixing.strategy
 
     @cached_property
@@ -76,12 +75,10 @@ class Resolved:
 
     @cached_property
     def lr_scale(self) -> float:
-        """The factor of the learning rate for several workers."""
         return lr_scale(self.experiment, self.strategy)
 
     @property
     def warmup_epochs(self) -> float:
-        """The epochs in which the learning rate rises."""
         return warmup_epochs(self.experiment, self.lr_scale)
 
     def replace(self, **fields: Any) -> "Resolved":
@@ -120,7 +117,6 @@ class NetworkMetadata:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of a replica's state."""
         return self.dtype.itemsize * self.numel
 
 
@@ -215,7 +211,6 @@ class Task:
 
     @property
     def evaluation_part(self) -> Part | None:
-        """The part that is evaluated after each epoch."""
         return self.splits.validation or self.splits.test
 
     @property
@@ -236,7 +231,6 @@ class Task:
 
     @cached_property
     def metrics(self) -> dict[str, AlignedMeasure]:
-        """The metrics of the experiment by name."""
         return choose_metrics(self.experiment.training, self.splits.classes)
 
     @cached_property
@@ -420,22 +414,6 @@ def _build(experiment: Experiment, splits: Splits) -> nn.Module:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochTrained:
-    """An epoch is over: the samples of this worker, and the evaluation on its share of the evaluation part."""
-
-    epoch: int
-    step: int
-    seconds: float
-    loss: float
-    """Sum over samples."""
-    samples: int
-    share: EvaluatedShare | None
-    num_correct: float = 0.0
-    """How many of its samples were classified correctly, of the `num_labeled` whose class was compared."""
-    num_labeled: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Evaluated:
     """The evaluation on this worker's share of the evaluation part, in the middle of an epoch."""
 
@@ -443,6 +421,18 @@ class Evaluated:
     step: int
     seconds: float
     share: EvaluatedShare | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochTrained(Evaluated):
+    """An epoch is over: the samples of this worker, and the evaluation at its end."""
+
+    loss: float
+    """Sum over samples."""
+    samples: int
+    num_correct: float = 0.0
+    """How many of its samples were classified correctly, of the `num_labeled` whose class was compared."""
+    num_labeled: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

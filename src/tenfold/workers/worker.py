@@ -101,7 +101,6 @@ class Timekeeper:
             self._sums |= {"compute": (computed - of_sums, count), "copy": (of_sums, count)}
 
     def emit_sums(self) -> None:
-        """Emit the sums since the last call."""
         for kind, (seconds, count) in self._sums.items():
             at = self._window - self.stopwatch.origin
             self._emit(at, kind, seconds, count)
@@ -275,7 +274,6 @@ class Worker:
         return stopped
 
     def _step_of_run(self, step: int) -> int:
-        """Return the number of a step of this epoch, counted over the run."""
         return self.epoch * self.task.steps_per_epoch + step
 
     def _begin_epoch(self) -> tuple[Iterator[tuple[Any, Any]], int]:
@@ -333,7 +331,6 @@ class Worker:
             self.time.count_copies(self.task.splits.train.take_copy_seconds())
 
     def _sizes_to_come(self) -> Counter[int]:
-        """Return how many batches of each size this worker has yet to train on."""
         sizes = Counter(sizes[self.replica_number] for sizes in self.task.batch_sizes if sizes[self.replica_number])
         left = self.task.experiment.training.epochs - self.epoch
         return Counter({size: count * left for size, count in sizes.items()})
@@ -499,7 +496,6 @@ class Worker:
         }
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
         try:
             self.replica.load(state["replica"])
         except (RuntimeError, ValueError, KeyError) as error:
@@ -541,7 +537,6 @@ class Worker:
             self.channels.transport.broadcast()
 
     def _make_final_message(self) -> Finished:
-        """Return this worker's last message, about the trained model."""
         share = self._measure_share("test", stored_predictions.LIMIT)
         self.time.lap("evaluate")
         group = self.channels.group
@@ -560,7 +555,6 @@ class Worker:
         return {name: tensor.detach().cpu().clone() for name, tensor in self.replica.network.state_dict().items()}
 
     def warn(self, trouble: str) -> None:
-        """Record a warning, unless it is empty."""
         if trouble:
             self.emit(Warned(at=self.stopwatch.now(), text=trouble))
 
