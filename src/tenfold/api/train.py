@@ -13,7 +13,7 @@ from tenfold.common.imports import remember_named, warn_user
 from tenfold.crossval import CrossValidation
 from tenfold.data import Splits
 from tenfold.engines import RecordedRun, Resolved, require_no_launcher, resolve
-from tenfold.engines.prepare import check_new_run, check_same_data, describe, prepare, user_modules
+from tenfold.engines.prepare import check_new_run, check_same_data, describe, module_digests, prepare
 from tenfold.errors import StopTraining, StoreError
 from tenfold.executors.folds import check_jobs, train_on
 from tenfold.executors.jobs import Job
@@ -403,7 +403,7 @@ def _check_resumable(store: Store, record: dict[str, Any]) -> None:
 def _warn_of_changes(experiment: Experiment, record: dict[str, Any]) -> None:
     """Warn if a module that the experiment names has changed; data that have changed are refused later."""
     before = record["metadata"].get("user_files", {})
-    for name, digest in user_modules(experiment).items():
+    for name, digest in module_digests(experiment.import_paths).items():
         if before.get(name, digest) != digest:
             warn_user(
                 f"the module {name} has changed since run {record['id']} began; the rest is trained with the new one"

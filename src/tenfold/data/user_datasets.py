@@ -273,15 +273,18 @@ def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
     if dataset is None or batches is None:
         raise DataError("data is a DataLoader without a map-style Dataset or a batch size; give arrays (x, y)")
     sampler = batches.sampler if type(batches) is BatchSampler else batches
-    whole = isinstance(sampler, SequentialSampler) or (
-        isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(dataset)
-    )
-    if not whole:
+    if not visits_all(sampler, len(dataset)):
         raise DataError(
             f"data is a DataLoader whose {type(sampler).__name__} chooses the samples; give those samples as a "
             "Dataset, such as Subset(loader.dataset, indices)"
         )
     return dataset, None if collate is default_collate else collate
+
+
+def visits_all(sampler: Any, samples: int) -> bool:
+    """Return whether a sampler visits each of so many samples once."""
+    shuffles = isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == samples
+    return shuffles or isinstance(sampler, SequentialSampler)
 
 
 def part_from_dataset(

@@ -257,11 +257,6 @@ def user_files(experiment: Experiment) -> dict[str, str]:
     return digests
 
 
-def user_modules(experiment: Experiment) -> dict[str, str]:
-    """Return a digest of each module of the user's that an experiment names, by its name there."""
-    return module_digests(experiment.import_paths)
-
-
 def module_digests(named: Iterable[object]) -> dict[str, str]:
     """Return a digest of the source file of each module that an import path names; other values are left out."""
     modules = dict.fromkeys(path.partition(":")[0] for path in named if isinstance(path, str) and ":" in path)

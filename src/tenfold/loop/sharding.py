@@ -7,9 +7,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler
 
 from tenfold.data import batch_sizes, make_shards, order
+from tenfold.data.user_datasets import visits_all
 from tenfold.errors import DataError, MachineError
 from tenfold.launch.detect import World, detect_world
 
@@ -177,13 +178,9 @@ def _refuse_what_cannot_be_divided(loader: DataLoader[Any]) -> None:
     if loader.batch_size is None:
         own = type(loader.batch_sampler).__name__ if loader.batch_sampler is not None else "batch_size=None"
         raise DataError(f"a loader with {own} cannot be divided; give it a batch_size instead")
-    sampler = loader.sampler
-    plain = isinstance(sampler, SequentialSampler) or (
-        isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(sampler.data_source)
-    )
-    if not plain:
+    if not visits_all(loader.sampler, len(cast(Sized, loader.dataset))):
         raise DataError(
-            f"a loader with its own sampler ({type(sampler).__name__}) cannot be divided; "
+            f"a loader with its own sampler ({type(loader.sampler).__name__}) cannot be divided; "
             f"leave the sampler out and say shuffle=True or shuffle=False"
         )
 
