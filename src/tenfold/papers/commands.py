@@ -34,9 +34,8 @@ def list_recipes(as_json: options.Json = False) -> None:
 
     Example: [cyan]tenfold recipe list[/]
     """
-    from rich.table import Table
-
     from tenfold.papers.recipe import NEEDS, load, names
+    from tenfold.reports.tables import TextTable
 
     recipes = [load(name) for name in names()]
     if as_json:
@@ -45,11 +44,14 @@ def list_recipes(as_json: options.Json = False) -> None:
         )
         return
     for citation, group in groupby(recipes, key=lambda recipe: recipe.paper.citation):
-        table = Table("recipe", "what it runs", "needs", "small, about", title=citation, title_justify="left")
-        for recipe in group:
-            needs = ", ".join(NEEDS[need] for need in recipe.needs)
-            table.add_row(recipe.name, f"{recipe.paper.place}: {recipe.title}", needs, _time(recipe.seconds))
-        print_rich(table)
+        rows = [
+            (
+                *(recipe.name, f"{recipe.paper.place}: {recipe.title}"),
+                *(", ".join(NEEDS[need] for need in recipe.needs), _time(recipe.seconds)),
+            )
+            for recipe in group
+        ]
+        print_rich(TextTable(("recipe", "what it runs", "needs", "small, about"), rows, citation).to_rich(words=3))
     whole = _time(sum(item.seconds for item in recipes if "gpu" not in item.needs))
     typer.echo("`tenfold recipe show NAME` shows one, `tenfold recipe run NAME -o page.html` runs it,")
     typer.echo(
@@ -207,9 +209,8 @@ def recommend(
     """
     from dataclasses import asdict
 
-    from rich.table import Table
-
     from tenfold.papers.recommender import PeopleToFollow
+    from tenfold.reports.tables import TextTable
     from tenfold.runs.open_run import open_run
 
     people = PeopleToFollow(open_run(run, runs=runs, trust=trust))
@@ -218,18 +219,17 @@ def recommend(
         if as_json:
             print_json(rows)
             return
-        heads = next(iter(rows.values()))
-        table = Table("", *(name.replace("_", " ") for name in heads))
-        for name, values in rows.items():
-            table.add_row(name, *(f"{value:.4f}" for value in values.values()))
-        print_rich(table)
+        heads = ["", *(name.replace("_", " ") for name in next(iter(rows.values())))]
+        lines = [[name, *(f"{value:.4f}" for value in values.values())] for name, values in rows.items()]
+        print_rich(TextTable(heads, lines).to_rich())
         typer.echo(f"over the {len(people.tested)} people of the test part")
         return
     recommended = people.recommend(person, top)
     if as_json:
         print_json([asdict(item) for item in recommended])
         return
-    table = Table("", "person", "probability", "followed already")
-    for rank, item in enumerate(recommended, 1):
-        table.add_row(str(rank), f"@{item.name}", f"{item.probability:.0%}", "yes" if item.followed else "")
-    print_rich(table)
+    lines = [
+        [str(rank), f"@{item.name}", f"{item.probability:.0%}", "yes" if item.followed else ""]
+        for rank, item in enumerate(recommended, 1)
+    ]
+    print_rich(TextTable(["", "person", "probability", "followed already"], lines).to_rich(words=2))

@@ -500,7 +500,14 @@ class RecipeResult:
             )
             undecided = f"The paper says “{claim.said}”; the rows that would decide it were not run here."
             statements += _with_doubts([checked or Statement(undecided)], claim.column, rows if checked else ())
-        return statements or ([Statement(self._nothing_to_compare())] if self.recipe.blocks else [])
+        if statements or not self.recipe.blocks:
+            return statements
+        why = "our copy of the paper has no numbers for these rows"
+        if not any(row.ours for row in self.rows):
+            why = "nothing could be run here"
+        elif any(row.paper for row in self.rows):
+            why = "the rows that the paper has numbers for could not be run here"
+        return [Statement(f"Nothing is compared: {why}.")]
 
     @property
     def verdict(self) -> Verdict:
@@ -515,13 +522,6 @@ class RecipeResult:
         if self.problem or (self.settings and not any(setting.done for setting in self.settings)):
             return "not run"
         return "no number to compare"
-
-    def _nothing_to_compare(self) -> str:
-        if not any(row.ours for row in self.rows):
-            return "Nothing is compared: nothing could be run here."
-        if any(row.paper for row in self.rows):
-            return "Nothing is compared: the rows that the paper has numbers for could not be run here."
-        return "Nothing is compared: our copy of the paper has no numbers for these rows."
 
     def notes(self) -> list[str]:
         """Return notes for the reader: the scale, predicted times, and why rows are missing."""

@@ -306,7 +306,10 @@ class Twin:
 
     def notes(self) -> list[str]:
         notes = ["rows: mean over the workers; total: the slowest worker; error = (predicted - measured) / measured"]
-        notes += self._target_notes()
+        if (target := self.real.experiment.training.target) is not None:
+            reached = self.real.seconds_to_target is not None
+            until = f"training to target: until target {target:g}"
+            notes.append(until if reached else f"target {target:g} was not reached; all epochs were trained")
         notes += summary.speed_notes([self.virtual.result.get("machine_speed", 1.0)])
         notes.append("startup: reading the data is included in the measured time, not in the predicted one")
         interval, seconds = self.virtual.interval, self.real.seconds
@@ -314,14 +317,6 @@ class Twin:
             inside = interval[0] <= seconds <= interval[1]
             notes.append(f"{summary.INTERVAL}; the measured time is {'inside' if inside else 'outside'}")
         return [*notes, summary.UNCALIBRATED] if summary.is_uncalibrated(self.virtual) else notes
-
-    def _target_notes(self) -> list[str]:
-        target = self.real.experiment.training.target
-        if target is None:
-            return []
-        reached = self.real.seconds_to_target is not None
-        what = f"target {target:g}"
-        return [f"training to target: until {what}" if reached else f"{what} was not reached; all epochs were trained"]
 
     def record(self) -> dict[str, Any]:
         return {

@@ -197,7 +197,9 @@ Points = list[tuple[float, float]]
 
 def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
     """Return the metric of the target against the training time, one line a run; None where no setting has a target."""
-    aimed = _aimed(rows)
+    with_target = [row for row in rows if row.experiment.training.target is not None]
+    lines_of = {row.label: [points for run in row.runs if (points := _evaluated(run))] for row in with_target}
+    aimed = [(row, lines) for row in choose_rows(with_target, MOST_TARGET_LINES) if (lines := lines_of[row.label])]
     if not aimed:
         return None
     metric = _metric(aimed[0][0].runs[0])
@@ -233,13 +235,6 @@ def target_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
 
 def _targets(rows: Iterable[Row]) -> list[float]:
     return sorted({row.experiment.training.target for row in rows if row.experiment.training.target is not None})
-
-
-def _aimed(rows: Sequence[Row]) -> list[tuple[Row, list[Points]]]:
-    """Return the settings that have a target, each with the evaluations of its runs."""
-    aimed = [row for row in rows if row.experiment.training.target is not None]
-    lines_of = {row.label: [points for run in row.runs if (points := _evaluated(run))] for row in aimed}
-    return [(row, lines_of[row.label]) for row in choose_rows(aimed, MOST_TARGET_LINES) if lines_of[row.label]]
 
 
 def _bottom(aimed: Sequence[tuple[Row, list[Points]]]) -> float | None:
