@@ -31,7 +31,6 @@ from tenfold.errors import ExperimentError, MachineError
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
-    from tenfold.prediction.profile import Profile
 
 
 CLUSTER = "The virtual cluster"
@@ -424,7 +423,33 @@ def calibrate(
     if as_json:
         print_json(profile.model_dump(exclude={"steps": {"__all__": {"trace"}}}))
         return
-    print_rich(_steps(profile), _rounds(profile))
+    from tenfold.machine.metadata import MOST_LOAD_PER_CORE
+    from tenfold.reports.tables import TextTable
+
+    steps = [
+        [
+            *(step.work, str(step.batch_size), f"{step.workers} x {step.threads}"),
+            f"{1e3 * step.mean:.3g} ± {step.standard_error:.1%}",
+            f"{step.between_steps:.1%}, {step.between_workers:.1%}",
+            f"{1e3 * step.round:.3g}" if step.round is not None else "",
+            f"{step.samples:,}",
+            f"{step.at[:16].replace('T', ' ')}{', busy' if step.load > MOST_LOAD_PER_CORE else ''}",
+            f"{step.clock_mhz / 1e3:.1f}" if step.clock_mhz else "",
+        ]
+        for step in profile.steps
+    ]
+    rounds = [
+        [
+            *(entry.transport, str(entry.workers), f"{entry.fan} ({entry.kind})"),
+            *(f"{1e6 * entry.latency:.0f} µs", f"{entry.bandwidth / 1e9:.3g} GB/s", f"{entry.residual:.0%}"),
+            ", ".join(f"{nbytes / 1e6:.2g}: {1e3 * seconds:.3g}" for nbytes, seconds in entry.seconds.items()),
+        ]
+        for entry in profile.averaging
+    ]
+    columns = ["work", "batch", "workers x threads", "ms a step", "spread: steps, workers", "ms a round", "steps"]
+    print_rich(TextTable([*columns, "measured, UTC", "GHz"], steps).to_rich())
+    columns = ["transport", "workers", "each reads", "latency", "bandwidth", "line's error", "ms, by MB of weights"]
+    print_rich(TextTable(columns, rounds).to_rich())
     costs = profile.costs
     starts = ", ".join(f"{seconds:.2g} s with {workers}" for workers, seconds in costs.start.items())
     typer.echo(f"start-up: {starts} worker(s); adding: {1e9 * costs.adding:.2g} s per GB")
@@ -463,44 +488,3 @@ def _check(as_json: bool) -> None:
     columns = ["workers x threads, strategy, every", "measured", "predicted", "error"]
     print_rich(TextTable(columns, rows, title="The latest predictions for this machine").to_rich())
     typer.echo(ledger_note(ledger))
-
-
-def _steps(profile: "Profile") -> Any:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from tenfold.machine.metadata import MOST_LOAD_PER_CORE
-
-    columns = ("work", "batch", "workers x threads", "ms a step", "spread: steps, workers", "ms a round", "steps")
-    table = Table(*columns, "measured, UTC", "GHz")
-    for step in profile.steps:
-        table.add_row(
-            escape(step.work),
-            str(step.batch_size),
-            f"{step.workers} x {step.threads}",
-            f"{1e3 * step.mean:.3g} ± {step.standard_error:.1%}",
-            f"{step.between_steps:.1%}, {step.between_workers:.1%}",
-            f"{1e3 * step.round:.3g}" if step.round is not None else "",
-            f"{step.samples:,}",
-            f"{step.at[:16].replace('T', ' ')}{', busy' if step.load > MOST_LOAD_PER_CORE else ''}",
-            f"{step.clock_mhz / 1e3:.1f}" if step.clock_mhz else "",
-        )
-    return table
-
-
-def _rounds(profile: "Profile") -> Any:
-    from rich.table import Table
-
-    table = Table("transport", "workers", "each reads", "latency", "bandwidth", "line's error", "ms, by MB of weights")
-    for entry in profile.averaging:
-        measured = ", ".join(f"{nbytes / 1e6:.2g}: {1e3 * seconds:.3g}" for nbytes, seconds in entry.seconds.items())
-        table.add_row(
-            entry.transport,
-            str(entry.workers),
-            f"{entry.fan} ({entry.kind})",
-            f"{1e6 * entry.latency:.0f} µs",
-            f"{entry.bandwidth / 1e9:.3g} GB/s",
-            f"{entry.residual:.0%}",
-            measured,
-        )
-    return table
