@@ -566,6 +566,6 @@ def test_names_are_imported_in_few_places() -> None:
         "cli/__init__.py",  # the commands
         "machine/rank_guard.py",  # a function that the rank which starts the guard names
         "prediction/library_averaging.py",  # whether mpi4py is there
-        "prediction/script_rank.py",  # the script that this user simulates
+        *("prediction/script_rank.py", "prediction/script_simulation.py"),  # the script that this user simulates
         *("papers/run_recipe.py", "machine/doctor.py", "data/sources.py"),
     }
