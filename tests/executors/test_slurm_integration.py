@@ -27,7 +27,7 @@ LONG = SMALL | {"epochs": 200}
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    with slurm_cluster() as configuration, pytest.MonkeyPatch.context() as patch:
+    with slurm_cluster(cpus=4) as configuration, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", str(configuration))
         patch.setattr(slurm, "POLL_SECONDS", 0.2)
         yield
@@ -54,8 +54,9 @@ def when_training(runs: Path, act: Callable[[str], None]) -> threading.Thread:
 
 
 def test_runs_and_folds_are_those_of_this_machine(tmp_path: Path) -> None:
-    here = tenfold.compare(**SMALL, lr=[0.1, 0.01], runs=tmp_path / "here")
-    there = tenfold.compare(**SMALL, lr=[0.1, 0.01], runs=tmp_path / "there", on="slurm")
+    grid = SMALL | {"together": [{"lr": 0.01}, {"workers": 4, "oversubscribe": True}]}
+    here = tenfold.compare(**grid, runs=tmp_path / "here")
+    there = tenfold.compare(**grid, runs=tmp_path / "there", on="slurm")
     assert [run.metrics for run in there.runs] == [run.metrics for run in here.runs]
     for item, other in zip(here.runs, there.runs, strict=True):
         assert all(torch.equal(other.weights[name], value) for name, value in item.weights.items())
@@ -83,14 +84,18 @@ def test_a_job_that_is_cancelled_is_one_row_which_the_same_command_fills(tmp_pat
 @pytest.mark.skipif(
     "TENFOLD_SLURM_REQUEUE" not in os.environ, reason="set TENFOLD_SLURM_REQUEUE: Slurm may take minutes"
 )
-def test_a_job_before_its_time_limit_is_queued_again_and_continues(tmp_path: Path) -> None:
-    def warn(number: str) -> None:
-        slurm_command("scancel", "--batch", "--signal=USR1", number)
+@pytest.mark.parametrize("reason", ["time limit", "node fails"])
+def test_a_job_that_slurm_queues_again_continues(reason: str, tmp_path: Path) -> None:
+    def requeue(number: str) -> None:
+        if reason == "time limit":
+            slurm_command("scancel", "--batch", "--signal=USR1", number)
+        else:
+            slurm_command("scontrol", "update", "nodename=ALL", "state=down", "reason=test")
         while "BeginTime" not in slurm_command("squeue", "--noheader", "--format=%r"):
             time.sleep(0.1)
-        slurm_command("scontrol", "update", f"jobid={number}", "starttime=now")  # Slurm would wait for two minutes
+        slurm_command("scontrol", "update", f"jobid={number}", "starttime=now+3")  # Slurm would wait for 2 minutes
 
-    thread = when_training(tmp_path, warn)
+    thread = when_training(tmp_path, requeue)
     [run] = tenfold.compare(**LONG, runs=tmp_path, on="slurm").runs
     thread.join()
     assert any(getattr(event, "resumed", False) for event in run.events())
