@@ -81,3 +81,7 @@ def test_runs_go_to_slurm(experiment: str) -> None:
     wrong = tenfold_("compare", experiment, "--lr", "0.1", "--on", "slurm", "--partition", "nowhere")
     assert wrong.exit_code == 2
     assert "partition" in wrong.stderr
+
+
+def test_an_empty_name_is_no_executor(experiment: str) -> None:
+    assert "unknown executor" in tenfold_("compare", experiment, "--on", "").output

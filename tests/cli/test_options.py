@@ -28,6 +28,8 @@ def test_a_rank_that_is_not_there_is_a_sentence() -> None:
     [
         ("lr=0.1", "lr", 0.1),
         (" lr = 0.1 ", "lr", 0.1),
+        ("lr=.1", "lr", 0.1),
+        ("lr=1.e-3", "lr", 0.001),
         ("batch-size=32", "batch_size", 32),
         ("training.batch-size=32", "training.batch_size", 32),
         ("hidden=[64, 32]", "hidden", [64, 32]),

@@ -17,7 +17,7 @@ from looped import looped
 from waiting import wait_until
 
 import tenfold
-from tenfold.errors import MachineError, StoreError, TenfoldError
+from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError
 from tenfold.executors import ray, slurm, submitting
 from tenfold.executors.jobs import STORE, Job
 from tenfold.executors.submitting import Submitter, executor_named
@@ -60,6 +60,35 @@ def test_a_lost_job_that_is_submitted_again_counts_among_those_at_once() -> None
     executor = LosesMachines()
     ended = [place for place, _ in Submitter("losing", None, executor).run(jobs(3), at_once=2)]
     assert (sorted(ended), executor.most) == ([0, 1, 2], 2)
+
+
+class HasNoWorkers(Executor):
+    """Begins no job."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, _function: Callable[..., Any], /, *_rest: Any, **_named: Any) -> "Future[Any]":
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+def test_jobs_that_do_not_begin_are_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submitting, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(submitting, "WATCH_SECONDS", 0.01)
+    executor, said = HasNoWorkers(), []
+    submitter = Submitter("idle", None, executor)
+    looks = iter(range(5))
+
+    def watch(_: object) -> None:
+        if next(looks, None) is None:
+            for future in executor.futures:
+                future.set_result((b"", ""))
+
+    submitter.watch, submitter.notify = watch, said.append
+    assert len(list(submitter.run(jobs(2)))) == 2
+    assert len(said) == 1
+    assert "free workers" in said[0]
 
 
 def test_an_interruption_leaves_jobs_running_wherever_it_came_from(tmp_path: Path) -> None:
@@ -286,3 +315,10 @@ def test_a_cross_validation_whose_executor_cannot_be_opened_records_nothing(tmp_
     with pytest.raises(MachineError, match="nobody answers"):
         tenfold.cross_validate(model="mlp", data="digits", limit=40, folds=2, runs=tmp_path / "runs", on=closed)
     assert not (tmp_path / "runs" / "tenfold.db").exists()
+
+
+def test_a_class_without_a_signature_is_called_and_is_no_executor() -> None:
+    submitter = executor_named("builtins:int")
+    assert submitter is not None
+    with pytest.raises(ExperimentError, match=r"not an? int"):
+        submitter.open(1)

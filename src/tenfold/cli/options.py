@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ def _recorded(context: typer.Context) -> "list[Run]":
 EXPERIMENT, PARALLEL, WHERE = "The experiment", "How the data are divided", "Where it runs"
 DEVICES = ("auto", "cpu", "cuda", "mps")
 BRACKETS = {"[": ("list", "]", '[64, 32] or ["a", "b"]'), "{": ("table", "}", "{sides = 1}")}
+SHORT_NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+"""A number that TOML refuses, as it has no digit before or after its point."""
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp64")
 PINS = ("none", "compact", "scatter")
 
@@ -355,7 +358,7 @@ def with_executor(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**given: Any) -> None:
         options = {name: given.pop(name) for name in EXECUTOR_OPTIONS}
-        chosen = {name: value for name, value in options.items() if value}
+        chosen = {name: value for name, value in options.items() if value is not None}
         command(**given, where=Where(chosen.pop("on", "local"), chosen) if chosen else None)
 
     added = {name: option.of_one(name) for name, option in EXECUTOR_OPTIONS.items()}
@@ -386,13 +389,13 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Read a value as TOML would, else as text; what begins like a list or a table must be a valid one."""
+    """Read a value as TOML would (or .1, 1.), else as text; what begins like a list or a table must be a valid one."""
     try:
         read = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
         if text[:1] in BRACKETS:
             raise ExperimentError(_unreadable(text)) from None
-        return text
+        return float(text) if SHORT_NUMBER.fullmatch(text) else text
     return read["value"] if len(read) == 1 else text
 
 

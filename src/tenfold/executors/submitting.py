@@ -50,6 +50,8 @@ MACHINE_ATTEMPTS = 10
 """How often, if the machine dies and takes the worker with it, which is not the job's fault."""
 WATCH_SECONDS = 1.0
 """How often the states of jobs are looked at."""
+IDLE_SECONDS = 30.0
+"""If no job is seen to begin within this time, that is said."""
 LONGEST_TOKEN = 100
 Factory = Callable[[int], Executor]
 Asked = str | Executor | Callable[[int], Executor]
@@ -76,7 +78,7 @@ def executor_named(on: "Asked | Submitter", **options: str) -> "Submitter | None
         return Submitter(getattr(member, "name", type(member).__name__), None, member)
     if callable(member) and not inspect.isabstract(member):
         name = on if isinstance(on, str) else PythonObject(on).name
-        _check_options(name, inspect.signature(member).parameters, options)
+        _check_options(name, inspect.signature(member).parameters if options else (), options)
         return Submitter(name, partial(member, **options) if options else member)
     listed = ", ".join(names)
     raise ExperimentError(f"on = {format_value(on)}: should be one of {listed}, or a concurrent.futures.Executor")
@@ -185,6 +187,7 @@ class Submitter:
         again: list[int] = []
         suspects: list[int] = []
         looked, trouble = time.monotonic(), ""
+        idle_until = looked + IDLE_SECONDS
         while True:
             if stopped():
                 coming, again, suspects = iter(()), [], []
@@ -236,14 +239,21 @@ class Submitter:
             if self.watch is not None and time.monotonic() - looked > WATCH_SECONDS:
                 looked = time.monotonic()
                 waiting = {*self._futures.values(), *again, *suspects}
-                self.watch(
-                    tuple(
-                        state_of(Path(job.kept_in), job.label)
-                        if place in waiting
-                        else JobState(job.label, "done", done=1.0)
-                        for place, job in enumerate(begun)
-                    )
+                states = tuple(
+                    state_of(Path(job.kept_in), job.label)
+                    if place in waiting
+                    else JobState(job.label, "done", done=1.0)
+                    for place, job in enumerate(begun)
                 )
+                self.watch(states)
+                if any(job.state != "waiting" for job in states) or getattr(self._executor, "survives", False):
+                    idle_until = float("inf")  # jobs of Slurm may wait for hours
+                if looked > idle_until:
+                    idle_until = float("inf")
+                    self.notify(
+                        f"{self.name}: no job has been seen to begin yet; it has no free workers, or they do not see "
+                        f"{short_path(self.folder) if self.folder else 'the run store'}"
+                    )
 
     def recorded(self, place: int) -> None:
         """Remove the folder of a job whose run is recorded at home, so that nothing is left if home is interrupted."""
