@@ -146,6 +146,27 @@ def test_a_fold_that_fails_does_not_stop_the_others() -> None:
     assert any(isinstance(event, Span) for event in events[1])
 
 
+class RefusesLarge(nn.Module):
+    """Fails to train on a sample with a large number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and x.max() > 1000:
+            raise RuntimeError("too large")
+        return self.layer(x.flatten(1))  # type: ignore[no-any-return]
+
+
+def test_a_step_that_fails_ends_all_that_take_it() -> None:
+    some = tasks(model=RefusesLarge, hidden=None, stacking="loop")[:2]
+    only_in_first = some[1].splits.validation.indices[-1]  # type: ignore[union-attr]
+    some[0].splits.train.part.x[only_in_first] = 2000.0  # type: ignore[attr-defined]
+    outcomes, _ = together(some)
+    assert [type(outcome) for outcome in outcomes] == [ModelError, ModelError]
+
+
 def test_a_test_part_that_cannot_be_measured_fails_its_fold_alone() -> None:
     some = tasks()
     test = some[1].splits.test

@@ -87,17 +87,19 @@ def train_together(tasks: Sequence[Task], stopwatch: Stopwatch, emits: Sequence[
     """
     _check_compatible(tasks)
     outcomes: dict[int, Outcome | TenfoldError] = {}
+    present = list(range(len(tasks)))
+    """The tasks whose time it is now."""
 
-    def emit_to_all(event: Event) -> None:
-        for index, emit in enumerate(emits):
-            if index not in outcomes:
-                emit(event)
+    def emit_to_present(event: Event) -> None:
+        for index in present:
+            emits[index](event)
 
     with on_device(tasks[0]):
         coordinators = [Coordinator(task, stopwatch, emit) for task, emit in zip(tasks, emits, strict=True)]
         for coordinator in coordinators:
             coordinator.start(resumed=False)
-        workers = _make_workers(tasks, coordinators, Timekeeper(stopwatch, emit_to_all, 0))
+        time = Timekeeper(stopwatch, emit_to_present, 0, single=0)
+        workers = _make_workers(tasks, coordinators, time)
         if workers[0].replica.lr_schedule.wants_metric:
             raise ExperimentError(
                 f"training.schedule = {tasks[0].experiment.training.lr_schedule_name} looks at a metric, and folds "
@@ -105,23 +107,26 @@ def train_together(tasks: Sequence[Task], stopwatch: Stopwatch, emits: Sequence[
                 '"folds-over-workers"'
             )
         turns = {index: worker.turns() for index, worker in enumerate(workers)}
+        places: dict[int, tuple[int, int]] = {}
+        """The epoch and the step that comes next of each task that is training."""
 
         def advance(index: int) -> None:
             try:
-                next(turns[index])
+                places[index] = next(turns[index])
                 return
             except StopIteration:
                 outcomes[index] = Outcome.of(coordinators[index])
             except TenfoldError as error:
                 outcomes[index] = error
-            del turns[index]
+            places.pop(index, None)
 
         for index in range(len(tasks)):
             advance(index)  # to the first step
-        while turns:
-            for step in range(max(task.steps_per_epoch for task in tasks)):
-                for index in [index for index in turns if step < tasks[index].steps_per_epoch]:
-                    advance(index)
+        while places:
+            first, present = min(places.values()), list(places)
+            for index in [index for index in present if places[index] == first]:
+                advance(index)
+            time.emit_sums()
     return [outcomes[index] for index in range(len(tasks))]
 
 

@@ -36,8 +36,11 @@ class Lockstep:
         self._seeds: list[Seed] = [(0, 0, 0)] * stacked.k
         self._orders = [torch.zeros(0, dtype=torch.int64, device=stacked.device)] * stacked.k
         self._table = torch.empty(0)
-        self._last = (-1, 0)
+        self._epoch, self._step = -1, 0
+        """The epoch, and how many of its steps were taken."""
         self._losses = torch.empty(0)
+        self._failure: Exception | None = None
+        """Why a step failed: none can follow, of no row."""
         self._is_prepared = False
         self.owners: dict[int, ReplicaRows] = {}
         """Who trains each row."""
@@ -60,37 +63,44 @@ class Lockstep:
         self._seeds[rows], self._orders[rows] = seeds, orders
 
     def learn(self, epoch: int, step: int) -> Tensor:
-        """Return the losses of all rows in this step, counted from 1; it is taken when it is first requested.
+        """Return the losses of all steps of this epoch up to this one, counted from 1, a row for each step.
 
-        No device is waited for.
+        Steps are taken when they are first requested. No device is waited for.
         """
-        if (epoch, step) == self._last:
-            return self._losses
-        if step == 1:
+        if epoch != self._epoch:
             self._begin_epoch()
-        self._last = epoch, step
+            self._epoch, self._step = epoch, 0
+        while self._step < step:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                self._take_step()
+            except Exception as error:
+                self._failure = error
+                raise
+        return self._losses
+
+    def _take_step(self) -> None:
         self.stacked.begin_step()
-        start, turn = (step - 1) * self.batch_size, self.turns[step - 1]
+        start, turn = self._step * self.batch_size, self.turns[self._step]
         if self.stacked.gradients_only and sum(rows.stop - rows.start for rows, _ in turn) < self.stacked.k:
             # rows without samples left keep no gradient of an earlier step
             self.stacked.optimizer.gradient.zero_()
-        losses = [(rows, self.stacked.learn(self._table[rows, start : start + size], rows)) for rows, size in turn]
-        if len(losses) == 1 and len(losses[0][1]) == self.stacked.k:
-            self._losses = losses[0][1]
-        else:
-            self._losses = torch.zeros(self.stacked.k, dtype=losses[0][1].dtype, device=self.stacked.device)
-            for rows, values in losses:
-                self._losses[rows] = values
-        return self._losses
+        for rows, size in turn:
+            self._losses[self._step, rows] = self.stacked.learn(self._table[rows, start : start + size], rows)
+        self._step += 1
 
-    def batch(self, step: int) -> tuple[Any, Any]:
-        rows, size = self.turns[step - 1][0]
-        start = (step - 1) * self.batch_size
+    def batch(self) -> tuple[Any, Any]:
+        """Return the samples and targets of one row in the step that is being taken."""
+        rows, size = self.turns[self._step][0]
+        start = self._step * self.batch_size
         numbers = self._table[rows.start, start : start + size]
         return select_rows(self.stacked.part.x, numbers), select_rows(self.stacked.part.y, numbers)
 
     def _begin_epoch(self) -> None:
         """Give each replica the random generator it would have alone, as far as the method of stepping allows."""
+        matrix = self.stacked.stack.matrix
+        self._losses = torch.zeros(len(self.turns), self.stacked.k, dtype=matrix.dtype, device=matrix.device)
         states = []
         for seed in self._seeds if self.stacked.has_own_generators else []:
             seed_everything(*seed)
@@ -145,6 +155,8 @@ class ReplicaRows(TrainedState):
         """The parameters of each replica."""
         self.lr_schedule = self.stacked.lr_schedule
         self._seeds: Sequence[Seed] = ()
+        self._taken = 0
+        """The steps of this epoch whose losses were returned."""
         lockstep.owners |= dict.fromkeys(range(rows.start, rows.stop), self)
 
     @property
@@ -174,18 +186,20 @@ class ReplicaRows(TrainedState):
         """Yield the number of each step, from 1."""
         orders = [resident_order(part, order, self.stacked.device) for part, order in visits]
         self.lockstep.set_epoch(self.rows, self._seeds, orders)
+        self._taken = 0
         return ((step, None) for step in range(1, -(-max(map(len, orders)) // batch_size) + 1))
 
-    def batch(self, x: Any, _y: Any) -> tuple[Any, Any]:
-        return self.lockstep.batch(x)
+    def batch(self, _x: Any, _y: Any) -> tuple[Any, Any]:
+        """Return the samples and targets of one replica in a step that failed."""
+        return self.lockstep.batch()
 
     def find_replaced(self, *, memory: bool) -> str:  # noqa: ARG002
         """Return "": the tensors of a row are set before each use."""
         return ""
 
     def step(self, x: Any, y: Any) -> Tensor:
-        """Take step number x, with the other rows, and return the losses."""
-        self.begin_step()
+        """Take the steps up to number x, with the other rows, and return the losses of each."""
+        self.steps += x - self._taken
         return self.backward(x, y)
 
     def begin_step(self) -> None:
@@ -193,8 +207,10 @@ class ReplicaRows(TrainedState):
         self.steps += 1
 
     def backward(self, x: Any, _y: Any) -> Tensor:
-        """Compute the gradients of step number x, with those of the other rows, and return the losses."""
-        return self.lockstep.learn(self._seeds[0][1], x)[self.rows]
+        """Compute the gradients of the steps up to number x, with those of the other rows, and return the losses."""
+        losses = self.lockstep.learn(self._seeds[0][1], x)[self._taken : x, self.rows]
+        self._taken = x
+        return losses
 
     def keep(self, outputs: Any, targets: Tensor) -> None:
         """Keep the outputs of one replica, to count how many are correct."""

@@ -305,6 +305,12 @@ class Task:
         every, last = self.experiment.training.log_every, self.steps_per_epoch
         return step == last or (step % every == 0 and (last - step) * 2 >= every)
 
+    @cached_property
+    def logged_steps(self) -> list[int]:
+        """The steps of an epoch after which a worker logs or evaluates."""
+        steps = range(1, self.steps_per_epoch + 1)
+        return [step for step in steps if step in self.evaluation_steps or self.logs_after(step)]
+
     def ends_equal(self, steps: int) -> bool:
         """Return whether all replicas are equal after this number of steps, so that averaging them changes nothing."""
         parallel = self.parallel

@@ -5,7 +5,7 @@ trains all replicas at once. Only the replica, the transport and `ask` differ.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -49,7 +49,7 @@ class Timekeeper:
     The first spans are emitted one by one, for the timeline; later ones are added up until the next `emit_sums`.
     """
 
-    def __init__(self, stopwatch: Stopwatch, emit: Emit, worker: int) -> None:
+    def __init__(self, stopwatch: Stopwatch, emit: Emit, worker: int, single: int = SINGLE_SPANS) -> None:
         self.stopwatch = stopwatch
         self.emit = emit
         self.worker = worker
@@ -57,7 +57,7 @@ class Timekeeper:
         """Training time so far."""
         self.epoch = 0
         self.times: dict[str, float] = {}
-        self._single = SINGLE_SPANS
+        self._single = single
         self._since = perf_counter()
         self._window = self._since
         self._sums: dict[SpanKind, tuple[float, int]] = {}
@@ -164,6 +164,7 @@ class Worker:
         self.number = self.replica_number if group is None else self.replica_number * group.size + group.rank
         """Which of the experiment's workers it is: several workers hold one replica if the model is divided."""
         self.time = time or Timekeeper(stopwatch, emit, self.number)
+        self._shares_time = time is not None
         self.replica = replica or self._make_replica()
         self.replicas = range(self.replica_number, self.replica_number + self.replica.k)
         """The numbers of the replicas that it trains: its own, or all of them."""
@@ -175,6 +176,9 @@ class Worker:
         self.best: dict[str, Any] | None = None
         self._may_draw = _may_draw(task, self.replica.network)
         """Whether steps and evaluations may draw random numbers."""
+        is_plain = task.workers == 1 and task.experiment.training.ema is None
+        self._is_alone_in_stack = isinstance(self.replica, ReplicaRows) and is_plain
+        """Whether the other rows of the stack belong to other tasks, so that it never averages with them."""
         self.trainer = make_trainer(task, self.replica, channels, self.progress.mark, may_draw=self._may_draw)
         self._steps_before_joining = 0
         """Steps of the epoch that were taken before this worker replaced a lost one."""
@@ -213,8 +217,11 @@ class Worker:
         for _ in self.turns():
             pass
 
-    def turns(self) -> Iterator[None]:
-        """Train to the end, and yield before every step, so that workers whose replicas step together take turns."""
+    def turns(self) -> Iterator[tuple[int, int]]:
+        """Train to the end, so that workers whose replicas step together take turns.
+
+        This yields the epoch and the number of the step that comes next.
+        """
         self._prepare()
         self.time.begin()
         epochs = self.task.experiment.training.epochs
@@ -226,7 +233,7 @@ class Worker:
             self.time.lap("evaluate")
             self.epoch = epochs if stopped else self.epoch + 1
             self._save()
-            self.time.emit_sums()
+            self._emit_times()
         self._finish()
 
     def _prepare(self) -> None:
@@ -242,19 +249,26 @@ class Worker:
         if not self._has_just_joined:
             self.channels.repeat(self.channels.transport.barrier)
 
-    def _train_epoch(self) -> Iterator[None]:
+    def _train_epoch(self) -> Iterator[tuple[int, int]]:
         """Train until the epoch ends, or until an evaluation in the middle of it says stop."""
         stream, done = self._begin_epoch()
         self._waited_and_communicated = self.channels.waited_and_communicated()
         if done and self._log_and_evaluate(done):  # a worker that joined does what the others do after its join point
             return
-        for step in range(done + 1, self.task.steps_per_epoch + 1):
-            yield
+        for step in self._steps_after(done):
+            yield self.epoch, step
             self._waited_and_communicated = self.channels.waited_and_communicated()
             with holding_random_numbers(self._may_draw):
                 self._train_batch(stream, step)
             if self._log_and_evaluate(step):
                 return
+
+    def _steps_after(self, done: int) -> Iterable[int]:
+        """Return the steps of this epoch after the first `done`; of those before one that is logged, only the last."""
+        if not self._is_alone_in_stack:
+            return range(done + 1, self.task.steps_per_epoch + 1)
+        logged = self.task.logged_steps
+        return logged if self.epoch else sorted({1, *logged})  # after the first step of all, metrics are checked
 
     def _log_and_evaluate(self, step: int) -> bool:
         """Log and evaluate if that is due after a step of the epoch, and return whether to stop."""
@@ -266,7 +280,7 @@ class Worker:
             self._check_metrics()
         if logs:
             self._log(self.last_step)
-            self.time.emit_sums()
+            self._emit_times()
         if not evaluates:
             return False
         stopped = self._evaluate(partial(Evaluated, step=self.last_step))
@@ -293,24 +307,26 @@ class Worker:
 
     def _train_batch(self, stream: Iterator[tuple[Any, Any]], step: int) -> None:
         """Take a step on the next batch, if this worker has one left, and average with the others when that is due."""
-        x, y = next(stream, (None, None))
+        x, y = (step, None) if self._is_alone_in_stack else next(stream, (None, None))
         if self.replica.timed_by_step:
             self.time.lap("data")
         step_of_run = self._step_of_run(step)
         self.channels.step = step_of_run
-        self._train_step(x, y, self.task.batch_sizes[step - 1])
+        self._train_step(x, y, step)
         self.trainer.average_weights_if_due(step_of_run)
         self.replica.update_ema()
         self.progress.mark()
         self.channels.reach_join_point(step_of_run, lambda: self._state(done=step))
 
-    def _train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> None:
+    def _train_step(self, x: Any, y: Any, step: int) -> None:
         """Let the trainer take a step, and keep the loss; an error of the user's code names the batch."""
+        sizes, replicas = self.task.batch_sizes, self.replicas
         try:
-            loss = self.trainer.train_step(x, y, sizes)
+            loss = self.trainer.train_step(x, y, sizes[step - 1])
             if loss is not None and self.speaks_for_replica:
-                self._losses.append(loss)
-                self._sizes.append(sizes[self.replicas.start : self.replicas.stop])
+                losses = loss.reshape(-1, len(replicas))  # several rows, if earlier steps came with this one
+                self._losses.append(losses)
+                self._sizes += [of[replicas.start : replicas.stop] for of in sizes[step - len(losses) : step]]
         except TenfoldError:
             raise
         except Exception as error:
@@ -351,7 +367,7 @@ class Worker:
         check_parameters(self.task, self.replica, step)
         if not self._losses:
             return
-        losses = torch.stack(self._losses).cpu().double().view(len(self._losses), -1)
+        losses = torch.cat(self._losses).cpu().double()
         sizes = torch.tensor(self._sizes, dtype=torch.float64)
         self._losses, self._sizes = [], []
         not_finite = (~losses.isfinite() & (sizes > 0)).nonzero().tolist()
@@ -557,6 +573,11 @@ class Worker:
     def warn(self, trouble: str) -> None:
         if trouble:
             self.emit(Warned(at=self.stopwatch.now(), text=trouble))
+
+    def _emit_times(self) -> None:
+        """Emit the sums of the time, unless it is shared: then whoever shares it does."""
+        if not self._shares_time:
+            self.time.emit_sums()
 
     def emit_metric(self, name: str, value: float, step: int, *, worker: int | None = None) -> None:
         """Record a measurement of training: of this worker, unless another is named."""
