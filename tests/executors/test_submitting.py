@@ -91,6 +91,23 @@ def test_jobs_that_do_not_begin_are_said_once(monkeypatch: pytest.MonkeyPatch) -
     assert "free workers" in said[0]
 
 
+class Odd(HasNoWorkers):
+    """Refuses its first job, and returns text for the others."""
+
+    def submit(self, _function: Callable[..., Any], /, *_rest: Any, **_named: Any) -> "Future[Any]":
+        future = super().submit(_function)
+        if len(self.futures) == 1:
+            raise ValueError("not today")
+        future.set_result("hello")
+        return future
+
+
+def test_a_job_that_an_odd_executor_spoils_is_one_failure() -> None:
+    ends = dict(Submitter("odd", None, Odd()).run(jobs(2)))
+    assert "not today" in ends[0][1]
+    assert "bundle" in ends[1][1]
+
+
 def test_an_interruption_leaves_jobs_running_wherever_it_came_from(tmp_path: Path) -> None:
     cancelled: list[bool] = []
 

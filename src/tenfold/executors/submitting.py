@@ -212,8 +212,10 @@ class Submitter:
                     self._futures[self.open(most).submit(run_job, begun[place])] = place
                 except BrokenExecutor as error:
                     yield place, (b"", _describe_loss(error, attempts[place], remade=False))
-                except RuntimeError as error:  # it has been shut down
-                    yield place, (b"", f"the executor takes no job: {error}")
+                except TenfoldError:
+                    raise
+                except Exception as error:  # it has been shut down, or whatever an executor raises
+                    yield place, (b"", f"the executor takes no job: {_first_line(error)}")
             if not self._futures:
                 continue
             ended, _ = wait(self._futures, timeout=WATCH_SECONDS, return_when=FIRST_COMPLETED)
@@ -363,12 +365,13 @@ class Submitter:
 def _end_of(future: "Future[Any]") -> JobEnd | Exception:
     """Return the end of a job, or why there is none."""
     try:
-        bundle, error = future.result()
+        end = future.result()
     except Exception as lost:  # executors have errors of their own
         return lost
-    if not isinstance(bundle, bytes) or not isinstance(error, str):
-        return TypeError("the job returned something else than a bundle")
-    return bundle, error
+    match end:
+        case (bytes() as bundle, str() as error):
+            return bundle, error
+    return TypeError("the job returned something else than a bundle")
 
 
 def _describe_loss(error: Exception, attempts: int, *, remade: bool) -> str:
