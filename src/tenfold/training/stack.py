@@ -220,6 +220,11 @@ COMPILED_SAVING = 0.3
 """The share of a step's time that compiling it is expected to save."""
 
 
+def is_worth_compiling(seconds: float, steps: int) -> bool:
+    """Return whether a run of so many steps, of `seconds` each, is expected to win back what compiling them takes."""
+    return seconds * steps * COMPILED_SAVING > COMPILE_SECONDS
+
+
 class StackedReplicas:
     """k replicas that step together. All start as copies of `network`, which becomes the first of them.
 
@@ -425,8 +430,7 @@ class StackedReplicas:
                 return True
         if name != "compiled":
             return False
-        is_long = bool(measured) and min(measured) * steps * COMPILED_SAVING > COMPILE_SECONDS
-        return not measured or (self.training.compile == "auto" and not is_long)
+        return not measured or (self.training.compile == "auto" and not is_worth_compiling(min(measured), steps))
 
     def _example(self, shape: Shape) -> Tensor:
         start, stop, size = shape

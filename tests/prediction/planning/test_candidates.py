@@ -1,5 +1,7 @@
 """What settings take that were not trained yet."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -65,6 +67,13 @@ def test_at_most_so_many_workers_and_a_gpu_where_there_is_one() -> None:
     found = candidates_here(Experiment(), most_workers=2, gpu="cuda")
     assert {item.workers for item in found if item.device == "cpu"} == {1, 2}
     assert {item.workers for item in found if item.device == "cuda"} == {1}
+
+
+@pytest.mark.parametrize(("given", "on_gpu"), [(False, "auto"), ("auto", "auto"), (True, True)])
+def test_runs_on_a_gpu_decide_whether_they_compile_their_steps(given: Any, on_gpu: Any) -> None:
+    found = candidates_here(Experiment(compile=given), most_workers=2, gpu="cuda")
+    assert {item.experiment.training.compile for item in found if item.device == "cuda"} == {on_gpu}
+    assert {item.experiment.training.compile for item in found if item.device == "cpu"} == {False}
 
 
 def test_a_cluster_has_as_many_workers_as_it_has_room_for() -> None:

@@ -106,11 +106,13 @@ def candidates_here(
 ) -> list[Candidate]:
     """Return the settings that this machine has room for: at most a thread a core, and one GPU where there is one.
 
-    `precisions` and `gpu_precisions` are tried beside the experiment's own.
+    `precisions` and `gpu_precisions` are tried beside the experiment's own. On the GPU each run decides itself whether
+    to compile its steps (`compile = "auto"`), probes as the planned run, so that their startup has what it takes.
     """
     budget = cores.budget()
     counts = counts_up_to(min(budget, most_workers or budget))
-    base = base.replace(engine="auto", cluster=None, link=None, device="cpu")
+    compiles = base.training.compile or "auto"
+    base = base.replace(engine="auto", cluster=None, link=None, device="cpu", compile=False)
     candidates: list[Candidate] = []
     for workers in counts:
         fixed = base.machine.threads
@@ -121,9 +123,8 @@ def candidates_here(
                     candidates += _settings(base.replace(workers=workers, threads=each, precision=precision), BATCHES)
     if gpu is not None:
         for precision in (base.training.precision, *gpu_precisions):
-            candidates += _settings(
-                base.replace(workers=1, threads=None, device=gpu, precision=precision), DEVICE_BATCHES
-            )
+            on_gpu = base.replace(workers=1, threads=None, device=gpu, precision=precision, compile=compiles)
+            candidates += _settings(on_gpu, DEVICE_BATCHES)
     return candidates
 
 
