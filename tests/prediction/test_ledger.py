@@ -1,9 +1,11 @@
 """The ledger of predictions: what is noted, what is scored, and what it says of them."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tenfold
 from tenfold.cluster.time_prediction import TimePrediction
@@ -32,7 +34,7 @@ def note(seconds: float, **fields: Any) -> None:
         reasons=(),
         calibrated=True,
     )
-    Ledger.note(tenfold.Experiment(**FIELDS | fields), 256, prediction)
+    Ledger.note(tenfold.Experiment(**FIELDS | fields), 256, prediction, 0.05)
 
 
 def score(predicted: float, measured: float, key: str = "a", group: str = "g") -> Score:
@@ -102,9 +104,26 @@ def test_settings_that_differ_little_are_not_ranked() -> None:
 
 
 def test_the_typical_error_follows_the_scores() -> None:
+    assert Ledger().typical_error == pytest.approx(0.08, abs=1e-4)
     few, many = (Ledger(tuple(score(1.3, 1.0, f"{n}") for n in range(count))) for count in (1, 100))
-    assert Ledger().typical_error < few.typical_error < many.typical_error < 0.27
-    assert Ledger(tuple(score(1e9, 1.0, f"{n}") for n in range(100))).typical_error < 0.6, "an outlier does not decide"
+    assert 0.09 < few.typical_error < 0.15 < many.typical_error < 0.27
+    right, wrong = (tuple(score(size, 1.0, f"{size} {n}") for n in range(50)) for size in (1.01, 1e9))
+    assert Ledger(right + wrong[:10]).typical_error < 0.05, "outliers of a fifth of the runs do not count"
+    assert Ledger(wrong).typical_error < 0.6
+
+
+def test_eight_of_ten_runs_lie_in_intervals_of_the_typical_error() -> None:
+    """Whatever an interval has room for without it counts once."""
+    errors, own = torch.randn(400, generator=torch.Generator().manual_seed(0)).mul(0.05).tolist(), 0.03
+    half = ledger.DEVIATIONS * math.hypot(own, math.log1p(0.02))
+    scores = [
+        Score(f"{n}", "g", "1 x 1", 1.0, math.exp(-half), math.exp(half), math.exp(error), typical=0.02)
+        for n, error in enumerate(errors)
+    ]
+    typical = Ledger(tuple(scores)).typical_error
+    assert typical == pytest.approx(0.04, abs=0.005)
+    wider = ledger.DEVIATIONS * math.hypot(own, typical)
+    assert sum(abs(error) <= wider for error in errors) / len(errors) == pytest.approx(0.8, abs=0.01)
 
 
 def test_the_spread_is_that_of_runs_not_of_errors() -> None:

@@ -15,21 +15,22 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
+from statistics import NormalDist
 from time import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from tenfold.cluster.time_prediction import LEVEL, TimePrediction
 from tenfold.common.files import read_regular, write_atomically
 from tenfold.experiment import Experiment
 from tenfold.machine.metadata import profile_path
 from tenfold.runs import Run
 
-if TYPE_CHECKING:
-    from tenfold.cluster.time_prediction import TimePrediction
-
 MOST_SCORES = 200
 """The latest scores that count, for the same reason."""
-USUAL_ERROR, USUAL_WEIGHT = 0.08, 4
+USUAL_ERROR, USUAL_WEIGHT = 0.08, 8
 """The typical relative error, and that of one run to the next, before anything was scored, and its weight."""
+DEVIATIONS = NormalDist().inv_cdf((1 + LEVEL) / 2)
+"""The standard deviations of a normal error that an interval extends to both sides."""
 LARGEST_ERROR = 0.5
 """A larger error counts as this one: something else happened to the machine."""
 VALID_SECONDS = 24 * 3600.0
@@ -61,6 +62,8 @@ class Score:
     """When the prediction was made, in seconds since 1970: the same for all runs that test it."""
     share: float = 1.0
     """The share of the predicted steps that was run."""
+    typical: float = 0.0
+    """The typical error for which its interval has room; 0 if it has none, or that is not known."""
 
     @property
     def error(self) -> float:
@@ -69,6 +72,18 @@ class Score:
     @property
     def is_covered(self) -> bool:
         return self.low <= self.measured <= self.high
+
+    @property
+    def needed_error(self) -> float:
+        """The typical error with which the interval would just have contained the run.
+
+        sqrt((e / z)^2 - s^2), at least 0, with e = log(predicted / measured), at most 0.5, and the standard deviation s
+        that the interval has room for without a typical error.
+        """
+        error = min(LARGEST_ERROR, abs(math.log(self.predicted / self.measured))) / DEVIATIONS
+        whole = math.log(self.high / self.low) / 2 / DEVIATIONS
+        own = whole**2 - math.log1p(self.typical) ** 2 if self.typical else 0.0
+        return math.sqrt(max(0.0, error**2 - max(0.0, own)))
 
 
 @dataclass(frozen=True)
@@ -90,10 +105,14 @@ class Ledger:
         return cls(tuple(scores[-MOST_SCORES:]))
 
     @classmethod
-    def note(cls, experiment: Experiment, samples: int, prediction: "TimePrediction") -> None:
-        """Keep a prediction until its experiment, with this number of training samples, is trained here."""
-        steps = max(prediction.marks, default=0)
-        cls._note(experiment, samples, prediction.seconds, prediction.interval, until="end", steps=steps)
+    def note(cls, experiment: Experiment, samples: int, prediction: TimePrediction, typical_error: float) -> None:
+        """Keep a prediction until its experiment, with this number of training samples, is trained here.
+
+        Its interval has room for the `typical_error`.
+        """
+        steps, seconds = max(prediction.marks, default=0), prediction.seconds
+        about = {"until": "end", "steps": steps, "typical": typical_error}
+        cls._note(experiment, samples, seconds, prediction.interval, **about)
 
     @classmethod
     def note_plan(cls, best: Experiment, samples: int, seconds: float, interval: tuple[float, float]) -> None:
@@ -102,7 +121,7 @@ class Ledger:
 
     @staticmethod
     def _note(
-        experiment: Experiment, samples: int, seconds: float, interval: tuple[float, float], **about: str | int
+        experiment: Experiment, samples: int, seconds: float, interval: tuple[float, float], **about: str | float
     ) -> None:
         parallel, (low, high) = experiment.parallel, interval
         setting = f"{parallel.workers} x {experiment.machine.threads or 'auto'}, {parallel.strategy}, {parallel.pace}"
@@ -140,18 +159,29 @@ class Ledger:
 
     @property
     def typical_error(self) -> float:
-        """The root mean square of log(predicted / measured), which is 0.08 until scores say otherwise.
+        """The error with which eight of ten runs would have lain in their intervals, 0.08 until scores say otherwise.
 
-        sqrt((w 0.08^2 + sum e^2) / (w + n)) over n predictions, w = 4, where e^2 is the mean over the runs of one.
+        The smallest x for which (w P(|N(0, 0.08)| <= z x) + k(x)) / (w + n) is 0.8, over n predictions, w = 8, where
+        k(x) counts those whose runs would have been covered; of several runs of one each counts in part.
         """
-        errors = [statistics.fmean(map(_squared_error, scores)) for scores in self.by_prediction()]
-        return math.sqrt((USUAL_WEIGHT * USUAL_ERROR**2 + sum(errors)) / (USUAL_WEIGHT + len(errors)))
+        needed = [(score.needed_error, 1 / len(scores)) for scores in self.by_prediction() for score in scores]
+        weight = USUAL_WEIGHT + sum(part for _, part in needed)
+
+        def covered(error: float) -> float:
+            usual = 2 * NormalDist(0, USUAL_ERROR).cdf(DEVIATIONS * error) - 1
+            return (USUAL_WEIGHT * usual + sum(part for own, part in needed if own <= error)) / weight
+
+        low, high = 0.0, LARGEST_ERROR
+        while high - low > USUAL_ERROR / 1000:
+            middle = (low + high) / 2
+            low, high = (low, middle) if covered(middle) >= LEVEL else (middle, high)
+        return high
 
     @property
     def spread(self) -> float:
         """The standard deviation of log seconds from one run to the next of a setting, 0.08 until scores say otherwise.
 
-        sqrt((w 0.08^2 + sum (x - mean)^2) / (w + runs - predictions)) over the runs of each prediction, w = 4.
+        sqrt((w 0.08^2 + sum (x - mean)^2) / (w + runs - predictions)) over the runs of each prediction, w = 8.
         """
         total, freedom = USUAL_WEIGHT * USUAL_ERROR**2, USUAL_WEIGHT
         for scores in self.by_prediction():
@@ -199,15 +229,12 @@ def _score(prediction: dict[str, Any], run: dict[str, Any]) -> Score:
     share = run.get("share", 1.0)
     times = {name: share * prediction[name] for name in ("predicted", "low", "high")}
     about = {name: prediction[name] for name in ("key", "group", "setting")}
-    return Score(**about, **times, measured=run["measured"], noted=prediction.get("at", 0.0), share=share)
+    noted, typical = prediction.get("at", 0.0), prediction.get("typical", 0.0)
+    return Score(**about, **times, measured=run["measured"], noted=noted, share=share, typical=typical)
 
 
 def _median_error(scores: Sequence[Score]) -> float:
     return statistics.median(score.error for score in scores)
-
-
-def _squared_error(score: Score) -> float:
-    return min(LARGEST_ERROR, abs(math.log(score.predicted / score.measured))) ** 2
 
 
 def _concordances(settings: Sequence[tuple[float, float]]) -> Iterable[int]:
@@ -249,7 +276,8 @@ def _is_valid(line: Any) -> bool:
         return False
     types = NOTED if "predicted" in line else {"key": str, "measured": float}
     values = [line.get(name) for name in types]
-    times = [*(value for value in values if isinstance(value, float)), line.get("at", 1.0), line.get("share", 1.0)]
+    times = [value for value in values if isinstance(value, float)]
+    times += [line.get(name, 1.0) for name in ("at", "share", "typical")]
     return all(map(isinstance, values, types.values())) and all(
         isinstance(value, int | float) and 0 < value < math.inf for value in times
     )

@@ -319,7 +319,7 @@ def predict_task(task: Task, report: ReportProgress = silent) -> TimePrediction:
         prediction = replace(prediction, calibration_load=max(measured, _load(whole, profile, cluster)))
     prediction = replace(prediction, machine_speed=speed)
     if cluster is HERE and task is _on_cpu(task):
-        Ledger.note(task.experiment, len(task.splits.train), prediction)
+        Ledger.note(task.experiment, len(task.splits.train), prediction, typical_error)
     if not task.strategy.asynchronous:
         return prediction
     # By the calibrated times, not those of now: the order decides the weights, and these must be the same every time.
