@@ -212,9 +212,17 @@ def test_rounds_send_the_averaged_state_of_the_optimizer(optimizer: str) -> None
 def test_averaging_the_state_of_the_optimizer_makes_rounds_here_longer() -> None:
     task = task_of(optimizer_state="average")
     [name] = cost_keys.round_extras(task.experiment)
-    profile = profile_for(task).with_costs(round_overhead={name: {workload_of(task).nbytes: 1e-3}})
+    nbytes, shares = workload_of(task).nbytes, {name: (0.5, 0.3)}
+    profile = profile_for(task).with_costs(round_overhead={name: {nbytes: 1e-3}}, round_overhead_shares=shares)
     found = predict_from_profile(task, profile)
     assert found.seconds == pytest.approx(2 * STEPS * STEP + STEPS * (ROUND + 1e-3))
+    plain = predict_from_profile(task, profile_for(task))
+    parts = [float((found.times[kind] - plain.times[kind]).mean()) for kind in ("compute", "wait", "communicate")]
+    assert parts == pytest.approx([STEPS * 0.5e-3, STEPS * 0.2e-3, STEPS * 0.3e-3])
+    on_cluster = [
+        predict_from_profile(task, some, Cluster.of(2, adding=0.0)).seconds for some in (profile_for(task), profile)
+    ]
+    assert on_cluster[1] - on_cluster[0] == pytest.approx(STEPS * 0.5e-3), "the links say what messages cost"
 
 
 def test_a_cluster_steps_as_this_machine_does_at_its_own_speed():

@@ -144,7 +144,9 @@ class Hardware:
     exchange_cost: ExchangeCost | None = None
     """For strategies without rounds. Default: what `round_cost` says of two workers that swap."""
     overhead: float = 0.0
-    """Seconds that a worker computes in every round in addition to averaging: compression, outer optimizer."""
+    """Seconds of every round in addition to averaging weights: compression, outer optimizer, the optimizer's state."""
+    overhead_shares: tuple[float, float] = (1.0, 0.0)
+    """The shares of that which runs record as computing and as communicating; the rest counts as waiting."""
     start: float = 0.0
     """Seconds before the first step."""
     evaluation: float = 0.0

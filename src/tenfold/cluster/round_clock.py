@@ -264,9 +264,10 @@ class _RoundClock:
         if not workload.ends_equal:
             self._finish()
         trained = self.now - self.not_training
-        computing, communicating = hardware.round_shares
-        computed = self.computed + computing * self.communicated
-        communicated = communicating * self.communicated
+        in_rounds = np.stack([self.communicated, np.full(workload.workers, hardware.overhead * self.rounds)])
+        computing, communicating = np.array([hardware.round_shares, hardware.overhead_shares]).T
+        computed = self.computed + computing @ in_rounds
+        communicated = communicating @ in_rounds
         wait = trained - computed - communicated
         evaluated = self.not_training - hardware.start - hardware.save * workload.epochs
         mean: dict[TimeKind, Floats] = {
@@ -299,9 +300,9 @@ class _RoundClock:
         stops = np.flatnonzero(due | marked | (steps <= SINGLE_STEPS) | (steps == last))
         if len(stops) < len(steps):
             drawn = np.add.reduceat(drawn, np.concatenate([[0], stops[:-1] + 1]), axis=1)
+        self.computed += drawn.sum(axis=1)
         if self.hardware.overhead:
             drawn = drawn + self.hardware.overhead * due[stops, None]
-        self.computed += drawn.sum(axis=1)
         only_rounds = due[stops].all() and first > SINGLE_STEPS
         always = self.timed_rounds.always if only_rounds else None
         if always is not None:

@@ -363,9 +363,12 @@ def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -
     added = {name: fields for name, fields in extras.items() if nbytes not in overheads.get(name, {})}
     if not added:
         return profile
-    seconds = probes.round_overhead(task.experiment, task.splits, task.threads, added, report)
+    longer = probes.round_overhead(task.experiment, task.splits, task.threads, added, report)
+    seconds = {name: overheads.get(name, {}) | {nbytes: whole} for name, (whole, _) in longer.items()}
+    shares = {name: shares for name, (_, shares) in longer.items()}
     return profile.with_costs(
-        round_overhead=overheads | {name: overheads.get(name, {}) | {nbytes: seconds[name]} for name in seconds},
+        round_overhead=overheads | seconds,
+        round_overhead_shares=profile.costs.round_overhead_shares | shares,
         round_overhead_load=max(profile.costs.round_overhead_load, load_per_core()),
     )
 

@@ -328,8 +328,11 @@ def measure_averaging(
 
 def round_overhead(
     experiment: Experiment, splits: Splits, threads: int, added: dict[str, dict[str, Any]], report: ReportProgress
-) -> dict[str, float]:
-    """Measure how much longer rounds take with compressions and outer optimizers, between an experiment's steps."""
+) -> dict[str, tuple[float, tuple[float, float]]]:
+    """Measure how much longer rounds take with compressions and the like, between an experiment's steps.
+
+    Returns the seconds, and the shares of them that runs record as computing and as communicating.
+    """
 
     def measure(name: str, length: int) -> Burst:
         report(f"rounds of 2 workers, {name or 'no extras'}")
@@ -337,9 +340,19 @@ def round_overhead(
         return run(experiment.replace(**fields), splits, length)
 
     length = burst_length(measure("", FEWEST_STEPS))
-    measured = measure_interleaved(["", *added], lambda name: measure(name, length).round or 0.0)
-    plain = statistics.median(measured[""])
-    return {name: max(0.0, statistics.median(measured[name]) - plain) for name in added}
+    measured = measure_interleaved(["", *added], lambda name: _round_parts(measure(name, length)))
+    parts = {name: np.median(bursts, axis=0) for name, bursts in measured.items()}
+    longer = {name: (parts[name] - parts[""]).tolist() for name in added}
+    return {
+        name: (max(0.0, whole), _shares(computing, max(0.0, communicating), whole))
+        for name, (whole, computing, communicating) in longer.items()
+    }
+
+
+def _round_parts(burst: Burst) -> tuple[float, float, float]:
+    """Return the seconds of a round: in all, computing, communicating."""
+    whole, (computing, communicating) = burst.round or 0.0, burst.round_shares
+    return whole, computing * whole, communicating * whole
 
 
 def measure_saving(report: ReportProgress) -> tuple[dict[int, float], float]:

@@ -233,9 +233,17 @@ class Profile(Entry):
         """Return the seconds of a checkpoint; beyond the largest that was measured, in proportion."""
         return _between(nbytes, self.costs.save) * max(1.0, nbytes / max(self.costs.save, default=nbytes))
 
-    def round_overhead_seconds(self, names: Iterable[str], nbytes: int) -> float:
-        """Return what these compressions and outer optimizers add to a round, where they were measured."""
-        return sum(self.costs.round_overhead.get(name, {}).get(nbytes, 0.0) for name in names)
+    def round_overhead(self, names: Sequence[str], nbytes: int) -> tuple[float, tuple[float, float]]:
+        """Return the seconds that these extras add to a round, where they were measured, and how they are divided."""
+        seconds = [self.costs.round_overhead.get(name, {}).get(nbytes, 0.0) for name in names]
+        shares = [self.costs.round_overhead_shares.get(name, (1.0, 0.0)) for name in names]
+        whole = sum(seconds)
+        if not whole:
+            return 0.0, (1.0, 0.0)
+        computing, communicating = (
+            sum(each * own for each, own in zip(seconds, of, strict=True)) / whole for of in zip(*shares, strict=True)
+        )
+        return whole, (computing, communicating)
 
     def orthogonalization_seconds(self, work: str, batch_size: int, threads: int, workers: int) -> float:
         """Return the seconds of a whole step's orthogonalization; 0 where its share was not measured.

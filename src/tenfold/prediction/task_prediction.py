@@ -138,13 +138,10 @@ def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluste
             setting = (*work_of(task), group.threads, min(used, group.workers))
             measured[group.name] = _step_time(task, own, *setting)
             standard_error = max(standard_error, own.nearest_step(*setting).standard_error)
-    made = cluster.hardware(
-        task.workers,
-        measured,
-        start=profile.start_seconds(1),
-        model_error=standard_error,
-        **_other_costs(task, profile, workload),
-    )
+    costs = _other_costs(task, profile, workload)
+    computing, _ = costs["overhead_shares"]  # the links say what the rest costs there
+    costs |= {"overhead": computing * costs["overhead"], "overhead_shares": (1.0, 0.0)}
+    made = cluster.hardware(task.workers, measured, start=profile.start_seconds(1), model_error=standard_error, **costs)
     if not workload.portions:
         return made
     cost, evaluations = made.round_cost, EVALUATIONS if task.steps_per_epoch == 1 else FRESH_EVALUATIONS
@@ -174,8 +171,10 @@ def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, 
     training = task.experiment.training
     in_epoch = (len(task.evaluation_steps) + 1) * evaluation(task.evaluation_part)
     saved = task.workers * workload.nbytes * (1 + (training.optimizer_traits.state_vectors or 0))
+    overhead, shares = profile.round_overhead(list(round_extras(task.experiment)), workload.nbytes)
     return {
-        "overhead": profile.round_overhead_seconds(round_extras(task.experiment), workload.nbytes),
+        "overhead": overhead,
+        "overhead_shares": shares,
         "evaluation": in_epoch + evaluation(task.splits.test) / training.epochs,
         "save": profile.save_seconds(saved),
     }
