@@ -30,6 +30,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.people_models import TASKS as PEOPLE
+
 import tenfold
 from tenfold.experiment import Experiment
 from tenfold.prediction.planning.candidates import candidates_here
@@ -37,9 +39,21 @@ from tenfold.prediction.planning.evidence import describe_candidate
 from tenfold.prediction.planning.learning import next_epochs
 from tenfold.reports.plan import Plan
 
+
+def _people(title: str, samples: int, tested: int = 1024) -> dict[str, Any]:
+    """Return the fields of one of the models that people train, on data from which it can learn."""
+    x, y = PEOPLE[title].data(samples + tested)
+    return {
+        "model": PEOPLE[title].make,
+        "data": {"train": (x[:samples], y[:samples]), "test": (x[samples:], y[samples:])},
+    }
+
+
 TASKS: dict[str, tuple[dict[str, Any], float, int]] = {
     "mlp": ({"model": "mlp", "data": "digits"}, 0.95, 19),
     "lenet5": ({"model": "lenet5", "data": "mnist"}, 0.99, 4),
+    "tabular": (_people("tabular MLP", 16384), 0.97, 4),
+    "lstm": (_people("LSTM", 4096), 0.98, 4),
 }
 """What is trained, the target, and the most epochs that are tried."""
 

@@ -3,6 +3,7 @@
     python benchmarks/prediction.py --json prediction.json
     python benchmarks/prediction.py --models resnet lstm tabular --threads 1 2
     python benchmarks/prediction.py --busy 2
+    python benchmarks/prediction.py --profile machine.toml; TENFOLD_PROFILE=machine.toml tenfold calibrate --check
 
 Rounds are calibrated once, and for each network the steps of all numbers of workers. Then its settings take turns in
 real runs, and the median of each is set against the median of what the clock said before these runs: the signed
@@ -11,12 +12,16 @@ whole time. A run is covered if it lies in the 80% interval that was predicted j
 well settings of one network are ranked whose times differ by more than 5%. With one worker all strategies are the
 same, so it is measured once.
 
+Predictions rest on the ledger of earlier ones, as they do on a machine that is used: the first turns fill it and do not
+count. Profile and ledger lie in a folder of their own, or are those of --profile.
+
 With --busy, so many other processes compute all the time, from after the calibration on. Before each run the prediction
 looks at how fast the machine is now (about a second), and the median of these predictions counts.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -36,11 +41,8 @@ from torch import Tensor
 import tenfold
 from tenfold.engines.prepare import prepare
 from tenfold.machine import cores
-from tenfold.prediction import calibration
-from tenfold.prediction import task_prediction as current_speed
+from tenfold.prediction import calibration, task_prediction
 from tenfold.prediction.ledger import Ledger, Score
-from tenfold.prediction.profile import Profile
-from tenfold.prediction.task_prediction import predict_from_profile
 from tenfold.workers.task import Resolved
 
 IMAGES = TASKS["LeNet-5"]
@@ -59,15 +61,15 @@ KINDS = {"computing": ("data", "compute"), "waiting": ("wait",), "communicating"
 STRATEGIES, SYNC_EVERY, BATCH = ("allreduce", "butterfly", "ring"), (1, 16), 64
 
 
-_made: dict[str, tuple[Tensor, Tensor]] = {}
+_made: dict[Task, tuple[Tensor, Tensor]] = {}
 
 
 def samples_of(model: str, count: int) -> tuple[Tensor, Tensor]:
-    """Return so many samples for a model; those of the latest one are kept."""
-    if model not in _made or len(_made[model][0]) < count:
-        _made.clear()
-        _made[model] = MODELS[model][2].data(count)
-    x, y = _made[model]
+    """Return so many samples for a model."""
+    task = MODELS[model][2]
+    if task not in _made or len(_made[task][0]) < count:
+        _made[task] = task.data(count)
+    x, y = _made[task]
     return x[:count], y[:count]
 
 
@@ -148,14 +150,31 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", help="default: powers of two up to the cores")
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="of each worker, up to the cores in all")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--first", type=int, default=1, help="turns before these, which only fill the ledger")
     parser.add_argument("--steps", type=float, default=1.0, help="factor on the number of steps of a run")
     parser.add_argument("--busy", type=int, default=0, help="other processes that compute all the time")
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="keep what was calibrated here")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="keep what was calibrated here, and the ledger")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
-    current_speed.VALID_SECONDS = 0.0  # every prediction looks again
+    task_prediction.VALID_SECONDS = 0.0  # every prediction looks again
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TENFOLD_PROFILE"] = str((arguments.profile or Path(folder) / "profile.toml").absolute())
+        settings = settings_of(arguments)
+        calibrated = calibrate(settings)
+        with busy(arguments.busy):
+            for _ in range(arguments.first):
+                take_turns(settings_of(arguments))
+            for _ in range(arguments.repeats):
+                take_turns(settings)
+                if arguments.json:
+                    save(settings, calibrated, arguments.json)
+    show(settings)
+    summarize(settings, calibrated)
+
+
+def settings_of(arguments: argparse.Namespace) -> list[Setting]:
     counts = arguments.workers or [2**k for k in range(cores.budget().bit_length())]
-    settings = [
+    return [
         Setting(model, workers, threads, strategy, sync_every, steps_of(model, arguments.steps))
         for model in arguments.models
         for threads in arguments.threads
@@ -165,29 +184,26 @@ def main() -> None:
         for sync_every in SYNC_EVERY
         if workers > 1 or (strategy, sync_every) == ("allreduce", 1)
     ]
+
+
+def calibrate(settings: list[Setting]) -> float:
+    """Measure the machine and the steps of all settings; return the seconds that this took."""
     started = perf_counter()
-    profile = calibration.measure_rounds(Profile(made="", machine=calibration.profile_metadata()))
-    calibrated = perf_counter() - started
-    for model in arguments.models:
-        alike = [setting for setting in settings if setting.model == model]
-        started = perf_counter()
-        for threads in arguments.threads:
-            having = [setting for setting in alike if setting.threads == threads]
-            profile = calibration.measure_steps(
-                profile, having[-1].experiment(), sorted({setting.workers for setting in having})
-            )
-        calibrated += perf_counter() - started
-        with busy(arguments.busy):
-            for _ in range(arguments.repeats):
-                for setting in alike:
-                    predict(setting, profile)
-                    measure(setting)
-                if arguments.json:
-                    save(settings, calibrated, arguments.json)
-        show(alike)
-    if arguments.profile:
-        profile.save(arguments.profile)
-    summarize(settings, calibrated)
+    profile, place = calibration.load_profile()
+    profile = calibration.measure_rounds(profile)
+    alike: dict[tuple[str, int], list[Setting]] = {}
+    for setting in settings:
+        alike.setdefault((setting.model, setting.threads), []).append(setting)
+    for some in alike.values():
+        profile = calibration.measure_steps(profile, some[-1].experiment(), sorted({item.workers for item in some}))
+    profile.save(place)
+    return perf_counter() - started
+
+
+def take_turns(settings: list[Setting]) -> None:
+    for setting in settings:
+        predict(setting)
+        measure(setting)
 
 
 def steps_of(model: str, factor: float) -> int:
@@ -207,12 +223,10 @@ def busy(count: int) -> Iterator[None]:
             other.wait()
 
 
-def predict(setting: Setting, profile: Profile) -> None:
-    task = prepare(Resolved.of(setting.experiment()))
-    now, speed = current_speed.profile_now(task, profile)
-    prediction = predict_from_profile(task, now, typical_error=Ledger().typical_error)
+def predict(setting: Setting) -> None:
+    prediction = task_prediction.predict_task(prepare(Resolved.of(setting.experiment())))
     setting.predictions.append(prediction.seconds)
-    setting.speeds.append(speed)
+    setting.speeds.append(prediction.machine_speed)
     setting.intervals.append(prediction.interval)
     setting.predicted_parts.append({kind: float(times.mean()) for kind, times in prediction.times.items()})
 
