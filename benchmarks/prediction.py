@@ -224,7 +224,8 @@ def busy(count: int) -> Iterator[None]:
 
 
 def predict(setting: Setting) -> None:
-    prediction = task_prediction.predict_task(prepare(Resolved.of(setting.experiment())))
+    experiment = setting.experiment().replace(engine="virtual", cluster="here")
+    prediction = task_prediction.predict_task(prepare(Resolved.of(experiment)))
     setting.predictions.append(prediction.seconds)
     setting.speeds.append(prediction.machine_speed)
     setting.intervals.append(prediction.interval)

@@ -58,8 +58,8 @@ def test_what_is_predicted_is_compared_with_a_prediction(measured: ScalingStudy,
     strong, weak = (tenfold.compare(**FIELDS | more, workers=[1], runs=tmp_path) for more in ({}, {"limit": 50}))
     far_weak = [predicted([count], limit=50 * count) for count in (1, 4)]
     both = ScalingStudy(strong, weak, predicted([1, 4]), far_weak, samples=50, link="10gbe")
-    assert [(point.workers, point.ratio) for point in both.strong if point.clock == "predicted"] == [(4, 4.0)]
-    assert [(point.workers, point.ratio) for point in both.weak if point.clock == "predicted"] == [(4, 1.0)]
+    assert [(point.workers, point.ratio) for point in both.strong if point.clock == "predicted"] == [(1, 1.0), (4, 4.0)]
+    assert [(point.workers, point.ratio) for point in both.weak if point.clock == "predicted"] == [(1, 1.0), (4, 1.0)]
     assert any("4 workers" in sentence and "predicted" in sentence for sentence in both.sentences())
     page = both.report(tmp_path / "scaling.html").read_text()
     assert "Strong scaling" in page

@@ -485,6 +485,6 @@ def _check(as_json: bool) -> None:
         ]
         for score in ledger.scores[-SHOWN_SCORES:]
     ]
-    columns = ["workers x threads, strategy, every", "measured", "predicted", "error"]
+    columns = ["workers x threads, strategy, round every", "measured", "predicted", "error"]
     print_rich(TextTable(columns, rows, title="The latest predictions for this machine").to_rich())
     typer.echo(ledger_note(ledger))

@@ -111,7 +111,7 @@ class Ledger:
         Its interval has room for the `typical_error`.
         """
         steps, seconds = max(prediction.marks, default=0), prediction.seconds
-        about = {"until": "end", "steps": steps, "typical": typical_error}
+        about: dict[str, str | float] = {"until": "end", "steps": steps, "typical": typical_error}
         cls._note(experiment, samples, seconds, prediction.interval, **about)
 
     @classmethod
@@ -124,7 +124,8 @@ class Ledger:
         experiment: Experiment, samples: int, seconds: float, interval: tuple[float, float], **about: str | float
     ) -> None:
         parallel, (low, high) = experiment.parallel, interval
-        setting = f"{parallel.workers} x {experiment.machine.threads or 'auto'}, {parallel.strategy}, {parallel.pace}"
+        rounds = f"{parallel.strategy}, {'gradients' if parallel.average == 'gradients' else parallel.pace}"
+        setting = f"{experiment.title}: {parallel.workers} x {experiment.machine.threads or 'auto'}, {rounds}"
         group = _digest(experiment.model.model_dump_json(), samples, experiment.training.epochs, about["until"])
         times = {"predicted": seconds, "low": low, "high": high}
         key = _key(experiment, samples)

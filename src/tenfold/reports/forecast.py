@@ -432,7 +432,7 @@ class ScalingStudy:
                 is_clearly_worse(row, first, self.metric),
             )
             for workers, seconds, row in timed
-            if seconds and (clock == summary.MEASURED or workers > 1)
+            if seconds
         ]
 
     def _score(self, row: Row) -> float | None:

@@ -310,8 +310,6 @@ def scaling_plot(points: Sequence[ScalingPoint], title: str, scale: float) -> Li
             for point in points
             if point.clock == clock
         ]
-        if drawn and drawn[0].x > 1:  # predictions are compared with one worker, which is predicted, too
-            drawn.insert(0, ChartPoint(1, scale, BASELINE))
         if drawn:
             dash = (5, 4) if clock == summary.PREDICTED else ()
             lines.append(ChartLine.of(clock, drawn, color=color, dash=dash, fill=fill))

@@ -174,7 +174,7 @@ def ledger_note(ledger: Ledger) -> str:
         return ""
     tau = ""
     if ranked := ledger.rank_correlation():
-        tau = f"; Kendall's tau {ranked[0]:.2f} over {plural(ranked[1], 'pair')} that differ by more than 5%"
+        tau = f"; Kendall's tau {ranked[0]:.2f} over {plural(ranked[1], 'pair')} of times more than 5% apart"
     predictions, runs = plural(len(ledger.by_prediction()), "prediction"), plural(len(ledger.scores), "run")
     inside = round(ledger.coverage * len(ledger.scores))
     return (
