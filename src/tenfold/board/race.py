@@ -235,13 +235,6 @@ class Scaling:
         )
         return _scaling_chart([line]), text
 
-    def report_chart(self, race: Race) -> LineChart:
-        lines = []
-        for at, link in enumerate(LINKS):
-            times = [self.seconds(race, link, count) for count in COUNTS]
-            lines.append(_speedup_line(LINKS[link], COUNTS, [times[0] / seconds for seconds in times], SERIES[at]))
-        return _scaling_chart(lines)
-
 
 def _speedup_line(
     label: str, counts: Sequence[int], speedups: Sequence[float], color: str, rings: Sequence[int] = ()
@@ -269,5 +262,9 @@ def _scaling_chart(lines: Sequence[ChartLine]) -> LineChart:
 def render_race(race: Race, runs: dict[int, Run], folder: Path) -> str:
     """Return the page of a race that is over, complete in itself; `folder` is that of its runs."""
     content = race_content(race, runs)
-    content["figures"]["plots"] |= chart_data({"scaling": Scaling(folder).report_chart(race)})
+    scaling, lines = Scaling(folder), []
+    for at, (link, name) in enumerate(LINKS.items()):
+        times = [scaling.seconds(race, link, count) for count in COUNTS]
+        lines.append(_speedup_line(name, COUNTS, [times[0] / seconds for seconds in times], SERIES[at]))
+    content["figures"]["plots"] |= chart_data({"scaling": _scaling_chart(lines)})
     return render_template("race.html", content)

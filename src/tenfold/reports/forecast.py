@@ -450,18 +450,13 @@ class ScalingStudy:
                     duration(point.seconds),
                     ratio(point.ratio),
                     f"{point.ratio / point.workers:.0%}",
-                    self._shown_score(point),
+                    metric_value(self.metric, point.score) + (WORSE if point.is_worse else ""),
                     duration(other.seconds) if other else NOTHING,
                     f"{other.ratio:.0%}{WORSE if other.is_worse else ''}" if other else NOTHING,
                 ]
             )
         names = ["workers", "clock", "strong: time", "speedup", "efficiency", self.metric, "weak: time", "efficiency"]
         return TextTable(names, rows)
-
-    def _shown_score(self, point: ScalingPoint) -> str:
-        if point.score is None:
-            return NOTHING
-        return metric_value(self.metric, point.score) + (WORSE if point.is_worse else "")
 
     def sentences(self) -> list[str]:
         """Return the text on scaling for a proposal to a computing center.

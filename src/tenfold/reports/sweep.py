@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -260,14 +260,6 @@ def measure_importance(trials: Sequence[Trial], fields: Sequence[str]) -> dict[s
     return dict(zip(fields, map(float, forest.feature_importances_), strict=True))
 
 
-def _as_numbers(values: Sequence[Any]) -> list[float]:
-    """Return values as numbers: as they are, or else by their order of appearance."""
-    if all(isinstance(value, int | float) for value in values):
-        return [float(value) for value in values]
-    places: Mapping[str, int] = {text: at for at, text in enumerate(dict.fromkeys(map(str, values)))}
-    return [float(places[str(value)]) for value in values]
-
-
 FEWEST = 2
 """With fewer trials there is nothing to plot."""
 
@@ -338,14 +330,19 @@ def _parallel(sweep: Sweep, scored: Sequence[Trial]) -> charts.ParallelChart:
     )
 
 
-def _places(values: Sequence[Any], *, log: bool) -> list[float]:
-    """Return where values are on an axis from 0 to 1: numbers by their size, others side by side."""
+def _as_numbers(values: Sequence[Any], *, log: bool = False) -> list[float]:
+    """Return numbers as they are, or their logarithms; other values by their place in the alphabet."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        numbers = [math.log(value) if log else float(value) for value in values]
-        low, high = min(numbers), max(numbers)
-        return [(number - low) / (high - low) if high > low else 0.5 for number in numbers]
+        return [math.log(value) if log else float(value) for value in values]
     names = sorted(set(map(str, values)))
-    return [names.index(str(value)) / max(1, len(names) - 1) for value in values]
+    return [float(names.index(str(value))) for value in values]
+
+
+def _places(values: Sequence[Any], *, log: bool) -> list[float]:
+    """Return where values are on an axis from 0 to 1."""
+    numbers = _as_numbers(values, log=log)
+    low, high = min(numbers), max(numbers)
+    return [(number - low) / (high - low) if high > low else 0.5 for number in numbers]
 
 
 def _ticks(values: Sequence[Any], places: Sequence[float]) -> list[tuple[float, str]]:

@@ -35,7 +35,6 @@ from tenfold.reports.pages.page import mean_figure, page_figures
 from tenfold.reports.pages.sections import DOUBTFUL, Headline, describe_run, page_title
 from tenfold.reports.run_plots import first_steps, timeline_plot, total_seconds
 from tenfold.reports.tables import OPTIONAL, SHARES, heat_maps
-from tenfold.runs import Run
 
 MOST_CURVES = 8
 MOST_WITH_TRAINING = 3
@@ -49,6 +48,10 @@ def comparison_content(comparison: Comparison, each: list[dict[str, Any]] | None
     labeled = [(run, row.label, row.part) for row in comparison.rows for run in row.runs]
     titles = {page_title(run.experiment) for run in comparison.runs}
     compared = f"{plural(len(comparison.rows), 'setting')} compared"
+    common = [
+        {describe(run) for run in comparison.runs} for describe in (summary.describe_model, summary.describe_data)
+    ]
+    began = [date_time(item) for item in sorted(run.created for run in comparison.runs)]
     reasons = [
         (row.label, [str(why) for run in row.runs for why in run.result.get("reasons") or []])
         for row in comparison.rows
@@ -57,7 +60,10 @@ def comparison_content(comparison: Comparison, each: list[dict[str, Any]] | None
         **comparison_tables(comparison),
         "title": f"{titles.pop()}: {compared}" if len(titles) == 1 else compared,
         "runs": [describe_run(*each) for each in sorted(labeled, key=lambda each: each[0].id)],
-        "details": _common_details(comparison.runs),
+        "details": [
+            *(texts.pop() for texts in common if len(texts) == 1),
+            " to ".join(dict.fromkeys((began[0], began[-1]))),
+        ],
         "folds": None,
         "folds_so_far": None,
         "sweep": None,
@@ -88,13 +94,6 @@ def settings_table(results: ResultTable, styles: PlotStyles) -> dict[str, Any]:
         "rows": list(zip(colors, cells, doubtful, strict=True)),
         "optional": OPTIONAL,
     }
-
-
-def _common_details(runs: Sequence[Run]) -> list[str]:
-    """Return the model and data if they are the same for all runs, and when these began."""
-    details = [{describe(run) for run in runs} for describe in (summary.describe_model, summary.describe_data)]
-    began = list(dict.fromkeys(date_time(item) for item in sorted(run.created for run in runs)))
-    return [*(fact.pop() for fact in details if len(fact) == 1), " to ".join(dict.fromkeys((began[0], began[-1])))]
 
 
 def _headline(comparison: Comparison) -> Headline:
