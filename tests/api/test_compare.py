@@ -50,6 +50,11 @@ class TestPlan:
         alone = [experiment for experiment in planned if experiment.parallel.workers == 1]
         assert [item.parallel for item in alone] == [with_defaults(Experiment()).parallel] * 2
 
+    def test_stages_are_for_the_rows_whose_layers_are_divided(self) -> None:
+        grid = {"divide": ["data", "layers"]}
+        planned = list(experiments_of(Experiment(workers=4, stages=2, micro_batches=3), grid, 1))
+        assert [(item.parallel.stages, item.parallel.micro_batches) for item in planned] == [(None, None), (2, 3)]
+
     def test_one_worker_keeps_its_folds(self) -> None:
         grid = {"workers": [1, 2], "folds": [2, 4], "strategy": ["ring", "butterfly"]}
         planned = list(experiments_of(Experiment(fold_kind="plain"), grid, 1))

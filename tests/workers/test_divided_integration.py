@@ -95,6 +95,28 @@ def test_tensors_have_the_same_layout_in_the_next_stage(tmp_path: Path) -> None:
     assert difference(alone, divided) == 0
 
 
+class Encoding(nn.Module):
+    """Reads an image row by row with a stack of transformer layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 10)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True), 2)
+        self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(8), persistent=False)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.last(self.encoder(self.first(image.flatten(1, 2)), self.causal)[:, -1])
+
+
+def test_a_stack_of_transformer_layers_is_bit_equal_to_one_process(tmp_path: Path) -> None:
+    network, stages = Encoding(), ["first", "encoder.layers.1"]
+    fields: dict[str, Any] = {"limit": 64, "epochs": 1}
+    alone = train(tmp_path, model=copy.deepcopy(network), accumulate=4, **fields)
+    divided = train(tmp_path, model=network, workers=2, divide="layers", stages=stages, micro_batches=4, **fields)
+    assert difference(alone, divided) == 0
+    assert divided.metrics == alone.metrics
+
+
 class PartlyFrozen(nn.Module):
     """Trains its last layer only."""
 
@@ -294,6 +316,10 @@ def test_a_model_that_does_not_fit_a_worker_trains_in_two(tmp_path: Path) -> Non
         ({"stages": ["0:2", "3:"]}, "stages"),
         ({"stages": []}, "stages"),
         ({"workers": 12}, "at most 9"),
+        ({"divide": "data", "stages": 2}, "no effect"),
+        ({"divide": "neurons", "micro_batches": 2}, "no effect"),
+        ({"divide": "data", "workers": 1, "pipeline_schedule": "gpipe"}, "no effect"),
+        ({"divide": "data", "model": nn.Conv2d(1, 10, 8), "optimizer": "ng-sgd"}, r"nn\.Linear"),
     ],
 )
 def test_what_a_divided_model_cannot_do_is_refused_in_a_sentence(

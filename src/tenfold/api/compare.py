@@ -21,7 +21,7 @@ from tenfold.engines.prepare import measuring_machine, origin, user_files
 from tenfold.errors import ExperimentError, StopTraining, StoreError, TenfoldError, TrainingError
 from tenfold.executors.jobs import Job, JobEnd
 from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named, follow_jobs
-from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, Experiment, Parallel
+from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, STAGE_FIELDS, Experiment, Parallel
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Grid
 from tenfold.experiment.values import TakesList, label_of
@@ -443,6 +443,8 @@ def experiments_of(
         for *values, group in product(*dimensions.values(), together or [{}]):
             experiment = base.replace(**dict(zip(dimensions, values, strict=True)), **group)
             experiment = without_idle_fields(experiment.replace(seed=experiment.training.seed + repeat))
+            if "divide" in dimensions or "divide" in group:
+                experiment = _without_idle_stages(experiment)
             if experiment not in seen:  # by equality, which distinguishes Python objects of one name
                 seen.append(experiment)
                 yield experiment
@@ -458,6 +460,14 @@ def without_idle_fields(experiment: Experiment) -> Experiment:
         kept = {name: getattr(experiment.parallel, name) for name in FOLD_FIELDS}
         experiment = experiment.replace(parallel=Parallel(**kept))
     return resolve_defaults(experiment)
+
+
+def _without_idle_stages(experiment: Experiment) -> Experiment:
+    """Return the experiment with the fields of a pipeline at their defaults, unless its layers are divided."""
+    if experiment.parallel.divide == "layers":
+        return experiment
+    kept = {name: value for name, value in dict(experiment.parallel).items() if name not in STAGE_FIELDS}
+    return experiment.replace(parallel=Parallel(**kept))
 
 
 def _as_list(key: str, value: Any) -> Any:

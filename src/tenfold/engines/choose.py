@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from tenfold.common.imports import warn_user
 from tenfold.errors import ExperimentError
-from tenfold.experiment import Experiment
-from tenfold.experiment.values import AUTO, member_of
+from tenfold.experiment import STAGE_FIELDS, Experiment, Parallel
+from tenfold.experiment.values import AUTO, format_value, member_of
 from tenfold.launch.detect import World, detect_world
 from tenfold.machine import devices
 from tenfold.mixing.builders import Mixing
@@ -163,6 +163,7 @@ def _problems_of_combination(resolved: Resolved) -> Iterator[str]:
     training, parallel, machine = experiment.training, experiment.parallel, experiment.machine
     may_shrink, n = machine.on_failure == "continue" and not machine.is_virtual, parallel.replicas
     by_gradients, optimizer = parallel.average == "gradients", f'training.optimizer = "{training.optimizer}"'
+    yield from _problems_of_idle_stages(parallel)
     yield from _problems_of_inexact_rounds(resolved.mixing, range(n, 0, -1) if may_shrink else [n])
     if may_shrink and n > 1 and strategy.asynchronous:
         yield (
@@ -217,6 +218,20 @@ def _problems_of_divided_model(resolved: Resolved, engine_class: "type[Engine]")
             f"{divide}: micro-batches are the pieces of a batch; set parallel.micro_batches = {training.accumulate} "
             "instead of training.accumulate"
         )
+
+
+def _problems_of_idle_stages(parallel: Parallel) -> Iterator[str]:
+    """Yield the fields of a pipeline that have no effect, as the layers are not divided."""
+    if parallel.divide == "layers":
+        return
+    for field in STAGE_FIELDS:
+        value = getattr(parallel, field)
+        if value != Parallel.model_fields[field].default:
+            given = format_value(list(value) if isinstance(value, tuple) else value)
+            yield (
+                f'parallel.{field} = {given} has no effect with parallel.divide = "{parallel.divide}"; set '
+                'parallel.divide = "layers", or leave it unset'
+            )
 
 
 def _problems_of_inexact_rounds(mixing: Mixing, counts: Sequence[int]) -> Iterator[str]:

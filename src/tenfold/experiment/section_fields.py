@@ -48,6 +48,7 @@ USUAL_BATCH = 64
 MICRO_BATCHES_PER_STAGE = 4
 """The usual number of micro-batches: the bubble of a pipeline is then at most a fifth of its time."""
 FOLD_FIELDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
+STAGE_FIELDS = ("stages", "micro_batches", "schedule")
 """The fields of `[parallel]` that describe a cross-validation."""
 
 

@@ -34,6 +34,7 @@ from tenfold.training.flat import BatchNormStatistics, exchange_size, flat_dtype
 from tenfold.training.lbfgs import row_count
 from tenfold.training.measures import AlignedMeasure
 from tenfold.training.network_call import call_network
+from tenfold.training.optimizers import make_optimizer
 from tenfold.training.randomness import keep_rng_state
 from tenfold.workers.divided import ModelDivision, divide_model
 
@@ -179,6 +180,8 @@ class Task:
                 f'training.optimizer = "{training.optimizer}" needs samples that any worker can read again, so no '
                 "streams, and no batch normalization, whose statistics would depend on who reads them"
             )
+        if training.optimizer_traits.takes_network:
+            make_optimizer(training, network)  # it may refuse the network
         division = None
         if resolved.experiment.parallel.divides_model:
             division = divide_model(resolved.experiment, splits, network, threads)
