@@ -116,6 +116,51 @@ def run(stages: list[Stage], x: Tensor) -> Tensor:
     return stages[-1](*values)
 
 
+class Translating(nn.Module):
+    """An encoder, a decoder and both in one, with masks that are causal or not."""
+
+    def __init__(self, *, padded: bool = False) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 4), nn.Linear(4, 3)
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=not padded)
+        self.both = nn.Transformer(4, 2, 1, 2, 8, dropout=0.0, batch_first=True)
+        self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(5))
+        self.padded = padded
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        masks = {"src_key_padding_mask": x[:, :, 0] > 0.5} if self.padded else {"mask": self.causal}
+        x = self.encoder(x, **masks)
+        return self.last(self.both(x, x + 1, tgt_mask=self.causal, memory_mask=self.causal < 0))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("padded", [True, False])
+def test_stacks_of_transformer_layers_are_cut_between_layers(padded: bool, training: bool) -> None:
+    torch.manual_seed(0)
+    network = Translating(padded=padded).train(training)
+    x = torch.randn(3, 5, 2)
+    with torch.set_grad_enabled(training):
+        expected = network(x)
+    traced = TracedNetwork(network, lambda: x)
+    begins = traced.names
+    assert {"encoder.layers.1", "both.encoder.layers.0", "both.decoder.layers.1"} <= set(begins)
+    values: tuple[Tensor, ...] = (x,)
+    with torch.set_grad_enabled(training):
+        for stage in traced.cut(begins):
+            values = stage.train(training)(*values)
+    assert torch.equal(values, expected)
+
+
+def test_an_encoder_that_leaves_out_padding_in_evaluations_stays_whole() -> None:
+    network = Translating(padded=True)
+    network.encoder.use_nested_tensor = True
+    names = TracedNetwork(network, lambda: torch.randn(3, 5, 2)).names
+    assert "encoder" in names
+    assert "both.decoder.layers.1" in names
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
     ("kind", "begins"),

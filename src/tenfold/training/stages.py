@@ -5,7 +5,8 @@ module. A stage holds the modules of its operations under their own names, so th
 that of the undivided network. What later stages need of earlier ones (with skip connections more than one tensor)
 passes through the stages between.
 
-A network whose `forward` cannot be traced is exported instead (`export_graph`). A submodule that cannot be traced
+torch's own stacks of transformer layers decide by values, and are traced by a `forward` of ours (`TRACEABLE`). A
+network whose `forward` cannot be traced is exported instead (`export_graph`). A submodule that cannot be traced
 is one operation, and so is one whose `forward` draws random numbers or changes attributes, as a trace would repeat what
 happened once. `forward` may ask `self.training`: it is traced in both modes.
 """
@@ -18,12 +19,15 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, pairwise
 from time import perf_counter
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.modules import transformer
 
 from tenfold.data.part import tree_leaves
 from tenfold.errors import ExperimentError, ModelError
@@ -352,6 +356,99 @@ def _joined(
     return joined
 
 
+# torch's stacks of transformer layers, without the branches that cannot be traced.
+
+
+def _encode(
+    encoder: nn.TransformerEncoder,
+    src: Any,
+    mask: Any = None,
+    src_key_padding_mask: Any = None,
+    is_causal: Any = None,
+) -> Any:
+    if src_key_padding_mask is not None and encoder.use_nested_tensor:
+        raise ModelError("evaluations leave out what is masked in all layers at once")
+    masks = _encoder_masks(src, mask, src_key_padding_mask, is_causal, encoder.layers[0].self_attn.batch_first)
+    mask, src_key_padding_mask, is_causal = masks[0], masks[1], masks[2]
+    for layer in encoder.layers:
+        src = layer(src, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=is_causal)
+    return src if encoder.norm is None else encoder.norm(src)
+
+
+def _encoder_masks(src: Tensor, mask: Any, padding: Any, is_causal: Any, batch_first: bool) -> tuple[Any, Any, bool]:
+    """Return the masks of a TransformerEncoder as its layers take them, and whether that of the sequence is causal."""
+    padding = F._canonical_mask(padding, "src_key_padding_mask", F._none_or_dtype(mask), "mask", src.dtype)
+    mask = F._canonical_mask(mask, "mask", None, "", src.dtype, check_other=False)
+    return mask, padding, _is_causal(src, mask, is_causal, batch_first)
+
+
+def _decode(
+    decoder: nn.TransformerDecoder,
+    tgt: Any,
+    memory: Any,
+    tgt_mask: Any = None,
+    memory_mask: Any = None,
+    tgt_key_padding_mask: Any = None,
+    memory_key_padding_mask: Any = None,
+    tgt_is_causal: Any = None,
+    memory_is_causal: Any = False,
+) -> Any:
+    tgt_is_causal = _is_causal(tgt, tgt_mask, tgt_is_causal, decoder.layers[0].self_attn.batch_first)
+    for layer in decoder.layers:
+        tgt = layer(
+            tgt,
+            memory,
+            tgt_mask=tgt_mask,
+            memory_mask=memory_mask,
+            tgt_key_padding_mask=tgt_key_padding_mask,
+            memory_key_padding_mask=memory_key_padding_mask,
+            tgt_is_causal=tgt_is_causal,
+            memory_is_causal=memory_is_causal,
+        )
+    return tgt if decoder.norm is None else decoder.norm(tgt)
+
+
+def _is_causal(sequence: Tensor, mask: Any, is_causal: Any, batch_first: bool) -> bool:
+    return transformer._detect_is_causal_mask(mask, is_causal, transformer._get_seq_len(sequence, batch_first))
+
+
+def _transform(
+    both: nn.Transformer,
+    src: Any,
+    tgt: Any,
+    src_mask: Any = None,
+    tgt_mask: Any = None,
+    memory_mask: Any = None,
+    src_key_padding_mask: Any = None,
+    tgt_key_padding_mask: Any = None,
+    memory_key_padding_mask: Any = None,
+    src_is_causal: Any = None,
+    tgt_is_causal: Any = None,
+    memory_is_causal: Any = False,
+) -> Any:
+    memory = both.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
+    return both.decoder(
+        tgt,
+        memory,
+        tgt_mask=tgt_mask,
+        memory_mask=memory_mask,
+        tgt_key_padding_mask=tgt_key_padding_mask,
+        memory_key_padding_mask=memory_key_padding_mask,
+        tgt_is_causal=tgt_is_causal,
+        memory_is_causal=memory_is_causal,
+    )
+
+
+fx.wrap("_encoder_masks")
+fx.wrap("_is_causal")
+TRACEABLE: dict[type[nn.Module], Callable[..., Any]] = {
+    nn.TransformerEncoder: _encode,
+    nn.TransformerDecoder: _decode,
+    nn.Transformer: _transform,
+}
+"""What these modules compute, in a form that can be traced."""
+
+
 class _Tracer(fx.Tracer):
     """Traces into modules of the user's own, and takes those that cannot be traced as one operation."""
 
@@ -372,8 +469,14 @@ class _Tracer(fx.Tracer):
         keywords = {name: self.create_proxy("placeholder", name, (), {}) for name in kwargs}
         return (lambda network: root_fn(network, *positional, **keywords)), [self.root]
 
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        is_stack = type(m) in TRACEABLE and not (m._forward_hooks or m._forward_pre_hooks)
+        return not is_stack and super().is_leaf_module(m, module_qualified_name)
+
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         before = set(self.graph.nodes)
+        if type(m) in TRACEABLE:
+            forward = partial(TRACEABLE[type(m)], m)
         try:
             with _repeatable(m):
                 return super().call_module(m, forward, args, kwargs)

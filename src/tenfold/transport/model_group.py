@@ -20,7 +20,7 @@ RING_MEMORY = 1 << 28
 """Bytes of the rings between all pairs of a group together; only those between neighbors are in use."""
 HEADER_WORDS = 384
 """64-bit numbers that describe the values of a message: their kinds, types, shapes and strides."""
-TENSOR, TRAINED_TENSOR, NUMBER, NOTHING = range(4)
+TENSOR, TRAINED_TENSOR, NUMBER, FLAG, NOTHING = range(5)
 """Kinds of values; a gradient is computed for a trained tensor."""
 NEVER = 1 << 62
 
@@ -66,7 +66,7 @@ class ModelGroup:
         self.bytes_moved = 0
 
     def send(self, values: Sequence[Any], receiver: int) -> None:
-        """Send tensors, whole numbers and None to another worker; this does not wait for it to receive them."""
+        """Send tensors, numbers, truth values and None to another worker; this does not wait for it to receive them."""
         started = perf_counter()
         header, tensors = _describe(values)
         for part in (header, *tensors):
@@ -159,12 +159,14 @@ def _describe(values: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
             tensors.append(dense)
         elif value is None:
             words.append(NOTHING)
+        elif isinstance(value, bool):
+            words += [FLAG, int(value)]
         elif isinstance(value, int):
             words += [NUMBER, value]
         else:
             raise ModelError(
                 f"a stage of the network passes a {type(value).__name__} on to the next; between stages there can be "
-                "tensors, whole numbers and None: set parallel.stages so that it is not cut there"
+                "tensors, whole numbers, truth values and None: set parallel.stages so that it is not cut there"
             )
     if len(words) > HEADER_WORDS:
         raise ModelError(
@@ -200,5 +202,5 @@ def _make_values(words: Sequence[int]) -> list[Any]:
             shape, strides = ([next(left) for _ in range(ndim)] for _ in range(2))
             values.append(torch.empty_strided(shape, strides, dtype=dtype, requires_grad=kind == TRAINED_TENSOR))
         else:
-            values.append(next(left) if kind == NUMBER else None)
+            values.append(None if kind == NOTHING else bool(next(left)) if kind == FLAG else next(left))
     return values
