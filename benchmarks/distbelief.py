@@ -8,10 +8,11 @@
 - sandblaster: L-BFGS on all data, divided among the workers
 
 All train `mlp` until the test part reaches --target. With --real workers that is measured on this machine's cores, in
-turns, and Sandblaster is compared with torch.optim.LBFGS in one process: the loss of all training samples after the
-same iterations, and the seconds of both. With --workers it is predicted for nodes of one core each: the replicas of
-downpour and synchronous learn, and the clock predicts their seconds; the iterations of sandblaster are the same for any
-number of workers, so they are counted once. A side that does not reach the target in --epochs has no time. A busy
+turns, beside what is predicted for this machine, and Sandblaster is compared with torch.optim.LBFGS in one process: the
+loss of all training samples after the same iterations, and the seconds of both. With --workers it is predicted for
+nodes of one core each, joined by --link, with Downpour's servers on nodes of their own: the replicas of downpour and
+synchronous learn, and the clock predicts their seconds; the iterations of sandblaster are the same for any number of
+workers, so they are counted once. A side that does not reach the target in --epochs has no time. A busy
 machine spoils both clocks: leave it alone meanwhile.
 """
 
@@ -71,20 +72,24 @@ def main() -> None:
             for n in options.real
             for side in SIDES
         ]
-        virtual = {"engine": "virtual", "link": options.link}
-        iterations = count_iterations(options.epochs, aim) if options.workers else None
-        figures["predicted"] = [
-            row(
-                "predicted",
-                side,
-                n,
-                predict_iterations(iterations, n, base | virtual)
-                if side == "sandblaster"
-                else measure(side, n, options.epochs, aim | virtual),
-            )
-            for n in options.workers
-            for side in SIDES
-        ]
+        iterations = count_iterations(options.epochs, aim) if options.workers or options.real else None
+        for clock, counts, nodes in (
+            ("predicted here", options.real, {"cluster": "here"}),
+            ("predicted", options.workers, {"link": options.link}),
+        ):
+            virtual = {"engine": "virtual"} | nodes
+            figures[clock] = [
+                row(
+                    clock,
+                    side,
+                    n,
+                    predict_iterations(iterations, n, base | virtual)
+                    if side == "sandblaster"
+                    else measure(side, n, options.epochs, aim | virtual),
+                )
+                for n in counts
+                for side in SIDES
+            ]
     show(figures)
     write_json(options.json, figures)
     if options.plot:
@@ -191,7 +196,7 @@ def show(figures: dict[str, Any]) -> None:
             middle = _median(figures["torch"], "who", who)
             table.add_row(who, f"{loss:.5f}", _spread(figures["torch"], "who", who), f"{middle / reference:.2f}")
         console.print(table)
-    for clock in ("measured", "predicted"):
+    for clock in ("measured", "predicted here", "predicted"):
         table = Table("workers", *SIDES, title=f"seconds to {figures['target']:.0%}, {clock}")
         for n in dict.fromkeys(figure["workers"] for figure in figures[clock]):
             rows = [figure for figure in figures[clock] if figure["workers"] == n]

@@ -12,7 +12,7 @@ from threaded import Threads
 from tenfold.cluster.cluster import HERE, Cluster
 from tenfold.data import Tensors
 from tenfold.errors import MachineError
-from tenfold.mixing.round import exact_round
+from tenfold.mixing.round import CENTER, exact_round
 from tenfold.prediction import calibration as cost_keys
 from tenfold.prediction import task_prediction
 from tenfold.prediction.measurements import Averaging, Costs, Evaluating, Step
@@ -190,6 +190,16 @@ def test_gradients_are_copied_into_shared_memory():
     plan = workload_of(task)
     cost = hardware_here(task, profile_for(task), plan).round_cost
     assert cost(plan.strategy.round(0, 2), plan.nbytes) == pytest.approx(ROUND + 1e-9 * plan.nbytes)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_exchange_with_a_center_in_shared_memory_takes_as_long_as_its_arithmetic(workers):
+    task = task_of(workers, strategy="downpour")
+    nbytes = workload_of(task).nbytes
+    cost = hardware_here(task, profile_for(task), workload_of(task)).exchange_cost
+    assert cost(0, CENTER, nbytes, nbytes) == pytest.approx(11e-9 * nbytes)
+    found = predict_from_profile(task, profile_for(task))
+    assert found.times["communicate"].max() >= STEPS * 11e-9 * nbytes
 
 
 def test_compression_makes_messages_smaller_but_not_shared_memory():

@@ -13,13 +13,14 @@ import torch
 
 from tenfold.cluster.cluster import HERE, Cluster, ClusterOrHere, cluster_of
 from tenfold.cluster.event_clock import clock_events
-from tenfold.cluster.hardware import Floats, Hardware, RoundCost, StepTime
+from tenfold.cluster.hardware import ExchangeCost, Floats, Hardware, RoundCost, StepTime
 from tenfold.cluster.round_clock import ClockSpan
 from tenfold.cluster.time_prediction import TimePrediction, predict_time
 from tenfold.cluster.workload import Workload
 from tenfold.data import Part
 from tenfold.machine.cores import running_elsewhere
 from tenfold.machine.metadata import load_per_core
+from tenfold.mixing import AsynchronousStrategy
 from tenfold.mixing.compression import row_lengths
 from tenfold.mixing.round import exact_round
 from tenfold.mixing.strategies import NoMixing, ParameterServer
@@ -123,6 +124,7 @@ def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
         round_cost=cost,
         round_shares=shares,
         start=profile.start_seconds(task.workers, bytes_to_share(task.splits)) if task.workers > 1 else 0.0,
+        exchange_cost=_cost_of_center_here(profile, workload),
         model_error=nearest.standard_error,
         calibrated=True,
         **_other_costs(task, profile, workload),
@@ -178,6 +180,15 @@ def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, 
         "evaluation": in_epoch + evaluation(task.splits.test) / training.epochs,
         "save": profile.save_seconds(saved),
     }
+
+
+def _cost_of_center_here(profile: Profile, workload: Workload) -> ExchangeCost | None:
+    """Return the cost of exchanges with a center in shared memory: no messages, only what is computed with vectors."""
+    strategy = workload.strategy
+    if not isinstance(strategy, AsynchronousStrategy) or not strategy.has_center:
+        return None
+    adding, additions = profile.costs.adding, strategy.center_additions
+    return lambda _worker, _other, there, back: adding * (additions * there + back)
 
 
 def _cost_here(profile: Profile, workload: Workload, nearest: Step) -> RoundCost:
