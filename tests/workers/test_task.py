@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from profiles import task_on_zeros
 from torch import nn
 
 from tenfold.data import Splits, Tensors, batches, order
@@ -143,3 +144,14 @@ def test_the_layout_changes_no_weight_before_training() -> None:
     task = prepare(resolve(Experiment(model=network, data="digits", limit=64)))
     for name, tensor in make_network(task).state_dict().items():
         assert tensor.equal(network.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("samples", "workers", "options", "portions"),
+    [(400, 1, {}, 1), (400, 3, {}, 3), (1500, 1, {}, 2), (9000, 2, {}, 8), (400, 2, {"growth": 0.9}, 8)],
+)
+def test_portions_of_small_batches_are_few(samples: int, workers: int, options: dict[str, Any], portions: int) -> None:
+    fields: dict[str, Any] = {"optimizer": "sandblaster-lbfgs", "optimizer_options": options, "oversubscribe": True}
+    task = task_on_zeros(samples, workers=workers, **fields)
+    assert task.vector_rows is not None
+    assert task.vector_rows[1] == portions

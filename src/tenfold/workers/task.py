@@ -40,6 +40,8 @@ from tenfold.workers.divided import ModelDivision, divide_model
 
 PORTIONS_PER_WORKER, PORTION_SAMPLES, MOST_SMALL_PORTIONS = 4, 1024, 256
 """By default a portion has at most this many samples, as long as that makes no more portions than this."""
+LEAST_PORTION_SAMPLES = 512
+"""Smaller portions cost more time than waiting for the others: a worker has fewer of them, at least one."""
 FEWEST_STEPS = 10
 """A run with fewer steps is warned about."""
 
@@ -180,7 +182,7 @@ class Task:
                 f'training.optimizer = "{training.optimizer}" needs samples that any worker can read again, so no '
                 "streams, and no batch normalization, whose statistics would depend on who reads them"
             )
-        if training.optimizer_traits.takes_network:
+        if training.optimizer_traits.takes_network and metadata.parameters:
             make_optimizer(training, network)  # it may refuse the network
         division = None
         if resolved.experiment.parallel.divides_model:
@@ -291,7 +293,10 @@ class Task:
         if not self.experiment.training.optimizer_traits.steps_with_all_workers:
             return None
         options, samples = self.experiment.training.optimizer_options, sum(self.batch_sizes[0])
-        usual = max(PORTIONS_PER_WORKER * self.workers, min(MOST_SMALL_PORTIONS, samples // PORTION_SAMPLES))
+        worth_it = max(1, samples // (LEAST_PORTION_SAMPLES * self.workers))
+        # `growth` compares the gradients of portions, whatever they cost
+        each = PORTIONS_PER_WORKER if options.get("growth") else min(PORTIONS_PER_WORKER, worth_it)
+        usual = max(each * self.workers, min(MOST_SMALL_PORTIONS, samples // PORTION_SAMPLES))
         return row_count(options.get("history_size", 10)), min(samples, options.get("portions") or usual)
 
     @cached_property
