@@ -80,7 +80,7 @@ def test_titles_of_slides_are_those_of_the_slides():
 
 
 def test_a_claim_about_the_number_of_layers_varies_it():
-    (block,) = load("singh-size").blocks
+    block = load("singh-size").blocks[0]
     numbers, widths = ({measure(hidden) for hidden in block.vary["hidden"]} for measure in (len, max))
     assert len(numbers) == len(widths) == 3
     assert len(block.vary["hidden"]) == 9
@@ -475,6 +475,15 @@ def test_claims_in_words_are_checked_group_by_group():
     assert check_claim(claim, rows[:2]).agrees
     assert check_claim(claim, rows[2:]).agrees is False
     assert check_claim(claim, rows[:1]) is None
+
+
+def test_a_claim_about_every_run_names_the_value_that_it_takes_it_to_mean():
+    claim = PaperClaim(said="all are excellent", column="accuracy", reaches=0.98)
+    found = check_claim(claim, [("", True, 0.99), ("", True, 0.97)])
+    assert not found.agrees
+    assert "97.00% to 99.00%, taking it to mean 98.00% or better" in found.text
+    assert check_claim(claim, [("", True, 0.99)]).agrees
+    assert check_claim(claim, []) is None
 
 
 def test_claims_about_times_say_by_which_factor():

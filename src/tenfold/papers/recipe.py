@@ -184,6 +184,8 @@ class PaperClaim(Section):
     """The size of an improvement that the words give, likewise. By less, the claim does not hold."""
     similar: Annotated[float, Field(gt=0)] | None = None
     """The size up to which values are "similar", whichever is better; likewise."""
+    reaches: float | None = None
+    """What a word such as "excellent" means: the value that each run reaches, compared with no other run."""
 
 
 class Recipe(Section):
@@ -300,7 +302,7 @@ def _settings_not_varied(recipe: Recipe) -> Iterator[str]:
     for at, claim in enumerate(recipe.claims):
         named = [*claim.best, *claim.against, *claim.each]
         yield from _not_among(settings | {"verb"}, "a setting of a block", f"claims.{at}", named)
-        if not claim.best and not claim.against:
+        if not claim.best and not claim.against and claim.reaches is None:
             yield f"claims.{at}: name the settings that should be `best`, or those that they are compared `against`"
     named = [name for name in (recipe.show.over, recipe.show.across) if name]
     yield from _not_among(settings, "a setting of a block", "show", named)

@@ -106,6 +106,8 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> S
 
     Each row has the name of its group, whether it should be better, and its value. None where no group can decide it.
     """
+    if claim.reaches is not None:
+        return _check_reached(claim, claim.reaches, [value for _, _, value in rows])
     groups = grouped((group, (favored, value)) for group, favored, value in rows)
     decided = {group: members for group, members in groups.items() if len({favored for favored, _ in members}) == 2}
     cases = {group: _Case(claim, members) for group, members in decided.items()}
@@ -129,6 +131,19 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> S
         return Statement(f"{quoted}; not confirmed here{in_any}{for_no}{limited}.", False)
     return Statement(
         f"{quoted}; confirmed here for {'; '.join(yes)}{for_yes}, but not for {'; '.join(no)}{for_no}{limited}.", False
+    )
+
+
+def _check_reached(claim: PaperClaim, reached: float, values: Sequence[float]) -> Statement | None:
+    """Return whether every value is at least as good as the claim means."""
+    if not values:
+        return None
+    best = _best(claim.column)
+    holds = all(best(value, reached) == value for value in values)
+    return Statement(
+        f"The paper says “{claim.said}”; {'confirmed' if holds else 'not confirmed'} here "
+        f"({_range(claim.column, values)}, taking it to mean {written(claim.column, reached)} or better).",
+        holds,
     )
 
 
