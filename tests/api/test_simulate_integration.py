@@ -147,6 +147,15 @@ class TestVerbs:
         assert alone.exit_code == 0, alone.output
         assert len(alone.stdout.splitlines()) == 8
         assert "accuracy" not in alone.stdout.splitlines()[0]
+        listed = tenfold_(*shared, "--workers", "2", "--set", "strategy=ring,butterfly", "--only-time")
+        assert [line.split(",")[0] for line in listed.stdout.splitlines()].count("2") == 2
+
+    @pytest.mark.usefixtures("_calibrated")
+    def test_threads_may_have_several_values(self) -> None:
+        tenfold.Experiment(**{name: value for name, value in SMALL.items() if name != "threads"}).save("small.toml")
+        ran = tenfold_("simulate", "small.toml", "--threads", "1,2", "--only-time", "--format", "csv", "--quiet")
+        assert ran.exit_code == 0, ran.output
+        assert len(ran.stdout.splitlines()) == 3
 
     @pytest.mark.usefixtures("_calibrated")
     def test_a_link_is_described_in_place(self) -> None:

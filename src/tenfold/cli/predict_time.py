@@ -15,6 +15,7 @@ from tenfold.cli.compare import (
     print_result,
     short_name,
     watching,
+    with_several_values,
 )
 from tenfold.cli.output import (
     exit_interrupted,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 CLUSTER = "The virtual cluster"
-GRIDDED = ("workers", "strategy", "sync_every", "link")
+GRIDDED = ("workers", "strategy", "sync_every", "link", "threads")
 """Fields that may have several values here."""
 
 
@@ -94,12 +95,14 @@ def simulate(
     [cyan]tenfold simulate -m package.train --workers 16 -- --epochs 2[/]
     """
     given = {name: fields.pop(name) for name in GRIDDED}
+    settings, several = with_several_values(settings)
+    grid: dict[str, Any] = grid_of(given, several, settings)
     if module is not None or (file is not None and file.endswith(".py")):
         _simulate_script(
             [text for text in (module, file, *(arguments or ())) if text is not None],
-            grid_of(given, None, settings),
+            grid,
             {**fields, "cluster": cluster}
-            | {short_name(name): value for name, value in map(options.parse_setting, settings or [])},
+            | {short_name(name): value for name, value in map(options.parse_setting, settings)},
             runs,
             output,
             Form.JSON if as_json else form,
@@ -113,7 +116,6 @@ def simulate(
     experiment = options.experiment_from(
         Path(file) if file else None, settings, cluster=cluster, engine="virtual", **fields
     )
-    grid: dict[str, Any] = grid_of(given, None, settings)
     form = Form.JSON if as_json else form
     if only_time:
         from tenfold.api.simulate import forecast
