@@ -20,7 +20,7 @@ demo: setup  ## race to 99% on MNIST: a plain PyTorch loop, one worker, a worker
 
 test: export PYTHONDONTWRITEBYTECODE :=  # the tests start many processes, and each would compile the package again
 test: setup  ## run the tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 check: setup  ## lint, types, import contract
 	$(BIN)/ruff format --check .

@@ -65,8 +65,16 @@ def _shared_server() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the files that take long first, so that processes which share the tests end at the same time."""
-    items.sort(key=lambda item: "_integration" not in item.path.name and item.path.parent.name != "tests")
+    """Run the files that take long first, so that processes which share the tests end at the same time.
+
+    They are in the order of their names, so that those of one folder, which all wait or all compute, are apart.
+    """
+
+    def place(item: pytest.Item) -> tuple[bool, str]:
+        is_long = "_integration" in item.path.name or item.path.parent.name == "tests"
+        return (False, item.path.name) if is_long else (True, "")
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -78,6 +86,25 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_measurements() -> Iterator[None]:
+    """Time few steps in each measurement: no test depends on how exact the times of this machine are."""
+    if "torch" not in sys.modules:  # nor is anything predicted
+        yield
+        return
+    from tenfold.prediction import calibration, divided_models, probes, task_prediction
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probes, "BURST_SECONDS", 0.01)
+        patch.setattr(probes, "SIZES", {4096: 12, 65536: 12})
+        for module, names in ((calibration, ("TURNS", "QUICK_TURNS", "FEW_TURNS")), (probes, ("TURNS", "MOST_TURNS"))):
+            for name in names:
+                patch.setattr(module, name, 1)
+        patch.setattr(task_prediction, "PROBE_SECONDS", 0.01)
+        patch.setattr(divided_models, "MEASURE_SECONDS", 0.0)
+        yield
 
 
 @pytest.fixture(scope="session")

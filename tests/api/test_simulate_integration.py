@@ -13,7 +13,6 @@ from tenfold.api import simulate as twin_module
 from tenfold.cli import app
 from tenfold.engines import prepare
 from tenfold.errors import ExperimentError
-from tenfold.prediction import probes
 from tenfold.prediction.calibration import profile_metadata
 from tenfold.prediction.measurements import Averaging, Costs
 from tenfold.prediction.profile import Profile
@@ -25,9 +24,7 @@ NODES = {"count": 1024, "step_seconds": 0.01, "link": "1gbe"}
 
 @pytest.fixture
 def _calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds are known already; steps are measured when they are needed, in one short burst."""
-    for name, value in {"BURST_SECONDS": 0.01, "TURNS": 1, "MOST_TURNS": 1}.items():
-        monkeypatch.setattr(probes, name, value)
+    """Rounds are known already; steps are measured when they are needed."""
     place = tmp_path / "profile.toml"
     monkeypatch.setenv("TENFOLD_PROFILE", str(place))
     shared: Any = {"transport": "shared-memory", "kind": "group", "latency": 1e-4, "bandwidth": 1e9}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from command_line import tenfold_
+from forked import forked_python
 from slurm_cluster import slurm_cluster, why_not
 
 import tenfold
@@ -41,6 +42,7 @@ def _slurm() -> Iterator[None]:
     with slurm_cluster() as configuration, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", str(configuration))
         patch.setattr(slurm, "POLL_SECONDS", 0.2)
+        patch.setattr(slurm, "python_command", forked_python)
         yield
 
 

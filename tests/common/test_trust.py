@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from board_client import BoardClient
 from command_line import assert_one_sentence, tenfold_
+from forked import forked_python
 from looped import looped
 from made_store import train_interrupted_and_finished
 
@@ -538,7 +539,7 @@ def test_a_class_of_the_running_program_needs_no_trust(
 
 def run_program(folder: Path, *arguments: str, width: int = 3) -> str:
     (folder / "program.py").write_text(PROGRAM.replace("WIDTH", str(width)))
-    command = [sys.executable, "program.py", *arguments]
+    command = [*forked_python(), str(folder / "program.py"), *arguments]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
     return ended.stdout
 

@@ -31,15 +31,15 @@ from tenfold.runs import EpochEnded, FoldChanged, JobsChanged, Metric, Note, Sta
 from tenfold.runs.bundle import unpack
 from tenfold.runs.callbacks import StopBehind
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("_workers_with_imports")]
 CLUSTER: list[Any] = []
 """The Ray cluster of the fixture."""
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 200, "epochs": 1, "threads": 1}
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Executor]:
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as made:
+def pool(_workers_with_imports: None) -> Iterator[Executor]:
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("forkserver")) as made:
         yield made
 
 

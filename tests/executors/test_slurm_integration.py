@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked import forked_python
 from slurm_cluster import slurm_cluster, why_not
 
 import tenfold
@@ -33,6 +34,12 @@ def cluster() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def _forked_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs be forked from a server that has torch, which do not get signals of Slurm."""
+    monkeypatch.setattr(slurm, "python_command", forked_python)
+
+
 def slurm_command(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -53,6 +60,7 @@ def when_training(runs: Path, act: Callable[[str], None]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.usefixtures("_forked_jobs")
 def test_runs_and_folds_are_those_of_this_machine(tmp_path: Path) -> None:
     grid = SMALL | {"together": [{"lr": 0.01}, {"workers": 4, "oversubscribe": True}]}
     here = tenfold.compare(**grid, runs=tmp_path / "here")
@@ -102,6 +110,7 @@ def test_a_job_that_slurm_queues_again_continues(reason: str, tmp_path: Path) ->
     assert run.metrics == tenfold.compare(**LONG, runs=tmp_path / "here").runs[0].metrics
 
 
+@pytest.mark.usefixtures("_forked_jobs")
 def test_jobs_continue_without_the_command_which_attaches_again(tmp_path: Path) -> None:
     numbers: list[str] = []
     when_training(tmp_path, numbers.append)
@@ -121,6 +130,7 @@ def test_jobs_continue_without_the_command_which_attaches_again(tmp_path: Path) 
     )
 
 
+@pytest.mark.usefixtures("_forked_jobs")
 def test_trials_continue_without_the_sweep_which_attaches_again(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="Optuna is not installed")
     fields = LONG | {"lr": "1e-3:1e-1:log", "sampler": "random", "trials": 3, "runs": tmp_path, "on": "slurm"}

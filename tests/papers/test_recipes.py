@@ -1,7 +1,5 @@
-import subprocess
-import sys
-
 import pytest
+from forked import forked_python, run_command, start_program
 from launchers import mpirun
 from looped import looped
 from made_runs import make_run
@@ -16,7 +14,6 @@ from tenfold.papers.recipe import PaperClaim, Recipe, Size, read_number
 from tenfold.papers.recipe_page import recipe_plots, write
 from tenfold.papers.recipe_result import Pair, RecipeResult, ResultRow, Setting, check_claim, compare_column
 from tenfold.papers.run_recipe import is_available, settings_of
-from tenfold.prediction import probes
 from tenfold.reports.comparison_rows import DOUBTS
 from tenfold.reports.formatting import NOTHING
 
@@ -108,9 +105,10 @@ def test_a_short_first_run_of_a_process_is_repeated_and_never_reused(tmp_path):
         'name = "x"\nexperiment = {model = "mlp", data = "digits", threads = 1, epochs = 1, limit = 200}\n'
         + OWN.replace("[0.1]", "[0.1, 0.2]")
     )
-    command = [sys.executable, "-m", "tenfold", "recipe", "run", str(own), "--runs", str(tmp_path / "runs"), "-q"]
     for _ in range(2):
-        subprocess.run(command, check=True, timeout=120, capture_output=True)
+        process = start_program(run_command, str(tmp_path), "recipe", "run", "own.toml", "--runs", "runs", "-q")
+        process.join(100)
+        assert process.exitcode == 0
     first, again, *others = sorted(tenfold.list_runs(runs=tmp_path / "runs"), key=lambda one: one.id)
     assert len(others) == 1
     assert first.experiment == again.experiment
@@ -128,8 +126,10 @@ def test_what_is_recorded_is_run_again_if_asked_and_progress_counts(tmp_path):
     assert ["1 of 2" in lines[0], "2 of 2" in lines[1]] == [True, True]
 
 
-def test_ranks_are_launched_under_mpirun_and_compared_with_one_process(tmp_path):
+def test_ranks_are_launched_under_mpirun_and_compared_with_one_process(tmp_path, monkeypatch):
     mpirun()
+    command = "tenfold.papers.run_recipe.tenfold_command"
+    monkeypatch.setattr(command, lambda *words: [*forked_python(), "-m", "tenfold", *words])
     blocks = [
         {"verb": "train"},
         {
@@ -422,8 +422,6 @@ def test_rows_measured_on_a_busy_machine_are_marked_as_in_comparisons(tmp_path, 
 
 def test_rows_predicted_from_steps_of_a_busy_machine_are_marked(tmp_path, monkeypatch):
     monkeypatch.setenv("TENFOLD_PROFILE", str(tmp_path / "profile.toml"))
-    for name, value in {"BURST_SECONDS": 0.01, "TURNS": 1, "MOST_TURNS": 1}.items():
-        monkeypatch.setattr(probes, name, value)
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 99.0, 99.0))
     fields = {"link": "1gbe", "workers": 2, "compression": "int8"}
     blocks = [{"verb": verb, "vary": {"lr": [0.1]}, "fields": fields} for verb in ("simulate", "forecast")]

@@ -20,13 +20,9 @@ pytestmark = pytest.mark.timeout(110)
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two cores, small vectors, few steps, and no other transports."""
+    """Two cores, and no other transports."""
     monkeypatch.setattr(cores, "budget", lambda: 2)
-    monkeypatch.setattr(probes, "BURST_SECONDS", 0.01)
-    monkeypatch.setattr(probes, "SIZES", {4096: 12, 65536: 12})
     monkeypatch.setattr(calibration, "measure_library_averaging", lambda counts, report: [])
-    monkeypatch.setattr(probes, "TURNS", 1)
-    monkeypatch.setattr(probes, "MOST_TURNS", 1)
 
 
 @pytest.fixture

@@ -23,11 +23,6 @@ LAYERS: dict[str, Any] = {"divide": "layers", "micro_batches": 4, "stages": ("0"
 NEURONS: dict[str, Any] = {"divide": "neurons"}
 
 
-@pytest.fixture(autouse=True)
-def _few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divided_models, "MEASURE_SECONDS", 0.0)
-
-
 def task_of(**fields: Any) -> Task:
     base: dict[str, Any] = {"model": "mlp", "hidden": [HIDDEN], "data": "digits", "limit": STEPS * BATCH, "epochs": 1}
     base |= {"workers": 2, "batch_size": BATCH, "threads": 1, "oversubscribe": True, "optimizer": "sgd"}

@@ -21,7 +21,7 @@ NAMESPACES = ("net", "uts") if sys.platform == "linux" else ()
 
 
 def start(address: str, *command: str) -> int:
-    """Run a program, or `-m` and a module, in a forked process, as this one would; return its exit code."""
+    """Run a program, `-m` and a module, or `-c` and code in a forked process; return its exit code."""
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]
     server._forkserver_address, server._forkserver_alive_fd = address, os.pipe()[1]
     server.ensure_running = lambda: None
@@ -81,6 +81,10 @@ def _run_command(command: tuple[str, ...]) -> None:
     if command[0] == "-m":
         sys.argv = [*command[1:]]
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        return
+    if command[0] == "-c":
+        sys.argv = ["-c", *command[2:]]
+        exec(command[1], {"__name__": "__main__"})
         return
     sys.argv = [*command]
     sys.path.insert(0, str(Path(command[0]).parent))

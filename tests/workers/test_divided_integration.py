@@ -272,7 +272,9 @@ def test_stages_drop_different_neurons_and_the_twin_the_same(tmp_path: Path) -> 
     fields = {"model": network, "workers": 2, "divide": "layers", "stages": ["0:3", "3:"], "epochs": 1}
     real = train(tmp_path / "runs", **fields)
     assert (tmp_path / "first").read_text() != (tmp_path / "second").read_text()
-    assert difference(real, train(tmp_path / "runs", engine="virtual", **fields)) == 0
+    table = {"groups": [{"count": 2, "step_seconds": 0.01}]}
+    virtual = tenfold.simulate(**BASE | fields | {"runs": tmp_path / "runs"}, cluster=table)
+    assert difference(real, virtual) == 0
 
 
 @pytest.mark.parametrize("divide", ["layers", "neurons"])
