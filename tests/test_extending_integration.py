@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder into which the page's code was installed, as a package with the page's entry points."""
+    """Return a folder in which the page's code is, as an installer leaves a package with the page's entry points."""
     folder = tmp_path_factory.mktemp("installed")
     page = PAGE.read_text()
     code = "\n\n".join(re.findall(r'```python title="extras.py"\n(.*?)```', page, re.DOTALL))
@@ -120,19 +119,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"[{group}]\n" + "\n".join(f"{name} = {path}" for name, path in members.items())
         for group, members in project["entry-points"].items()
     )
-    wheel, info = folder / "tenfold_extras-1.0-py3-none-any.whl", "tenfold_extras-1.0.dist-info"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("extras.py", code)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1.0\n")
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/entry_points.txt", points)
-        archive.writestr(
-            f"{info}/RECORD", f"extras.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/entry_points.txt,,\n"
-        )
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target"]
-    subprocess.run([*command, str(folder / "site"), str(wheel)], check=True, timeout=120, capture_output=True)
+    info = folder / "site" / "tenfold_extras-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info.parent / "extras.py").write_text(code)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(points)
     (folder / "program.py").write_text(PROGRAM)
     return folder
 

@@ -73,14 +73,6 @@ def test_it_is_imported_from_where_it_is_installed(scripts: Path, tmp_path: Path
 
 
 @pytest.mark.timeout(3 * SECONDS)
-def test_a_cross_validation_is_run_and_reported(scripts: Path, tmp_path: Path) -> None:
-    settings = ["--model", "mlp", "--data", "digits", "--epochs", "1", "--folds", "2"]
-    run([scripts / "tenfold", "crossval", *settings, "-o", "folds.html"], tmp_path)
-    assert "</html>" in (tmp_path / "folds.html").read_text()
-    assert "mlp-digits" in run([scripts / "tenfold", "runs"], tmp_path)
-
-
-@pytest.mark.timeout(3 * SECONDS)
 def test_the_demo_races_on_digits_where_mnist_is_out_of_reach(scripts: Path, tmp_path: Path) -> None:
     if Path("/usr/share/datasets/mnist").exists():
         pytest.skip("MNIST comes with this machine, and training on it takes long")

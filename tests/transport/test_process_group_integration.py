@@ -16,8 +16,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from transport_contract import WorkerPool, receive
 
@@ -334,6 +332,9 @@ def test_sums_are_made_in_rank_order(crew: WorkerPool) -> None:
 
 
 def train(kind: str, group: Any, rank: int) -> Tensor:
+    from torch.distributed.fsdp import fully_shard  # here, as every process of tests would take a second for both
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
     torch.manual_seed(0)
     model: nn.Module = nn.Sequential(nn.Linear(20, 300), nn.BatchNorm1d(300), nn.Tanh(), nn.Linear(300, 1000))
     if kind == "fsdp":
