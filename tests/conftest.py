@@ -89,22 +89,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _short_measurements() -> Iterator[None]:
-    """Time few steps in each measurement: no test depends on how exact the times of this machine are."""
-    if "torch" not in sys.modules:  # nor is anything predicted
-        yield
-        return
-    from tenfold.prediction import calibration, divided_models, probes, task_prediction
+def _brief_measurements() -> None:
+    """Predict from few steps, in all tests that use torch; without it nothing is predicted."""
+    if "torch" in sys.modules:
+        from brief_measurements import shorten_measurements
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probes, "BURST_SECONDS", 0.01)
-        patch.setattr(probes, "SIZES", {4096: 12, 65536: 12})
-        for module, names in ((calibration, ("TURNS", "QUICK_TURNS", "FEW_TURNS")), (probes, ("TURNS", "MOST_TURNS"))):
-            for name in names:
-                patch.setattr(module, name, 1)
-        patch.setattr(task_prediction, "PROBE_SECONDS", 0.01)
-        patch.setattr(divided_models, "MEASURE_SECONDS", 0.0)
-        yield
+        shorten_measurements()
 
 
 @pytest.fixture(scope="session")

@@ -14,5 +14,6 @@ for name in (
     "tenfold.workers.process",
 ):
     importlib.import_module(name)
+importlib.import_module("brief_measurements").shorten_measurements()
 gc.freeze()  # so that the forked processes do not touch, and thereby copy, what stays for good
 gc.enable()
