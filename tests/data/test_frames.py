@@ -72,7 +72,7 @@ def test_inputs_and_target_may_come_apart(frame):
         assert parts.features == whole.features
         assert parts.classes is None
         assert parts.train.y.is_floating_point()
-    with pytest.raises(DataError, match="the train part has 60 rows of x but 59 of y"):
+    with pytest.raises(DataError, match="60 rows of x but 59 of y"):
         load((x, y[:59]))
 
 

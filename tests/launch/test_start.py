@@ -104,7 +104,7 @@ class TestSlurm:
 
     @pytest.mark.parametrize("count", ["nodes", "per_node", "threads"])
     def test_nothing_runs_nowhere(self, count: str) -> None:
-        with pytest.raises(MachineError, match="= 0 runs nothing; it takes at least 1"):
+        with pytest.raises(MachineError, match="at least 1"):
             slurm(TRAIN, name="lenet", **{"nodes": 1, "per_node": 1, count: 0})
 
 

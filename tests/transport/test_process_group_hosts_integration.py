@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -112,20 +111,18 @@ def test_every_operation_over_two_hosts(hosts: Hosts, tmp_path: Path, size: int)
     assert {trained for item in found for trained in item[1:]} == {found[0][1]}
 
 
-def lose_the_last(rank: int, size: int) -> tuple[str, float]:
+def lose_the_last(rank: int, size: int) -> str:
     dist.barrier()
-    began = time.perf_counter()
     if rank == size - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         dist.all_reduce(torch.zeros(1000))
     except RuntimeError as error:
-        return str(error), time.perf_counter() - began
+        return str(error)
     raise AssertionError("nothing happened")
 
 
 def test_a_rank_of_another_host_that_dies_is_named(hosts: Hosts, tmp_path: Path) -> None:
     end_ranks(start(hosts, 4, lose_the_last, tmp_path))
-    for said, seconds in answers(tmp_path, 3):
+    for said in answers(tmp_path, 3):
         assert "3 (process" in said
-        assert seconds < 15
