@@ -21,8 +21,9 @@ from waiting import wait_until
 
 import tenfold
 from tenfold.errors import ModelError, UserCodeError, WorkerLost
-from tenfold.machine.liveness import is_alive
+from tenfold.machine.liveness import LOOK_SECONDS, is_alive
 from tenfold.runs import Event, Metric
+from tenfold.workers import pool as crew
 
 pytestmark = pytest.mark.timeout(60)
 SOURCES = os.pathsep.join([str(Path(tenfold.__file__).parents[1]), str(Path(__file__).parents[1] / "support")])
@@ -189,6 +190,10 @@ class TestAWorkerThatIsLost:
         assert resumed.status == "finished"
         assert same(resumed.model.state_dict(), whole.model.state_dict())
         assert resumed.metrics == whole.metrics
+
+
+def test_a_stop_is_noticed_within_six_seconds() -> None:
+    assert crew.STOPPED_SECONDS + 2 * LOOK_SECONDS + crew.WAIT_SECONDS <= 6
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:

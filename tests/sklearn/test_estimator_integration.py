@@ -16,7 +16,7 @@ import tenfold
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.sklearn import Classifier, Regressor
 
-pytestmark = pytest.mark.usefixtures("_workers_with_imports")
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("_workers_with_imports")]
 FAST = {"epochs": 6, "threads": 1}
 X, Y = load_iris(return_X_y=True)
 
@@ -46,7 +46,6 @@ def test_a_weight_is_as_many_samples(kind):
     assert np.abs(weighted - plain).max() > 1e-2
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("fields", [{}, {"workers": 2}, {"validation_fraction": 0.3, "patience": 50}])
 def test_classes_have_weights(fields):
     rng = np.random.default_rng(0)
@@ -197,7 +196,6 @@ def test_fits_are_recorded_where_runs_are_wanted(tmp_path):
     assert [row["train_loss"] for row in run.history] == [row["train_loss"] for row in fitted.history_]
 
 
-@pytest.mark.timeout(120)
 def test_workers_divide_the_data():
     fitted = Classifier(workers=2, random_state=0, epochs=30, threads=1).fit(X, Y)
     assert fitted.result_["workers"] == 2
