@@ -116,16 +116,15 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     rows = []
     with tempfile.TemporaryDirectory() as runs, settings(cores) as clusters:
-        print(f"{'':<20}{'':<14}{'measured, s':>26}{'predicted, s':>26}{'error':>8}{'cost':>7}", flush=True)
+        print(f"{'':<20}{'':<14}{'measured, s':>26}{'predicted, s':>26}{'error':>8}", flush=True)
         for setting in clusters:
             if options.only not in setting.name:
                 continue
             cluster = setting.cluster(cores)
             link = cluster.groups[0].link
             print(f"{setting.name}: {1e6 * link.latency:.0f} us, {link.bandwidth / 1e6:.3g} MB/s", flush=True)
-            for model, steps in STEPS.items():
-                count = max(10, round(options.scale * steps / setting.fewer))
-                rows.append(compare(setting, cluster, model, count, options.repeats, Path(runs)))
+            steps = {model: max(10, round(options.scale * count / setting.fewer)) for model, count in STEPS.items()}
+            rows += compare(setting, cluster, steps, options.repeats, Path(runs))
     errors = [abs(row["error"]) for row in rows]
     print(f"\nerror: median {median(errors):.1%}, largest {max(errors):.1%} of {len(errors)}")
     print(f"above 15%: {sum(error > 0.15 for error in errors)}")
@@ -142,37 +141,44 @@ def covering(rows: list[dict[str, Any]]) -> float:
     return expm1(logs[ceil(LEVEL * len(logs)) - 1] / NormalDist().inv_cdf((1 + LEVEL) / 2))
 
 
-def compare(setting: Setting, cluster: Cluster, model: str, steps: int, repeats: int, runs: Path) -> dict[str, Any]:
-    """Measure and simulate in turns."""
+def compare(
+    setting: Setting, cluster: Cluster, steps: dict[str, int], repeats: int, runs: Path
+) -> list[dict[str, Any]]:
+    """Measure and simulate all models in turns."""
+    arguments = [word for model, count in steps.items() for word in (model, str(count))]
     measured, predicted, costs = [], [], []
     for _ in range(repeats):
-        measured += setting.run(model, str(steps))
+        measured.append(setting.run(*arguments))
         lines: list[str] = []
         done = simulate_script(
             SCRIPT,
-            model,
-            str(steps),
+            *arguments,
             workers=setting.ranks,
             cluster=cluster.model_dump(mode="json", exclude_none=True),
             runs=runs,
             say=lambda _, line, lines=lines: lines.append(line),
         )
-        predicted += slowest(lines)
-        computed = done.result["baseline_seconds"] * cluster.groups[0].speed
+        predicted.append(slowest(lines))
+        computed = sum(rank["compute"] for rank in done.result["ranks"]) * cluster.groups[0].speed
         costs.append(done.result["cpu_seconds"] / computed)
-    error = median(predicted) / median(measured) - 1
-    cells = [f"{median(values):.3f} [{min(values):.3f}-{max(values):.3f}]" for values in (measured, predicted)]
-    cost = median(costs)
-    print(f"{setting.name:<20}{model:<14}{cells[0]:>26}{cells[1]:>26}{error:>8.1%}{cost:>7.2f}", flush=True)
-    return {
-        "setting": setting.name,
-        "model": model,
-        "steps": steps,
-        "measured": measured,
-        "predicted": predicted,
-        "error": error,
-        "cost": cost,
-    }
+    rows = []
+    for model, *seconds in zip(steps, zip(*measured, strict=True), zip(*predicted, strict=True), strict=True):
+        real, virtual = map(median, seconds)
+        cells = [f"{median(values):.3f} [{min(values):.3f}-{max(values):.3f}]" for values in seconds]
+        print(f"{setting.name:<20}{model:<14}{cells[0]:>26}{cells[1]:>26}{virtual / real - 1:>8.1%}", flush=True)
+        rows.append(
+            {
+                "setting": setting.name,
+                "model": model,
+                "steps": steps[model],
+                "measured": seconds[0],
+                "predicted": seconds[1],
+                "error": virtual / real - 1,
+                "cost": median(costs),
+            }
+        )
+    print(f"{setting.name:<20}cost {median(costs):.2f}", flush=True)
+    return rows
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""A script as people write them, for benchmarks/script_simulation.py: DDP on some network, and all_reduce alone.
+"""A script as people write them, for benchmarks/script_simulation.py: DDP on some networks, and all_reduce alone.
 
-Every rank prints its seconds after a warm-up. In a simulation the clock that it reads is the virtual one.
+    ddp_script.py LeNet-5 200 cnn 60        # steps
+    ddp_script.py all_reduce 1 1000000      # numbers
+
+Every rank prints its seconds for each. In a simulation the clock that it reads is the virtual one.
 """
 
 import sys
@@ -67,8 +70,10 @@ def time_sums(numel: int, calls: int) -> float:
 
 assert tenfold.backend
 dist.init_process_group("tenfold")
-if sys.argv[1] == "all_reduce":
-    print("SECONDS", *(time_sums(int(numel), 12 if int(numel) > 500_000 else 40) for numel in sys.argv[2:]), flush=True)
+first, *rest = sys.argv[1:]
+if first == "all_reduce":
+    seconds = [time_sums(int(numel), 12 if int(numel) > 100_000 else 40) for numel in rest]
 else:
-    print(f"SECONDS {train(sys.argv[1], int(sys.argv[2]))}", flush=True)
+    seconds = [train(name, int(steps)) for name, steps in zip([first, *rest[1::2]], rest[::2], strict=True)]
+print("SECONDS", *seconds, flush=True)
 dist.destroy_process_group()
