@@ -222,7 +222,8 @@ def test_rounds_send_the_averaged_state_of_the_optimizer(optimizer: str) -> None
 def test_averaging_the_state_of_the_optimizer_makes_rounds_here_longer() -> None:
     task = task_of(optimizer_state="average")
     [name] = cost_keys.round_extras(task.experiment)
-    nbytes, shares = workload_of(task).nbytes, {name: (0.5, 0.3)}
+    nbytes = workload_of(task).nbytes
+    shares = {name: {nbytes: (0.5, 0.3)}}
     profile = profile_for(task).with_costs(round_overhead={name: {nbytes: 1e-3}}, round_overhead_shares=shares)
     found = predict_from_profile(task, profile)
     assert found.seconds == pytest.approx(2 * STEPS * STEP + STEPS * (ROUND + 1e-3))

@@ -365,10 +365,11 @@ def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -
         return profile
     longer = probes.round_overhead(task.experiment, task.splits, task.threads, added, report)
     seconds = {name: overheads.get(name, {}) | {nbytes: whole} for name, (whole, _) in longer.items()}
-    shares = {name: shares for name, (_, shares) in longer.items()}
+    known = profile.costs.round_overhead_shares
+    shares = {name: known.get(name, {}) | {nbytes: parts} for name, (_, parts) in longer.items()}
     return profile.with_costs(
         round_overhead=overheads | seconds,
-        round_overhead_shares=profile.costs.round_overhead_shares | shares,
+        round_overhead_shares=known | shares,
         round_overhead_load=max(profile.costs.round_overhead_load, load_per_core()),
     )
 

@@ -237,7 +237,7 @@ class Costs(Entry):
     """Copying one byte of data into shared memory."""
     round_overhead: dict[str, dict[int, float]] = {}
     """The cost that a compression or an outer optimizer adds to a round, by the bytes of the weights."""
-    round_overhead_shares: dict[str, tuple[float, float]] = {}
+    round_overhead_shares: dict[str, dict[int, tuple[float, float]]] = {}
     """The shares of that which runs record as computing and as communicating. Default: all is computing."""
     round_overhead_load: float = 0.0
     """Load average per core of the machine while that was measured."""

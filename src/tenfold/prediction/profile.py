@@ -236,7 +236,7 @@ class Profile(Entry):
     def round_overhead(self, names: Sequence[str], nbytes: int) -> tuple[float, tuple[float, float]]:
         """Return the seconds that these extras add to a round, where they were measured, and how they are divided."""
         seconds = [self.costs.round_overhead.get(name, {}).get(nbytes, 0.0) for name in names]
-        shares = [self.costs.round_overhead_shares.get(name, (1.0, 0.0)) for name in names]
+        shares = [self.costs.round_overhead_shares.get(name, {}).get(nbytes, (1.0, 0.0)) for name in names]
         whole = sum(seconds)
         if not whole:
             return 0.0, (1.0, 0.0)
