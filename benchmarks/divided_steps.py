@@ -21,7 +21,7 @@ from tenfold.machine import cores
 from tenfold.mixing.builders import Mixing
 from tenfold.registry import MODELS
 from tenfold.training import Replica, flat_size
-from tenfold.training.flat import exchange_size
+from tenfold.training.flat_weights import exchange_size
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.rounds import SharedOrthogonalization, stacks_worth_sharing
 from tenfold.workers.trainers import make_averaging_trainer

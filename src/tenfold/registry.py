@@ -129,7 +129,7 @@ class Registry(Generic[T]):
 
 # Every family whose members an experiment chooses by name, with where each member is defined. Members are imported when
 # they are first used, so that names can be checked and listed without torch. Metrics and optimizers are in tables with
-# their traits, `common/metric_traits.py` and `common/optimizer_traits.py`.
+# their traits, `common/metric_traits.py` and `common/optimizer_defaults.py`.
 
 STRATEGIES: Registry[Any] = Registry(
     "strategy",

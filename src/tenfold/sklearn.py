@@ -34,7 +34,7 @@ from tenfold.registry import MODELS
 from tenfold.runs import Event, Run, Stopwatch, Store
 from tenfold.runs.callbacks import Callbacks, as_list
 from tenfold.runs.run import History
-from tenfold.training.flat import flat_dtype
+from tenfold.training.flat_weights import flat_dtype
 from tenfold.training.measures import compares_numbers
 from tenfold.workers.fork_server import start_server_for
 from tenfold.workers.task import make_network

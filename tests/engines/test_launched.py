@@ -13,9 +13,9 @@ from torch import Tensor
 from tenfold.data import Tensors
 from tenfold.engines import choose, resolve, validate
 from tenfold.engines.launched import Launched
+from tenfold.engines.launched_rank import Scattered, launch_name, scatter
 from tenfold.engines.prepare import prepare
 from tenfold.engines.processes import Serial
-from tenfold.engines.rank import Scattered, launch_name, scatter
 from tenfold.errors import DataError, ExperimentError, MachineError
 from tenfold.experiment import Experiment, Training
 from tenfold.launch.detect import World, detect_world

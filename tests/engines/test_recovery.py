@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold.engines import choose
-from tenfold.engines.choose import validate, validate_combination
 from tenfold.engines.launched import Launched, assign_states
 from tenfold.engines.prepare import prepare
 from tenfold.engines.processes import divide_among
+from tenfold.engines.resolve_experiment import validate, validate_combination
 from tenfold.errors import ExperimentError, StoreError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World

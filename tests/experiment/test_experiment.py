@@ -15,7 +15,7 @@ from torch.nn import functional
 from tenfold import experiment, registry
 from tenfold.cluster import Cluster, Link
 from tenfold.common.metric_traits import METRICS
-from tenfold.common.optimizer_traits import OPTIMIZERS
+from tenfold.common.optimizer_defaults import OPTIMIZERS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import FIELDS, SECTIONS, Experiment, Parallel, nested
 from tenfold.experiment import experiment as experiment_fields

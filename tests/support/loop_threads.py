@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tenfold.experiment import Parallel
 from tenfold.loop.averaging import LoopWorker, loop_worker
 from tenfold.training import flat_size
-from tenfold.training.flat import exchange_size, flat_dtype
+from tenfold.training.flat_weights import exchange_size, flat_dtype
 from tenfold.transport import Segment, SharedMemoryTransport
 from tenfold.workers.channels import Channels
 

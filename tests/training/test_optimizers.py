@@ -8,7 +8,7 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 
 import tenfold
-from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
+from tenfold.common.optimizer_defaults import OPTIMIZER_TRAITS
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
 from tenfold.training import OPTIMIZERS, Replica, base_lr

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenfold.common.optimizer_traits import OPTIMIZERS
+from tenfold.common.optimizer_defaults import OPTIMIZERS
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training.optimizers import make_optimizer

@@ -13,7 +13,7 @@ from tenfold.data import Tensors
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training import Replica, stack, stacked_replicas
-from tenfold.training.flat import FlatState
+from tenfold.training.flat_weights import FlatState
 from tenfold.training.replica import plan_lr_schedule
 from tenfold.training.stack import Stack, StackedReplicas, is_worth_compiling, largest_group
 from tenfold.training.stacked_optimizers import Loop

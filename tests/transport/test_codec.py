@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from looped import looped
 
 import tenfold
-from tenfold.engines.rank import Orders
+from tenfold.engines.launched_rank import Orders
 from tenfold.errors import DataError, TrainingError, WorkerLost
 from tenfold.runs import Metric, Warned
 from tenfold.training.evaluation import EvaluatedShare

@@ -11,7 +11,7 @@ import torch
 from looped import looped
 from torch import nn
 
-from tenfold.engines.rank import (
+from tenfold.engines.launched_rank import (
     describe_attributes,
     describe_layers,
     describe_methods,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import tenfold
-from tenfold.engines.choose import resolve
+from tenfold.engines.resolve_experiment import resolve
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.machine.cores import using_threads

@@ -46,7 +46,7 @@ from tenfold.registry import MODELS, suggest
 from tenfold.runs import Run
 from tenfold.runs.store import FOLD, MODEL_PICKLE, SWEEP
 from tenfold.training import choose_loss, choose_metrics, evaluation
-from tenfold.training.flat import flat_dtype
+from tenfold.training.flat_weights import flat_dtype
 from tenfold.training.measures import output_kind, takes_any_labels
 from tenfold.training.network_call import takes_inputs
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from tenfold.common.files import check_output
-from tenfold.common.optimizer_traits import OPTIMIZERS
+from tenfold.common.optimizer_defaults import OPTIMIZERS
 from tenfold.errors import ExperimentError
 from tenfold.registry import EXECUTORS, LOGGERS, MODELS, SOURCES, STRATEGIES
 

@@ -15,8 +15,8 @@ from tenfold.data import Fold, Part, SubsetPart, make_folds
 from tenfold.data.loading import with_same_scaling
 from tenfold.engines import Outcome
 from tenfold.engines.base import Train, open_for_resume, train_recorded
-from tenfold.engines.choose import installed_engine
 from tenfold.engines.prepare import audit
+from tenfold.engines.resolve_experiment import installed_engine
 from tenfold.errors import TenfoldError
 from tenfold.experiment import FOLD_FIELDS, Experiment, Parallel
 from tenfold.experiment.values import AUTO

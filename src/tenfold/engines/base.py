@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self
 from tenfold.common.files import remove_partial_files, short_path
 from tenfold.common.imports import describe_error
 from tenfold.data import Splits
-from tenfold.engines.choose import Notify
 from tenfold.engines.prepare import check_new_run, check_same_data, describe, prepare
+from tenfold.engines.resolve_experiment import Notify
 from tenfold.errors import Diverged, RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World

@@ -13,9 +13,7 @@ import psutil
 
 from tenfold.common.imports import remember_named
 from tenfold.engines.base import Engine, Outcome, RecordedRun, open_for_resume, train_recorded
-from tenfold.engines.choose import NEEDS_LAUNCHER, Notify, is_launched
-from tenfold.engines.prepare import assign_cores, check_new_run, check_same_data, describe, load_task, module_digests
-from tenfold.engines.rank import (
+from tenfold.engines.launched_rank import (
     EndedByLauncher,
     Orders,
     RankConnection,
@@ -37,6 +35,8 @@ from tenfold.engines.rank import (
     scatter,
     watch_progress,
 )
+from tenfold.engines.prepare import assign_cores, check_new_run, check_same_data, describe, load_task, module_digests
+from tenfold.engines.resolve_experiment import NEEDS_LAUNCHER, Notify, is_launched
 from tenfold.errors import ExperimentError, StoreError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject

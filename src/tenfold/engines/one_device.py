@@ -6,7 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from tenfold.engines.base import Engine, Outcome
-from tenfold.engines.choose import is_launched, trains_on_cpu, why_not_among_ranks, why_transport_needs_launcher
+from tenfold.engines.resolve_experiment import (
+    is_launched,
+    trains_on_cpu,
+    why_not_among_ranks,
+    why_transport_needs_launcher,
+)
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import Experiment, Training
 from tenfold.launch.detect import World

@@ -25,7 +25,7 @@ from tenfold.data.dataset_part import Columns
 from tenfold.data.part import labels_in
 from tenfold.data.streams import StreamPart
 from tenfold.data.user_datasets import ValueRules
-from tenfold.engines.choose import choose
+from tenfold.engines.resolve_experiment import choose
 from tenfold.errors import DataError, ExperimentError, StoreError
 from tenfold.experiment import Experiment, Machine
 from tenfold.experiment.values import PythonObject, UnrecordedObject

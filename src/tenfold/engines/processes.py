@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tenfold.engines.base import Engine, Outcome
-from tenfold.engines.choose import (
+from tenfold.engines.resolve_experiment import (
     is_launched,
     trains_on_cpu,
     why_not_among_ranks,

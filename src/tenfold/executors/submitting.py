@@ -30,7 +30,7 @@ from typing import Any, Self
 
 from tenfold.common.files import make_private, read_regular, short_path
 from tenfold.common.imports import optional_module, user_frames
-from tenfold.engines.choose import ignore
+from tenfold.engines.resolve_experiment import ignore
 from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError
 from tenfold.executors.jobs import FOLDER, TOKEN, Job, JobEnd, run_job
 from tenfold.executors.under_way import forget_job, note_job, state_of

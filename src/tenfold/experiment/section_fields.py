@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from tenfold.common.metric_traits import METRICS, RANKING_METRIC, lower_is_better
-from tenfold.common.optimizer_traits import OPTIMIZERS, OptimizerTraits, describe_usual_lr, traits_of
+from tenfold.common.optimizer_defaults import OPTIMIZERS, OptimizerTraits, describe_usual_lr, traits_of
 from tenfold.errors import ExperimentError
 from tenfold.experiment.values import (
     AsNames,

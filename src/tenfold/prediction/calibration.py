@@ -35,7 +35,7 @@ from tenfold.prediction.probes import (
 from tenfold.prediction.profile import Profile
 from tenfold.registry import MODELS
 from tenfold.training import Replica, choose_loss
-from tenfold.training.flat import flat_dtype
+from tenfold.training.flat_weights import flat_dtype
 from tenfold.training.muon import Muon
 from tenfold.workers.fork_server import start_server
 from tenfold.workers.rounds import large_stacks, shared_stacks

@@ -30,7 +30,7 @@ from tenfold.prediction.ledger import USUAL_ERROR, Ledger
 from tenfold.prediction.measurements import Step
 from tenfold.prediction.probes import Burst, ReportProgress, step_burst, step_entry
 from tenfold.prediction.profile import Profile
-from tenfold.training.flat import ALIGNMENT
+from tenfold.training.flat_weights import ALIGNMENT
 from tenfold.training.optimizers import ASSUMED, state_bytes
 from tenfold.workers.process import bytes_to_share
 from tenfold.workers.rounds import largest_share, shared_stacks, stacked_bytes

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from tenfold.cluster.cluster import cluster_of
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.engines.base import Outcome
-from tenfold.engines.choose import Notify, trains_on_cpu, why_not_among_ranks
 from tenfold.engines.one_device import cannot_step_together, train_replicas
 from tenfold.engines.processes import Processes
+from tenfold.engines.resolve_experiment import Notify, trains_on_cpu, why_not_among_ranks
 from tenfold.errors import ExperimentError, MachineError
 from tenfold.experiment import Experiment
 from tenfold.experiment.section_fields import MICRO_BATCHES_PER_STAGE

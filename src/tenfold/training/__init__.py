@@ -1,9 +1,9 @@
 """One replica: how it steps, and how good it is."""
 
 from tenfold.common.metric_traits import METRICS
-from tenfold.common.optimizer_traits import OPTIMIZERS
+from tenfold.common.optimizer_defaults import OPTIMIZERS
 from tenfold.training.evaluation import all_targets, evaluate, measure, predict
-from tenfold.training.flat import FlatState, flat_size
+from tenfold.training.flat_weights import FlatState, flat_size
 from tenfold.training.measures import LOSSES, choose_loss, choose_metrics
 from tenfold.training.optimizers import base_lr
 from tenfold.training.replica import Replica

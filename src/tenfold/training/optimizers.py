@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tenfold.common import RANDOM_LOCK
 from tenfold.common.imports import resolve, user_frames
-from tenfold.common.optimizer_traits import OPTIMIZERS, OptimizerTraits
+from tenfold.common.optimizer_defaults import OPTIMIZERS, OptimizerTraits
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
 from tenfold.experiment.section_fields import USUAL_BATCH

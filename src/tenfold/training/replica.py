@@ -15,7 +15,7 @@ from tenfold.machine.cores import pinned, using_threads
 from tenfold.machine.devices import start_libraries, supports_graphs, synchronize
 from tenfold.machine.liveness import keeping_freed_memory
 from tenfold.training.evaluation import TrainingAccuracy
-from tenfold.training.flat import BatchNormStatistics, FlatState
+from tenfold.training.flat_weights import BatchNormStatistics, FlatState
 from tenfold.training.measures import AlignedMeasure, Measure, is_mean_of_pieces, loss_as_sums, shares_of_pieces
 from tenfold.training.network_call import autocast, call_network
 from tenfold.training.optimizers import base_lr, has_sparse_gradients, make_optimizer
@@ -367,7 +367,7 @@ def plan_lr_schedule(
     """Return the learning rate of every step of a network's run.
 
     It is the product of three factors: `base_lr`, the given learning rate or the usual one of the optimizer
-    (`common/optimizer_traits.py`); `lr_scale`, which grows with the workers (`mixing/builders.py`); and the
+    (`common/optimizer_defaults.py`); `lr_scale`, which grows with the workers (`mixing/builders.py`); and the
     warm-up and schedule (`schedules.py`). `warmup` is in epochs; default: the experiment's own.
     """
     epochs = warmup if warmup is not None else training.warmup or 0.0

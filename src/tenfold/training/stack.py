@@ -18,7 +18,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.machine.devices import supports_graphs, synchronize
 from tenfold.models.networks import find_tensor_hook
-from tenfold.training.flat import BATCH_NORMS, FlatState, floating_tensors, padded_size, view_like
+from tenfold.training.flat_weights import BATCH_NORMS, FlatState, floating_tensors, padded_size, view_like
 from tenfold.training.measures import AlignedMeasure, Measure, describe_failure, loss_as_sums
 from tenfold.training.schedules import LrSchedule
 from tenfold.training.stacked_optimizers import (

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from tenfold.common.optimizer_traits import OPTIMIZER_TRAITS
+from tenfold.common.optimizer_defaults import OPTIMIZER_TRAITS
 from tenfold.data.part import find_main_output, tree_leaves, tree_map
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.registry import Registry
-from tenfold.training.flat import padded_size
+from tenfold.training.flat_weights import padded_size
 from tenfold.training.measures import Measure
 from tenfold.training.muon import Muon, Shape, factors, gram, shape_scale
 from tenfold.training.network_call import arguments_of, autocast, call_network, plain_outputs

@@ -13,7 +13,7 @@ from tenfold.data.part import select_rows
 from tenfold.errors import ModelError
 from tenfold.experiment import Training
 from tenfold.machine.devices import supports_graphs
-from tenfold.training.flat import BatchNormStatistics
+from tenfold.training.flat_weights import BatchNormStatistics
 from tenfold.training.measures import Measure
 from tenfold.training.randomness import seed_everything
 from tenfold.training.replica import Replica, Seed, TrainedState, Visits, describe_slow_steps

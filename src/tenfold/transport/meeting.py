@@ -28,8 +28,8 @@ from tenfold.machine.rank_guard import addresses_of_host, describe_stop, kill_if
 from tenfold.registry import NETWORK_TRANSPORTS
 from tenfold.transport.base import Transport
 from tenfold.transport.codec import decode_error, encode_error
-from tenfold.transport.failure_detector import HEARTBEAT_SECONDS, HEARTBEAT_TIMEOUT_SECONDS
 from tenfold.transport.network import START_SECONDS, Hosts, Network, NetworkTransport, connect, hosts_of
+from tenfold.transport.rank_failures import HEARTBEAT_SECONDS, HEARTBEAT_TIMEOUT_SECONDS
 
 REPORT_STOP = "tenfold.transport.meeting:report_stop"
 """The import path of `report_stop`, for a guard."""

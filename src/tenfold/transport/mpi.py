@@ -11,9 +11,9 @@ from tenfold.errors import MachineError
 from tenfold.launch.detect import World
 from tenfold.transport.base import LONGEST_NAP, SPINS
 from tenfold.transport.codec import decode_error, encode_error
-from tenfold.transport.failure_detector import HEARTBEAT_SECONDS, start_detector
 from tenfold.transport.meeting import StartupWatch, open_store
 from tenfold.transport.network import LEAVE_SECONDS, START_SECONDS, WAIT_SECONDS, Network, Transfers
+from tenfold.transport.rank_failures import HEARTBEAT_SECONDS, start_detector
 
 
 class MPI(Network):

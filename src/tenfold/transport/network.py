@@ -22,7 +22,7 @@ from tenfold.transport.segment import Segment
 from tenfold.transport.shared_memory import SharedMemoryTransport
 
 if TYPE_CHECKING:
-    from tenfold.transport.failure_detector import FailureDetector
+    from tenfold.transport.rank_failures import FailureDetector
 
 
 START_SECONDS = 120.0

@@ -14,15 +14,15 @@ from tenfold.launch.detect import detect_world
 from tenfold.machine.liveness import LifeWatch, is_alive
 from tenfold.machine.rank_guard import kill_if_stopped, start_guard
 from tenfold.transport.base import CHECK_SECONDS, wait
-from tenfold.transport.failure_detector import (
+from tenfold.transport.meeting import REPORT_STOP
+from tenfold.transport.network import LEAVE_SECONDS, Hosts, hosts_of, share_memory
+from tenfold.transport.process_group_work import CollectiveError, GroupWork, RankLost
+from tenfold.transport.rank_failures import (
     HEARTBEAT_SECONDS,
     HEARTBEAT_TIMEOUT_SECONDS,
     FailureDetector,
     start_detector,
 )
-from tenfold.transport.meeting import REPORT_STOP
-from tenfold.transport.network import LEAVE_SECONDS, Hosts, hosts_of, share_memory
-from tenfold.transport.process_group_work import CollectiveError, GroupWork, RankLost
 from tenfold.transport.segment import Segment, StopReason
 from tenfold.transport.shared_collectives import row_bytes
 from tenfold.transport.shared_messages import ring_bytes

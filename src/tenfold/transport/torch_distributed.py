@@ -15,14 +15,14 @@ from torch.distributed.rendezvous import rendezvous
 
 from tenfold.errors import MachineError, TrainingError
 from tenfold.launch.detect import World
-from tenfold.transport.failure_detector import (
+from tenfold.transport.meeting import StartupWatch, open_store
+from tenfold.transport.network import LEAVE_SECONDS, START_SECONDS, WAIT_SECONDS, Network, Transfers
+from tenfold.transport.rank_failures import (
     HEARTBEAT_SECONDS,
     HEARTBEAT_TIMEOUT_SECONDS,
     WaitingThread,
     start_detector,
 )
-from tenfold.transport.meeting import StartupWatch, open_store
-from tenfold.transport.network import LEAVE_SECONDS, START_SECONDS, WAIT_SECONDS, Network, Transfers
 
 MARGIN = 10.0
 """Seconds beyond what ranks may wait for one another at the start, in which a missing one is named."""

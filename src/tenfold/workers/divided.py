@@ -28,7 +28,7 @@ from tenfold.mixing.round import operations
 from tenfold.models.networks import add_scaling
 from tenfold.training import Replica, flat_size
 from tenfold.training.divided_layers import DividedLayer, NeuronGroup, OutsideUses, divide_neurons, divided_names
-from tenfold.training.flat import exchange_size, flat_dtype
+from tenfold.training.flat_weights import exchange_size, flat_dtype
 from tenfold.training.network_call import arguments_of, autocast, call_network
 from tenfold.training.optimizers import make_optimizer
 from tenfold.training.randomness import keep_rng_state, seed_everything

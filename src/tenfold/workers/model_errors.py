@@ -13,7 +13,7 @@ from tenfold.data.part import NO_LABEL, find_main_output, tree_leaves
 from tenfold.errors import Diverged, ModelError
 from tenfold.training import Replica, all_targets, predict
 from tenfold.training.evaluation import check_fits, evaluation_mode, make_measure_error, required_bytes
-from tenfold.training.flat import state_shapes
+from tenfold.training.flat_weights import state_shapes
 from tenfold.training.measures import AlignedMeasure, as_number, describe_failure, describe_unclear_classes
 from tenfold.training.network_call import autocast, call_network
 from tenfold.training.randomness import keep_rng_state

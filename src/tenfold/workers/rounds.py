@@ -19,7 +19,7 @@ from tenfold.mixing import Round, Strategy, is_round_due
 from tenfold.mixing.builders import Mixing
 from tenfold.mixing.compression import row_lengths
 from tenfold.training import FlatState, Replica
-from tenfold.training.flat import ALIGNMENT, DIGEST_SIZE, BatchNormStatistics, padded_size, view_like
+from tenfold.training.flat_weights import ALIGNMENT, DIGEST_SIZE, BatchNormStatistics, padded_size, view_like
 from tenfold.training.muon import SMALL, Muon, Shape
 from tenfold.training.optimizers import built_in_optimizer, make_missing_states, make_optimizer, state_bytes
 from tenfold.training.stacked_replicas import ReplicaRows

@@ -30,7 +30,7 @@ from tenfold.registry import MODELS
 from tenfold.runs import stored_predictions
 from tenfold.training import base_lr, choose_loss, choose_metrics, flat_size
 from tenfold.training.evaluation import EvaluatedShare, share_of
-from tenfold.training.flat import BatchNormStatistics, exchange_size, flat_dtype, state_shapes
+from tenfold.training.flat_weights import BatchNormStatistics, exchange_size, flat_dtype, state_shapes
 from tenfold.training.lbfgs import row_count
 from tenfold.training.measures import AlignedMeasure
 from tenfold.training.network_call import call_network
@@ -50,7 +50,7 @@ FEWEST_STEPS = 10
 class Resolved:
     """An experiment as it is trained, with all that follows from it without its data.
 
-    It is made once, by `engines/choose.py: resolve`, and handed down to every worker.
+    It is made once, by `engines/resolve_experiment.py: resolve`, and handed down to every worker.
     """
 
     experiment: Experiment

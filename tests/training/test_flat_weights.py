@@ -6,7 +6,7 @@ from torch import nn
 
 from tenfold.errors import ModelError
 from tenfold.training import FlatState, flat_size
-from tenfold.training.flat import ALIGNMENT
+from tenfold.training.flat_weights import ALIGNMENT
 
 
 def network(features=5):

@@ -15,15 +15,15 @@ import torch.distributed as dist
 
 from tenfold.errors import TrainingError, WorkerLost
 from tenfold.machine.rank_guard import GuardAddress
-from tenfold.transport import failure_detector
-from tenfold.transport.failure_detector import FailureDetector, WaitingThread, is_any_stuck
+from tenfold.transport import rank_failures
+from tenfold.transport.rank_failures import FailureDetector, WaitingThread, is_any_stuck
 
 HEARTBEAT_SECONDS = 0.02
 
 
 @pytest.mark.timeout(60)
 def test_a_neighbor_with_a_process_of_another_container_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_detector, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
+    monkeypatch.setattr(rank_failures, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     store = dist.HashStore()
@@ -49,7 +49,7 @@ class Payload:
 
 @pytest.mark.timeout(60)
 def test_a_value_that_another_client_sets_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_detector, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
+    monkeypatch.setattr(rank_failures, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     attacker = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
     attacked, payload = tmp_path / "attacked", pickle.dumps(Payload(tmp_path / "attacked"))
@@ -76,8 +76,8 @@ def check_for_ever(detector: FailureDetector) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_rank_that_left_is_named_by_those_who_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_detector, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
-    monkeypatch.setattr(failure_detector, "HEARTBEAT_TIMEOUT_SECONDS", 10 * HEARTBEAT_SECONDS)
+    monkeypatch.setattr(rank_failures, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
+    monkeypatch.setattr(rank_failures, "HEARTBEAT_TIMEOUT_SECONDS", 10 * HEARTBEAT_SECONDS)
     store = dist.HashStore()
     one, other = (FailureDetector(store, rank, ["worker 0", "worker 1"]) for rank in range(2))
     one.start({})
@@ -105,8 +105,8 @@ class Guard(GuardAddress):
 def test_a_silent_rank_of_another_host_is_lost_unless_its_guard_says_that_it_runs(
     monkeypatch: pytest.MonkeyPatch, *, running: bool
 ) -> None:
-    monkeypatch.setattr(failure_detector, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
-    monkeypatch.setattr(failure_detector, "HEARTBEAT_TIMEOUT_SECONDS", 5 * HEARTBEAT_SECONDS)
+    monkeypatch.setattr(rank_failures, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
+    monkeypatch.setattr(rank_failures, "HEARTBEAT_TIMEOUT_SECONDS", 5 * HEARTBEAT_SECONDS)
     store = dist.HashStore()
     guards = {1: Guard(running=running)}
     one, _silent = (FailureDetector(store, rank, ["worker 0", "worker 1"], guards) for rank in range(2))
@@ -120,8 +120,8 @@ def test_a_silent_rank_of_another_host_is_lost_unless_its_guard_says_that_it_run
 
 @pytest.mark.timeout(60)
 def test_of_a_rank_of_this_host_the_kernel_says_whether_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_detector, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
-    monkeypatch.setattr(failure_detector, "HEARTBEAT_TIMEOUT_SECONDS", 5 * HEARTBEAT_SECONDS)
+    monkeypatch.setattr(rank_failures, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
+    monkeypatch.setattr(rank_failures, "HEARTBEAT_TIMEOUT_SECONDS", 5 * HEARTBEAT_SECONDS)
     store = dist.HashStore()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as silent:
         one, _ = (FailureDetector(store, rank, ["worker 0", "worker 1"]) for rank in range(2))

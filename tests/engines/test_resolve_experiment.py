@@ -14,8 +14,8 @@ import tenfold
 from tenfold.crossval import check_folds
 from tenfold.crossval.fold import FoldMode
 from tenfold.engines import choose, resolve
-from tenfold.engines.choose import Notify, validate, validate_combination
 from tenfold.engines.processes import Serial
+from tenfold.engines.resolve_experiment import Notify, validate, validate_combination
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.launch.detect import World

@@ -12,8 +12,8 @@ from threaded import make_task
 
 from tenfold.engines import validate
 from tenfold.engines.launched import find_begun
+from tenfold.engines.launched_rank import EndedByLauncher, RankConnection, ending_by_signal
 from tenfold.engines.prepare import describe
-from tenfold.engines.rank import EndedByLauncher, RankConnection, ending_by_signal
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import with_defaults
