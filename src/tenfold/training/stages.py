@@ -19,7 +19,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby, pairwise
 from time import perf_counter
 from typing import Any, Protocol
@@ -359,13 +358,7 @@ def _joined(
 # torch's stacks of transformer layers, without the branches that cannot be traced.
 
 
-def _encode(
-    encoder: nn.TransformerEncoder,
-    src: Any,
-    mask: Any = None,
-    src_key_padding_mask: Any = None,
-    is_causal: Any = None,
-) -> Any:
+def _encode(encoder: nn.TransformerEncoder, src: Any, mask: Any, src_key_padding_mask: Any, is_causal: Any) -> Any:
     if src_key_padding_mask is not None and encoder.use_nested_tensor:
         raise ModelError("evaluations leave out what is masked in all layers at once")
     masks = _encoder_masks(src, mask, src_key_padding_mask, is_causal, encoder.layers[0].self_attn.batch_first)
@@ -382,29 +375,11 @@ def _encoder_masks(src: Tensor, mask: Any, padding: Any, is_causal: Any, batch_f
     return mask, padding, _is_causal(src, mask, is_causal, batch_first)
 
 
-def _decode(
-    decoder: nn.TransformerDecoder,
-    tgt: Any,
-    memory: Any,
-    tgt_mask: Any = None,
-    memory_mask: Any = None,
-    tgt_key_padding_mask: Any = None,
-    memory_key_padding_mask: Any = None,
-    tgt_is_causal: Any = None,
-    memory_is_causal: Any = False,
-) -> Any:
-    tgt_is_causal = _is_causal(tgt, tgt_mask, tgt_is_causal, decoder.layers[0].self_attn.batch_first)
+def _decode(decoder: nn.TransformerDecoder, tgt: Any, memory: Any, **masks: Any) -> Any:
+    batch_first = decoder.layers[0].self_attn.batch_first
+    masks["tgt_is_causal"] = _is_causal(tgt, masks["tgt_mask"], masks["tgt_is_causal"], batch_first)
     for layer in decoder.layers:
-        tgt = layer(
-            tgt,
-            memory,
-            tgt_mask=tgt_mask,
-            memory_mask=memory_mask,
-            tgt_key_padding_mask=tgt_key_padding_mask,
-            memory_key_padding_mask=memory_key_padding_mask,
-            tgt_is_causal=tgt_is_causal,
-            memory_is_causal=memory_is_causal,
-        )
+        tgt = layer(tgt, memory, **masks)
     return tgt if decoder.norm is None else decoder.norm(tgt)
 
 
@@ -416,27 +391,13 @@ def _transform(
     both: nn.Transformer,
     src: Any,
     tgt: Any,
-    src_mask: Any = None,
-    tgt_mask: Any = None,
-    memory_mask: Any = None,
-    src_key_padding_mask: Any = None,
-    tgt_key_padding_mask: Any = None,
-    memory_key_padding_mask: Any = None,
-    src_is_causal: Any = None,
-    tgt_is_causal: Any = None,
-    memory_is_causal: Any = False,
+    src_mask: Any,
+    src_key_padding_mask: Any,
+    src_is_causal: Any,
+    **masks: Any,
 ) -> Any:
     memory = both.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
-    return both.decoder(
-        tgt,
-        memory,
-        tgt_mask=tgt_mask,
-        memory_mask=memory_mask,
-        tgt_key_padding_mask=tgt_key_padding_mask,
-        memory_key_padding_mask=memory_key_padding_mask,
-        tgt_is_causal=tgt_is_causal,
-        memory_is_causal=memory_is_causal,
-    )
+    return both.decoder(tgt, memory, **masks)
 
 
 fx.wrap("_encoder_masks")
@@ -446,7 +407,16 @@ TRACEABLE: dict[type[nn.Module], Callable[..., Any]] = {
     nn.TransformerDecoder: _decode,
     nn.Transformer: _transform,
 }
-"""What these modules compute, in a form that can be traced."""
+"""What these modules compute of all arguments of their `forward`, in a form that can be traced."""
+
+
+def _traceable_forward(stack: nn.Module) -> Callable[..., Any]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(stack.forward).bind(*args, **kwargs)
+        given.apply_defaults()
+        return TRACEABLE[type(stack)](stack, **given.arguments)
+
+    return forward
 
 
 class _Tracer(fx.Tracer):
@@ -476,7 +446,7 @@ class _Tracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         before = set(self.graph.nodes)
         if type(m) in TRACEABLE:
-            forward = partial(TRACEABLE[type(m)], m)
+            forward = _traceable_forward(m)
         try:
             with _repeatable(m):
                 return super().call_module(m, forward, args, kwargs)
