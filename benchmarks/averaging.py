@@ -148,7 +148,7 @@ def take_turns(
             average()
             if turn and call:
                 seconds[name].append(perf_counter() - started)
-    slowest = {name: np.max(ours.gather(times), axis=0) for name, times in seconds.items()}
+    slowest = {name: [max(ours.gather([each]))[0] for each in times] for name, times in seconds.items()}
     return {name: np.percentile(times, [25, 50, 75]).tolist() for name, times in slowest.items()}
 
 
