@@ -229,7 +229,7 @@ def _find_spec(name: str) -> ModuleSpec | None:
     spec = None
     for full_name in accumulate(name.split("."), "{}.{}".format):
         found = (finder.find_spec(full_name, places) for finder in sys.meta_path)
-        spec = next((one for one in found if one is not None), None) if places is not None else None
+        spec = next(filter(None, found), None) if places is not None else None
         places = spec.submodule_search_locations if spec is not None else None
     return spec
 
