@@ -91,10 +91,10 @@ def write() -> None:
 FIELDS_PAGE = Path(__file__).parents[1] / "docs" / "fields.md"
 HEADER = """# Fields
 
-Every field of an experiment, made from the code by `python tools/generate_fields.py`. How to write and change them:
-[experiment files](experiment-files.md).
+This page lists every field of an experiment. [Experiment files](experiment-files.md) explains how to set them.
+`python tools/generate_fields.py` generates the page from the code.
 
-`cluster` and `link` belong to the engine `virtual`.
+`cluster` and `link` apply to virtual clusters only (`engine = "virtual"`, `tenfold simulate`).
 """
 
 

@@ -48,8 +48,9 @@ USUAL_BATCH = 64
 MICRO_BATCHES_PER_STAGE = 4
 """The usual number of micro-batches: the bubble of a pipeline is then at most a fifth of its time."""
 FOLD_FIELDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
-STAGE_FIELDS = ("stages", "micro_batches", "schedule")
 """The fields of `[parallel]` that describe a cross-validation."""
+STAGE_FIELDS = ("stages", "micro_batches", "schedule")
+"""The fields of `[parallel]` that describe a pipeline."""
 
 
 class Section(BaseModel):
@@ -73,20 +74,20 @@ class Model(Section):
         NameOrObject,
         refuse_others("model", MODELS),
         Field(
-            description=f"A built-in model ({', '.join(MODELS.built_in)}), that of an installed package, "
+            description=f"A built-in model ({', '.join(MODELS.built_in)}), one of an installed package, "
             '"package.module:callable", a network, or a callable that returns one.'
         ),
     ] = "lenet5"
     hidden: Annotated[tuple[Count, ...] | None, AsTuple] = None
     """Widths of the mlp's hidden layers, such as [128, 64]. Default: [128]."""
     activation: Literal["relu", "sigmoid", "tanh", "gelu"] | None = None
-    """The function between layers. Default: relu."""
+    """Activation function between layers. Default: relu."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Probability of dropping a unit while training. Default: 0."""
     batchnorm: bool | None = None
     """Whether to use batch normalization between layers. Default: false."""
     options: Options = {}
-    """Further keyword arguments of your own callable."""
+    """More keyword arguments for your own callable."""
 
     @property
     def is_built_in(self) -> bool:
@@ -100,13 +101,13 @@ class Data(Section):
         NameOrObject,
         refuse_others("data set", SOURCES),
         Field(
-            description=f"A built-in data set ({', '.join(SOURCES.built_in)}), that of an installed package, a file "
+            description=f"A built-in data set ({', '.join(SOURCES.built_in)}), one of an installed package, a file "
             '(.csv, .parquet, .npy, .npz), a folder of images by class, "package.module:callable", or the data '
             "themselves."
         ),
     ] = "mnist"
     test_fraction: Fraction | None = None
-    """Share of all samples kept for testing. Default: the data set's own test part, or 0.2 if it has none."""
+    """Share of all samples held out for testing. Default: the data set's own test part, or 0.2 if it has none."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the training samples held out for validation; with 0, the test part is evaluated during training."""
     stratify: bool = True
@@ -116,36 +117,37 @@ class Data(Section):
     limit: Count | None = None
     """Use at most this many samples of each part, for a quick test."""
     epoch_samples: Count | None = None
-    """Samples of an epoch, of all workers together, where the training part is a stream (an iterable-style Dataset).
-    Default: its length, if it has one."""
+    """For a stream (an iterable-style Dataset): samples in an epoch, over all workers together. Default: the stream's
+    length, if it has one."""
     groups: Annotated[NameOrObject | None, TakesList(lambda groups: groups)] = None
     """The group of each training sample, as an array or "package.module:callable"; no group is in two parts."""
     target_column: Text | None = None
-    """The column of a table, or the key of a dict, that is to be predicted. Default: labels, label, targets, target, y
+    """The column of a table, or the key of a dict, to predict. Default: labels, label, targets, target, y
     or class, if there is one."""
     input_columns: Annotated[tuple[Text, ...] | None, AsTuple] = None
-    """The columns or keys that the network is given; several keys are its keyword arguments. Default: all others."""
+    """The columns or keys to pass to the network; several keys become keyword arguments. Default: all but the
+    target."""
     classes: Annotated[int, Field(ge=2)] | None = None
-    """The number of classes. Default: the largest label + 1, for which the samples of a Dataset are read one by one
-    unless it has an attribute `targets` or `classes`."""
+    """Number of classes. Default: the largest label + 1; unless a Dataset has an attribute `targets` or `classes`, its
+    samples are read one by one to find it."""
     standardize: bool | None = None
-    """Subtract the mean of each input and divide by its deviation, both of the training part, in a cross-validation of
-    each fold's; the same for the numbers that a regression learns, if the loss is mse, l1 or a similar one of torch.
-    Both are kept with the weights: a trained network takes inputs and predicts in the units of the data. Metrics are in
-    these units, too; the loss is that of standardized numbers. Default: for tables."""
+    """Subtract the mean of each input and divide by its standard deviation, computed on the training part (of each
+    fold, in a cross-validation); also for regression targets, if the loss is mse, l1 or a similar torch loss. Means
+    and deviations are stored with the weights, so a trained network takes inputs and predicts in the units of the
+    data. Metrics are in these units, too; the loss is that of standardized numbers. Default: true for tables."""
     collate: NameOrObject | None = None
-    """Makes a batch of a list of a Dataset's samples, such as samples of different length; a function or
-    "package.module:callable". Default: samples are stacked."""
+    """Combines a list of samples of a Dataset into a batch, for example by padding; a function or
+    "package.module:callable". Default: stack the samples."""
     distribute: Literal["each", "scatter"] = "each"
-    """Under a launcher: every rank reads the data by itself, or rank 0 reads them and sends each rank its share."""
+    """Under a launcher: every rank reads the data (each), or rank 0 reads them and sends each rank its share
+    (scatter)."""
     loader_workers: NonNegative = 0
-    """Processes that load batches; 0 loads them where the training runs, fastest for data in memory."""
+    """Processes that load batches; 0 loads them in the training process, fastest for data in memory."""
     loader: Literal["auto", "dataloader"] = "auto"
-    """How batches are read. auto: samples in memory are selected by index, or read through a DataLoader if
-    loader_workers is above 0. dataloader: samples are always read one by one through torch's DataLoader; with
-    loader_workers = 0, in the training process."""
+    """How batches are read. auto: select samples in memory by index, or use a DataLoader if loader_workers is above 0.
+    dataloader: always read samples one by one through torch's DataLoader."""
     options: Options = {}
-    """Keyword arguments of your own callable, or options of the data set, if it has some."""
+    """Keyword arguments of your own callable, or options of the data set."""
 
     @field_validator("collate")
     @classmethod
@@ -161,8 +163,8 @@ class Training(Section):
     epochs: Count = 3
     """Passes over the training part."""
     batch_size: Count | None = None
-    """Samples per step of one replica. Default: 64 for up to 8 workers, then fewer as workers grow, down to 16; with
-    sandblaster-lbfgs, all of its samples."""
+    """Samples per step of one replica. Default: 64 for up to 8 workers, then fewer with more workers, down to 16; with
+    sandblaster-lbfgs, all samples of the replica."""
     optimizer: Annotated[
         NameOrObject,
         refuse_others("optimizer", OPTIMIZERS),
@@ -170,34 +172,34 @@ class Training(Section):
         Field(
             description=f"The optimizer: {', '.join(OPTIMIZERS.built_in)}; "
             '"package.module:Optimizer", a class such as torch.optim.NAdam, or a function of the parameters that '
-            "returns one. ng-sgd has natural gradients of linear layers; the steps of sandblaster-lbfgs, which is "
-            "L-BFGS, are taken by all workers together."
+            "returns one. ng-sgd is SGD with natural gradients for linear layers. sandblaster-lbfgs is L-BFGS that all "
+            "workers compute together."
         ),
     ] = "muon"
     lr: Annotated[
         float | None,
         Field(
             gt=0,
-            description=f"Learning rate. Default: {describe_usual_lr()}. The labels of a step are batch_size, or where "
-            "each position of a sample has a label, as in text, up to 64 times as many.",
+            description=f"Learning rate. Default: {describe_usual_lr()}. A step has batch_size labels, or up to 64 "
+            "times as many if each position of a sample has a label, as in text.",
         ),
     ] = None
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Momentum of sgd, ng-sgd and muon; other optimizers have their own."""
+    """Momentum of sgd, ng-sgd and muon; set that of other optimizers in optimizer_options."""
     nesterov: bool = False
     """Nesterov's momentum, for sgd and ng-sgd."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Weight decay."""
     optimizer_options: Options = {}
-    """Further keyword arguments of the optimizer, such as {betas = [0.9, 0.99]}.
+    """More keyword arguments for the optimizer, such as {betas = [0.9, 0.99]}.
 
-    For muon: steps (of Newton-Schulz), block (rows of a large matrix that are orthogonalized together, 64), nesterov,
-    embeddings (adamw or partner), embedding_lr (default: lr / 2), partner (sgd or adamw, for what is neither a matrix
-    nor an embedding), partner_lr (the same for any number of workers), and output (muon or partner: which of the two
-    changes the last layer). For ng-sgd: rank (of the Fisher matrices' low-rank part, 40), alpha (how much they are
-    smoothed, 4), update_every (steps between their updates, 4) and history (samples, 2000). For sandblaster-lbfgs:
-    history_size (pairs, 10), portions (of a batch), growth (of the samples that a step uses, theta of arXiv 1802.05374;
-    default: it uses its whole batch) and first_samples (512)."""
+    For muon: steps (of Newton-Schulz), block (rows of a large matrix to orthogonalize together, 64), nesterov,
+    embeddings (adamw or partner), embedding_lr (default: lr / 2), partner (sgd or adamw, for parameters that are
+    neither matrices nor embeddings), partner_lr (the same for any number of workers), and output (muon or partner, for
+    the last layer). For ng-sgd: rank (of the Fisher matrices' low-rank part, 40), alpha (their smoothing, 4),
+    update_every (steps between their updates, 4) and history (samples, 2000). For sandblaster-lbfgs: history_size
+    (pairs, 10), portions (of a batch), growth (of the samples in a step, theta of arXiv 1802.05374; default: the whole
+    batch) and first_samples (512)."""
     schedule: Annotated[
         NameOrObject | None, refuse_others("schedule", SCHEDULES, None, ""), named_or_imported(SCHEDULES)
     ] = None
@@ -206,31 +208,31 @@ class Training(Section):
 
     Default: linear for muon, cosine for the others."""
     schedule_options: Options = {}
-    """Keyword arguments of a schedule of your own, such as {step_size = 100}."""
+    """Keyword arguments of your own schedule, such as {step_size = 100}."""
     warmup: Annotated[float, Field(ge=0)] | None = None
     """Epochs, or a fraction of one, over which the learning rate rises from near zero.
 
-    Default: if several workers scale the rate up, a twentieth of the run where gradients are averaged, and a fifth of
-    it, at most one epoch, where weights are; else none."""
+    Default: none, unless several workers raise the learning rate; then a twentieth of the run if gradients are
+    averaged, and a fifth of it, at most one epoch, if weights are averaged."""
     clip: Annotated[float, Field(gt=0)] | None = None
-    """Largest norm of a step's gradient. Default: not clipped."""
+    """Clip the norm of a step's gradient to this value. Default: no clipping."""
     accumulate: Count = 1
-    """Pieces in which the gradient of a batch is computed, one after another, to save memory; `batch_size` is that of
-    the whole step. Layers that look at a whole batch, such as batch normalization, see one piece; a loss of your own
-    has to be a mean over samples."""
+    """Number of micro-batches in which the gradient of a batch is computed, one after another, to save memory;
+    `batch_size` is that of the whole step. Layers that use a whole batch, such as batch normalization, see one
+    micro-batch. Your own loss must be a mean over samples."""
     activation_checkpointing: Annotated[bool | tuple[Text, ...], AsNames] = False
-    """Save memory by computing the activations of blocks again in the backward pass: true for the members of
-    nn.Sequential and nn.ModuleList that consist of several layers, or the names of modules, such as ["encoder.*"]."""
+    """Save memory by recomputing the activations of blocks in the backward pass: true for the members of nn.Sequential
+    and nn.ModuleList that consist of several layers, or the names of modules, such as ["encoder.*"]."""
     ema: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Evaluate and keep the exponential moving average of the weights, with this decay per step, such as 0.999.
 
     Default: the weights themselves."""
     precision: Precision = "fp32"
-    """Number format of forward and backward passes; the weights stay in fp32, or are in fp64 like all else. tf32 and
+    """Number format of forward and backward passes; weights stay in fp32. With fp64, everything is in fp64. tf32 and
     fp16 are for GPUs; with fp16 the loss is scaled, and steps whose gradients overflow are skipped."""
     compile: bool | Literal["auto"] = False
-    """On a GPU, let torch.compile make the forward and backward passes of captured steps: true, or auto for runs that
-    are long enough to win back the 10 to 20 s that it takes. The fastest way of stepping that works is used."""
+    """On a GPU, use torch.compile for the forward and backward passes of captured steps: true, or auto for runs that
+    are long enough to save more than the 10 to 20 s of compiling. A short probe uses it only if steps are faster."""
     loss: Annotated[NameOrObject | None, refuse_others("loss", LOSSES, None, "")] = None
     """cross-entropy, mse, l1, bce, network (the loss that the network computes itself), "package.module:callable", or
     f(outputs, targets).
@@ -240,22 +242,21 @@ class Training(Section):
         NamesOrObjects,
         Field(
             description=f"{', '.join(METRICS.built_in)}; precision_at_10, recall_at_10, map_at_10, ndcg_at_10 (any "
-            "number) where a sample has several labels; a scikit-learn scorer (f1_macro); or f(outputs, targets). "
-            "Models are judged by the first.\n\nDefault: accuracy for classes."
+            "number) for samples with several labels; a scikit-learn scorer (f1_macro); or f(outputs, targets). "
+            "The first metric decides which model is best.\n\nDefault: accuracy for classes."
         ),
     ] = ()
     lower_is_better: bool | None = None
-    """Whether lower values of the first metric are better, where it is your own and its name does not say so: a target,
-    and the best fold or setting, need to know. Default: known for built-in metrics and for names such as my_error."""
+    """Whether lower values of your own first metric are better, for targets and for the best fold or setting. Default:
+    known for built-in metrics, and for names with words such as error or score."""
     patience: Count | None = None
     """Stop after this many epochs without a better evaluation loss, and keep the best weights. Default: never."""
     target: float | None = None
-    """Stop when the evaluation part reaches this value of the first metric: at least, or where lower is better (loss,
-    rmse, perplexity) at most.
+    """Stop when the first metric reaches this value: at least, or at most if lower is better (loss, rmse, perplexity).
 
-    The evaluation part is the validation part, or the test part where there is none. Default: train all epochs."""
+    It is measured on the validation part, or on the test part if there is none. Default: train all epochs."""
     evaluate_every: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Epochs between two evaluations, at most 1; their time is not training time."""
+    """Epochs between two evaluations, at most 1; evaluation does not count as training time."""
     seed: NonNegative = 0
     """Seed of the initial weights, the order of samples, and dropout."""
     log_every: Count = 20
@@ -305,23 +306,24 @@ class Training(Section):
 
 
 class Parallel(Section):
-    """How data are divided among replicas, and how these average; a round is one averaging, of gradients or weights."""
+    """How data are divided among replicas, and how replicas average; a round is one averaging of gradients or
+    weights."""
 
     workers: WorkerCount = 1
-    """Replicas that train in parallel, each on its own shard (workers that share a replica where the model is divided);
-    "auto": one for each core that this process may use, and one on a GPU or where a launcher starts the workers."""
+    """Number of replicas that train in parallel, each on its own shard; if the model is divided, several workers
+    share a replica. "auto": one per core that this process may use, one on a GPU, or one per rank under a launcher."""
     divide: Literal["data", "layers", "neurons"] = "data"
-    """What is divided among the workers. data: each has a whole replica. layers: each has some layers, a stage of a
+    """What to divide among the workers. data: each has a whole replica. layers: each has some layers, a stage of a
     pipeline. neurons: each has a share of the outputs of every linear layer and convolution."""
     stages: Annotated[Count | tuple[Text, ...] | None, AsTuple] = None
-    """Stages of a pipeline, for divide = "layers": their number, balanced by measured cost; or a list of slices of an
-    nn.Sequential, ["0:4", "4:"], or of the modules that they begin with. With fewer stages than workers there are
-    several pipelines, which average as replicas do. Default: as many as workers."""
+    """Stages of a pipeline, for divide = "layers": their number, balanced by measured cost, or a list of slices of an
+    nn.Sequential, ["0:4", "4:"], or a list of the first module of each stage. With fewer stages than workers, there are
+    several pipelines, which average as replicas do. Default: one per worker."""
     micro_batches: Count | None = None
-    """Pieces in which a batch goes through a pipeline. Default: 4 for each stage, at most one for each sample."""
+    """Micro-batches per batch in a pipeline. Default: 4 for each stage, at most one for each sample."""
     schedule: Literal["gpipe", "1f1b"] = "1f1b"
-    """In which order a stage works on micro-batches: gpipe, all forward and then all backward; 1f1b, in turns, which
-    keeps fewer activations."""
+    """Order of micro-batches in a stage. gpipe: all forward, then all backward. 1f1b: forward and backward in turns,
+    which keeps fewer activations."""
     strategy: Annotated[NameOrObject, refuse_others("strategy", STRATEGIES), named_or_imported(STRATEGIES)] = (
         "allreduce"
     )
@@ -329,19 +331,19 @@ class Parallel(Section):
     strategy_options: Options = {}
     """Keyword arguments of the strategy, such as {sides = 1} for ring."""
     sync_every: StepsOrEpoch = None
-    """Steps between two rounds, or "epoch" for one round at the end of each epoch; ignored when gradients are averaged
-    (a round at every step) and by asynchronous strategies.
+    """Steps between two rounds, or "epoch" for one round at the end of each epoch; ignored if gradients are averaged (a
+    round at every step) and by asynchronous strategies.
 
-    Default: gradients are averaged at every step where average = "auto" allows it; otherwise 4, or 16 with an outer
+    Default: gradients are averaged at every step if average = "auto" allows it; otherwise 4, or 16 with an outer
     optimizer."""
     local_after: NonNegative = 0
-    """Average at every step until this one, then every `sync_every` (post-local SGD)."""
+    """Average at every step up to this one, then every `sync_every` steps (post-local SGD)."""
     average: Literal["auto", "weights", "gradients"] = "auto"
-    """What a round averages: gradients, at every step, or weights, every `sync_every` steps. auto: gradients where all
-    replicas average exactly and none of these is set: sync_every, local_after, outer, compression, optimizer_state;
-    always weights with ng-sgd."""
+    """What a round averages: gradients, at every step, or weights, every `sync_every` steps. auto: gradients if the
+    strategy is exact and none of these is set: sync_every, local_after, outer, compression, optimizer_state; always
+    weights with ng-sgd."""
     outer: Annotated[NameOrObject, refuse_others("outer optimizer", OUTER), named_or_imported(OUTER)] = "none"
-    """Optimizer that turns the average of a round into an outer step; none takes the average as it is. A name,
+    """Outer optimizer, which treats the average of a round as a step; none uses the average itself. A name,
     "package.module:OuterOptimizer", or a class."""
     outer_options: Options = {}
     """Keyword arguments of the outer optimizer."""
@@ -352,27 +354,27 @@ class Parallel(Section):
     compression_options: Options = {}
     """Keyword arguments of the compression, such as {fraction = 0.01} for topk."""
     lr_scaling: Literal["auto", "none", "linear", "sqrt"] = "auto"
-    """How the learning rate grows with the workers, also when gradients are averaged, the default: each worker takes
-    fewer steps per epoch, and averaging does not make them larger. auto: sqrt with muon; with other optimizers sqrt for
-    up to 8 workers, and twice the rate for more."""
+    """How the learning rate grows with the number of workers, because each worker takes fewer steps per epoch;
+    applies to averaged weights and gradients. auto: sqrt with muon; with other optimizers sqrt for up to 8 workers,
+    and twice the learning rate for more."""
     optimizer_state: Literal["auto", "local", "average", "reset"] = "auto"
-    """What a round does to the state of the optimizers (momenta). auto: average for muon in synchronous rounds of
-    weights, else local."""
+    """What a round does to the optimizers' state (momentum): keep it (local), average it, or reset it. auto: average
+    for muon in synchronous rounds of weights, else local."""
     shards: Literal["iid", "contiguous", "label-skew", "fractions"] = "iid"
     """How the training samples are divided among the replicas."""
     skew: Annotated[float, Field(gt=0)] = 0.5
-    """Dirichlet's alpha for label-skew shards: smaller values give more uneven shards."""
+    """Alpha of the Dirichlet distribution for label-skew shards: smaller values give more uneven shards."""
     fractions: Annotated[tuple[Fraction, ...] | None, AsTuple] = None
     """Each worker's share of the samples, for shards = "fractions"."""
     folds: Annotated[int, Field(ge=2, lt=2**63)] | None = None
     """Number of folds of a cross-validation. Default: none."""
     fold_kind: Literal["auto", "plain", "stratified", "group"] = "auto"
-    """How folds are cut. auto: group where there are groups, else stratified for classes, else plain."""
+    """How samples are assigned to folds. auto: group if groups are set, else stratified for classes, else plain."""
     fold_repeats: Count = 1
     """Repetitions of the cross-validation, each with different folds."""
     fold_mode: Literal["auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "stacked"] = "auto"
-    """How folds are trained. auto: on cpu fold-by-fold for several workers, folds-over-workers for one; else stacked
-    on one device."""
+    """How folds are trained. auto: on a CPU, folds-over-workers for one worker and fold-by-fold for several; on a GPU,
+    stacked."""
 
     @property
     def group_size(self) -> int:
@@ -441,44 +443,46 @@ class Machine(Section):
     device: Annotated[Text, BeforeValidator(_device_name)] = "cpu"
     """cpu, cuda, cuda:1, mps, or auto (the fastest available)."""
     threads: Count | None = None
-    """Threads per worker, also on the nodes of a virtual cluster that does not set them. Default: the cores that this
-    process may use, divided among the workers; on a virtual cluster 1."""
+    """Threads per worker, also on the nodes of a virtual cluster that does not set them. Default: the available cores
+    divided by the number of workers; on a virtual cluster 1."""
     pin: Annotated[Text, BeforeValidator(lambda given: str(given) if type(given) is int else given)] = "none"
     """Cores for the workers: none, compact, scatter, or a list such as "0,1,2,4"."""
     oversubscribe: bool = False
-    """Allow more threads than there are cores."""
+    """Allow more threads than cores."""
     engine: Annotated[
         NameOrObject, refuse_others("engine", ENGINES, "auto"), named_or_imported(["auto", *ENGINES.built_in])
     ] = "auto"
-    """What hosts the replicas: a name, "package.module:Engine", or a subclass of `tenfold.engines.Engine`. auto: serial
-    for one worker; for more, processes on cpu and one-device (all replicas step together) on a GPU; launched
-    under torchrun or mpirun."""
+    """Where the replicas run: a name, "package.module:Engine", or a subclass of `tenfold.engines.Engine`. auto:
+    serial for one worker; for more, processes on a CPU and one-device (all replicas step together) on a GPU;
+    launched under torchrun or mpirun."""
     transport: Annotated[
         NameOrObject,
         refuse_others("transport", NETWORK_TRANSPORTS, "auto", "shared-memory"),
         named_or_imported(["auto", "shared-memory", *NETWORK_TRANSPORTS.built_in]),
     ] = "auto"
     """How tensors move between workers: a name, "package.module:Network", or a subclass of `tenfold.transport.Network`.
-    auto: in shared memory; under a launcher also by torch.distributed or MPI."""
+    auto: shared memory; under a launcher also torch.distributed or MPI."""
     on_failure: Literal["end", "continue"] = "end"
-    """When a worker is lost: end the run, which can be resumed, or continue with the others. A worker process is then
-    replaced by another one; under torchrun, the ranks that are restarted continue from the last completed epoch."""
+    """When a worker is lost: end the run, which can be resumed, or continue with the others. With continue, a new
+    process replaces a lost worker process; under torchrun, restarted ranks continue from the last completed epoch."""
     replacements: Count = 3
-    """How often a lost worker process is replaced before it has completed an epoch; then the run ends."""
+    """How often to replace a worker process that is lost before it completes an epoch; then the run ends."""
     stall_after: Positive | None = None
-    """Seconds without progress (a step, an evaluated batch) after which a worker process is lost; also, but at least
-    30, the seconds that the ranks of several hosts wait for each other at the start.
+    """Seconds without progress (a step, an evaluated batch) after which a worker process counts as lost. The ranks of
+    several hosts also wait this long for each other at the start, but at least 30 s.
 
-    Default: 20 times the longest seen so far, at least 60; more at startup and in the first steps; 120 for ranks."""
+    Default: 20 times the longest interval so far, at least 60; more at startup and in the first steps; 120 for ranks
+    at the start."""
     stacking: Literal["auto", "vmap", "loop"] = "auto"
-    """How replicas on one device step: in the same operations, one by one, or whichever a short probe finds faster."""
+    """How replicas on one device step: in the same operations (vmap), one by one (loop), or whichever a short probe
+    finds faster (auto)."""
     cluster: Annotated[Text | Options | None, AsTable] = None
-    """Hardware of a virtual cluster: a TOML file, a table, one that an installed package
-    names, or "here" for this machine.
+    """Hardware of a virtual cluster: a TOML file, a table, a name that an installed package registers, or "here" for
+    this machine.
 
-    Default: nodes of one worker each, any two of them connected by `link`."""
+    Default: nodes of one worker each, with a `link` between any two of them."""
     link: Annotated[Text | Options | None, AsTable] = None
-    """The links between the nodes of a virtual cluster: 1gbe, 10gbe, wifi, ..., or a table of latency and bandwidth.
+    """The link between the nodes of a virtual cluster: 1gbe, 10gbe, wifi, ..., or a table of latency and bandwidth.
 
     Default: 10gbe."""
 
