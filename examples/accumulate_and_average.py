@@ -1,4 +1,4 @@
-"""Save memory: accumulate gradients, or compute activations again. And keep a moving average of the weights.
+"""Save memory with gradient accumulation or activation checkpointing, and average weights over time.
 
 Expected output (the last digits depend on the processor):
 

@@ -1,4 +1,4 @@
-"""Follow a run with callbacks of your own, and stop it when it is good enough.
+"""Follow a run with your own callbacks, and stop it when it is accurate enough.
 
 Expected output (the last digits depend on the processor):
 

@@ -1,7 +1,7 @@
-"""Who averages with whom: three strategies with four workers, side by side with one worker.
+"""Compare three averaging strategies with four workers to one worker.
 
-Prints a table in Markdown and writes compare.html with plots. Expected output, less the numbers, which are this
-machine's (with fewer than four cores the workers take turns, and no speedup can be seen):
+Prints a table in Markdown and writes compare.html with plots. Expected output, without the numbers, which depend on
+the machine (with fewer than four cores the workers take turns, and there is no speedup):
 
     | workers × threads | strategy | training time, ms | speedup | ...
     |---|---|---|---|...

@@ -1,6 +1,6 @@
-"""Train on sequences of different length: `collate` pads each batch to its longest sequence.
+"""Train on sequences of different lengths: `collate` pads each batch to its longest sequence.
 
-Samples are dicts of lists, as Hugging Face's data sets give them. Expected output (the last digits depend on the
+Samples are dicts of lists, as in Hugging Face data sets. Expected output (the last digits depend on the
 processor):
 
     1 worker: accuracy 0.9

@@ -1,4 +1,4 @@
-"""Record some runs, tag the best one, and find runs again by their fields, results and tags.
+"""Record some runs, tag the best one, and find runs by their fields, results and tags.
 
 Expected output (the accuracies depend on the processor):
 

@@ -1,6 +1,6 @@
-"""A training loop of your own, divided among ranks by two lines.
+"""Divide your own training loop among ranks with two lines, which are marked.
 
-The two lines are marked. Start the program alone, or as many times as you like:
+Start the program in one process or in several:
 
     python own_loop.py
     torchrun --nproc-per-node 2 own_loop.py

@@ -1,6 +1,6 @@
-"""Train a network of your own on tensors of your own, divided between two workers.
+"""Train your own network on your own tensors, with two workers.
 
-Nothing here needs `if __name__ == "__main__"`: what is defined in a script or a notebook travels to the workers by
+No `if __name__ == "__main__"` is needed: objects from a script or a notebook are sent to the workers by
 value. Expected output (the last digits depend on the processor):
 
     2 workers, 5 epochs: rmse 0.03 on the test part

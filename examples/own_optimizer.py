@@ -1,4 +1,4 @@
-"""Bring an optimizer and a schedule: classes of torch, or a function of the network; embeddings may be sparse.
+"""Use your own optimizer and schedule: torch classes, or a function of the network. Embeddings may be sparse.
 
 Expected output (the last digits depend on the processor):
 

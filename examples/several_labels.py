@@ -1,4 +1,4 @@
-"""Train on samples with several labels each: targets are 0 and 1 in one column for each label.
+"""Train on samples with several labels each: targets are 0 or 1, in one column per label.
 
 Expected output (the last digits depend on the processor):
 

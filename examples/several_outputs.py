@@ -1,6 +1,6 @@
 """Train networks that return several tensors, or compute their loss themselves.
 
-A loss and metrics of your own get all outputs; built-in ones take the one called "logits". Expected output (the last
+Your own loss and metrics receive all outputs; built-in ones use the output called "logits". Expected output (the last
 digits depend on the processor):
 
     autoencoder with a classifier, 2 workers: accuracy 0.9, blank 0.0

@@ -1,4 +1,4 @@
-"""Use a network as an estimator of scikit-learn: in a pipeline, in cross-validation and in a grid search.
+"""Use a network as a scikit-learn estimator: in a pipeline, cross-validation and a grid search.
 
 Expected output (the last digits depend on the processor):
 
