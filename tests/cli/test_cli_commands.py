@@ -123,7 +123,7 @@ class TestAboutRuns:
         assert "gain = Tslowest/Tn" not in page
         assert_one_sentence(tenfold_(*words, "acuracy"), "unknown column 'acuracy'; did you mean 'accuracy'?")
         alone = tenfold_("report", "1", "--runs", str(recorded), "--select")
-        assert_one_sentence(alone, "--columns and --select are for the table of several runs")
+        assert_one_sentence(alone, "--columns and --select need at least two runs")
         not_validated = tenfold_("report", "1", "3", "--runs", str(recorded), "--select")
         assert_one_sentence(not_validated, "validation")
 

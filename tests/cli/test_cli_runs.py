@@ -53,4 +53,4 @@ def test_removing_asks_first(runs: Path) -> None:
     assert (runs / "trash").exists()
     assert "emptied the trash: 1 folder" in tenfold_("remove", "--empty-trash", "--yes").stdout
     assert not (runs / "trash").exists()
-    assert "remove which runs?" in tenfold_("remove").stderr
+    assert "no runs given" in tenfold_("remove").stderr

@@ -79,7 +79,7 @@ class TestShowing:
         script = (folder / "lenet.sbatch").read_text()
         assert "#SBATCH --cpus-per-task=8" in script
         assert subprocess.run(["bash", "-n", "lenet.sbatch"], check=False).returncode == 0
-        assert "exists; replace it with -o lenet.sbatch" in launch("lenet.toml", "--slurm").stderr
+        assert "exists; use -o lenet.sbatch" in launch("lenet.toml", "--slurm").stderr
         assert launch("lenet.toml", "--slurm", "--nodes", "4", "-o", "lenet.sbatch").exit_code == 0
         assert "#SBATCH --nodes=4" in (folder / "lenet.sbatch").read_text()
 
@@ -98,22 +98,22 @@ class TestShowing:
         (folder / "lenet.toml").write_text("[parallel]\nworkers = 3\n")
         assert launch("lenet.toml", "--hosts", "hosts.txt", "--", "--workers", "4").exit_code == 0
         said = launch("lenet.toml", "--hosts", "hosts.txt", "--", "--set", "workers=5")
-        assert "the experiment has 5 workers, the hosts have 4 slots" in said.stderr
+        assert "5 workers, but the hosts have 4 slots" in said.stderr
         assert "no such option: --wokers" in launch("lenet.toml", "--hosts", "hosts.txt", "--", "--wokers", "4").stderr
 
 
 BAD: dict[str, tuple[list[str], str]] = {
-    "nothing": ([], "there is nothing to launch; name an experiment file"),
-    "nowhere": (["lenet.toml"], "there is neither --hosts nor --slurm"),
-    "twice": (["lenet.toml", "--hosts", "hosts.txt", "--slurm"], "there is both --hosts and --slurm"),
+    "nothing": ([], "nothing to launch"),
+    "nowhere": (["lenet.toml"], "neither --hosts nor --slurm"),
+    "twice": (["lenet.toml", "--hosts", "hosts.txt", "--slurm"], "both --hosts and --slurm"),
     "slurm runs nothing": (["lenet.toml", "--slurm", "--run"], "give it to sbatch, without --run or mpirun"),
     "no file": (["lent.toml", "--hosts", "hosts.txt"], "there is no file lent.toml"),
     "no script": (["loop.py", "--hosts", "hosts.txt"], "there is no script loop.py"),
     "no hosts": (["lenet.toml", "--hosts", "host.txt"], "there is no hosts file host.txt"),
-    "too many": (["three.toml", "--hosts", "hosts.txt"], "the experiment has 3 workers, the hosts have 4 slots"),
+    "too many": (["three.toml", "--hosts", "hosts.txt"], "3 workers, but the hosts have 4 slots"),
     "uneven": (["three.toml", "--slurm"], "3 workers do not divide evenly among 2 nodes"),
-    "nodes of hosts": (["lenet.toml", "--hosts", "hosts.txt", "--nodes", "3"], "--nodes belongs to --slurm"),
-    "too many a node": (["three.toml", "--slurm", "--per-host", "2"], "3 workers, 2 nodes have 4 slots together"),
+    "nodes of hosts": (["lenet.toml", "--hosts", "hosts.txt", "--nodes", "3"], "--nodes is for --slurm"),
+    "too many a node": (["three.toml", "--slurm", "--per-host", "2"], "3 workers, but 2 nodes have 4 slots"),
     "unwritable": (["lenet.toml", "--slurm", "-o", "/proc/job"], "/proc/job cannot be written"),
 }
 

@@ -90,12 +90,12 @@ def test_a_frame_is_a_table():
         ("a,b\n1\n", "b", r"wrong\.csv"),
         ("a,a\n1,2\n", "a", "two columns of the same name"),
         ("1,2\n3,4\n", "1", r"wrong\.csv"),
-        ("a,b\n", "b", "has no rows"),
+        ("a,b\n", "b", "no rows"),
         ("a,b\n1,\n2,3\n", "b", "missing"),
         ("a,b\n1,2\n", "c", r"data\.target_column"),
         ("a;b\n1,5;2\n3;4\n", "b", "decimal"),
         ("a,b\n1,u\n2,u\n", "b", "classification"),
-        ("a,b\n" + "\n".join(f"name {i},{i}" for i in range(200)), "b", "'a' has 200 different texts.*leave it out"),
+        ("a,b\n" + "\n".join(f"name {i},{i}" for i in range(200)), "b", "'a' has 200 different texts.*omit it"),
     ],
 )
 def test_what_is_wrong_in_a_table_is_said(tmp_path, monkeypatch, content, target, message):

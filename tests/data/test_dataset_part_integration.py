@@ -42,7 +42,7 @@ def test_an_abandoned_pass_leaves_nothing_behind_for_the_next():
     old = part.batches([[i] for i in range(12)])
     next(old)
     assert [y.tolist() for _, y in part.batches([[7], [8, 9]])] == [[7], [8, 9]]
-    with pytest.raises(RuntimeError, match="newer pass"):
+    with pytest.raises(RuntimeError, match="newer iteration"):
         list(old)
 
 

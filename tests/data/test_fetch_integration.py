@@ -95,7 +95,7 @@ def test_nothing_larger_than_it_should_be_is_received(cache, tiny, mirror):
 
 def test_a_server_that_hardly_sends_anything_is_given_up(cache, tiny, mirror, monkeypatch):
     monkeypatch.setattr("tenfold.data.sources._GRACE_SECONDS", -60.0)
-    with pytest.raises(DataError, match=r"only [\d,]+ bytes came within"):
+    with pytest.raises(DataError, match=r"only [\d,]+ bytes were received within"):
         get("tiny")
     assert names(cache) == [".lock"]
 

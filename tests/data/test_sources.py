@@ -21,7 +21,7 @@ from tenfold.errors import DataError
 class TestEverySource:
     def test_refuses_options_that_it_does_not_have(self, name):
         made = SOURCES[name].make is not None
-        expected = r"data\.options\.size" if made else f"data '{name}' takes no options, but was given size"
+        expected = r"data\.options\.size" if made else f"data '{name}' takes no options, but got size"
         with pytest.raises(DataError, match=expected):
             load(name, options={"size": 3})
 

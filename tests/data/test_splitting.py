@@ -220,7 +220,7 @@ def test_every_sample_is_validated_once_a_repeat(samples, k, repeats, seed):
         ((torch.arange(6), 2), {}, "stratified"),
         ((10, 2, "stratified"), {}, "fold_kind"),
         ((10, 2, "group"), {}, r'fold_kind = "group" needs data\.groups'),
-        ((10, 3), {"groups": [1] * 5 + [2] * 5}, "10 training samples cannot be cut into 3 group folds"),
+        ((10, 3), {"groups": [1] * 5 + [2] * 5}, "10 training samples cannot be divided into 3 group folds"),
     ],
 )
 def test_what_cannot_be_cut_is_said(arguments, options, sentence):

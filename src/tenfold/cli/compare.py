@@ -175,16 +175,16 @@ def compare(
         list[str] | None,
         typer.Option(
             "--together",
-            help="Settings that change together: 'pin=0,1 threads=2'. Give it once for each group.",
+            help="Settings that change together: 'pin=0,1 threads=2'; may be repeated.",
             metavar="'FIELD=A OTHER=B'",
             rich_help_panel=GRID,
         ),
     ] = None,
     where: options.Where | None = None,
     repeats: Annotated[int, typer.Option(help="Runs of each setting, with different seeds.")] = 1,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are already recorded.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that are recorded.")] = False,
     rerun_doubtful: Annotated[
-        bool, typer.Option("--rerun-doubtful", help="Run rows again that other programs have disturbed.")
+        bool, typer.Option("--rerun-doubtful", help="Repeat runs that other programs disturbed.")
     ] = False,
     columns: options.Columns = None,
     select: options.Select = False,
@@ -196,9 +196,9 @@ def compare(
     quiet: options.Quiet = False,
     **fields: Any,
 ) -> None:
-    """Run an experiment with every combination of settings, one after another, and show the results side by side.
+    """Train an experiment with every combination of settings, and show the results in one table.
 
-    Runs that are already recorded are not repeated, so starting an interrupted comparison again continues it.
+    Recorded runs are not repeated: run the same command again to continue an interrupted comparison.
 
     Examples: [cyan]tenfold compare lenet.toml --workers 1,2,4 --strategy allreduce,butterfly --repeats 3[/],
     [cyan]tenfold compare lenet.toml --workers 1,2,4,8 --target 0.99 -o compare.html[/],
@@ -247,29 +247,29 @@ def sweep(
     ] = None,
     trials: Annotated[int, typer.Option(help="How many combinations of values to try.")] = 20,
     sampler: Annotated[
-        str, typer.Option(help="Who chooses them: tpe, random, grid, qmc, gp or cmaes; all but grid are Optuna's.")
+        str, typer.Option(help="How to choose them: tpe, random, grid, qmc, gp or cmaes; all but grid need Optuna.")
     ] = "tpe",
     objective: Annotated[
         str | None,
-        typer.Option(help="What to look for: a metric, seconds or seconds_to_target. Default: the first metric."),
+        typer.Option(help="What to optimize: a metric, seconds or seconds_to_target. Default: the first metric."),
     ] = None,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Stop trials that have fallen behind, by successive halving.")
-    ] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Stop poor trials early, by successive halving.")] = False,
     where: options.Where | None = None,
     at_once: Annotated[
         int | None,
-        typer.Option(help="Trials that --on has at the same time (16), or that step together.", show_default=False),
+        typer.Option(
+            help="How many trials run at the same time with --on (default: 16), or step together.", show_default=False
+        ),
     ] = None,
     stacked: Annotated[
         bool | None,
         typer.Option(
             "--stacked/--no-stacked",
-            help="Let trials that differ only in lr, momentum, weight_decay and seed step together; usual on a GPU.",
+            help="Train trials together that differ only in lr, momentum, weight_decay and seed; the default on a GPU.",
             show_default=False,
         ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin a new sweep, though the same one is recorded.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start a new sweep even if the same one is recorded.")] = False,
     output: options.Report = None,
     form: Annotated[Form, typer.Option("--format", help="How to print the result.")] = Form.TABLE,
     as_json: options.Json = False,
@@ -278,9 +278,9 @@ def sweep(
     quiet: options.Quiet = False,
     **fields: Any,
 ) -> None:
-    """Look for the best values of some fields, in trials that are recorded as runs.
+    """Search for the best values of some fields, in trials that are recorded as runs.
 
-    Starting an interrupted sweep again continues it, and more --trials add to it.
+    Run the same command again to continue an interrupted sweep, or with more --trials to extend it.
 
     Examples: [cyan]tenfold sweep lenet.toml --lr 1e-3:1e-1:log --batch-size 16,64,256 --trials 50[/],
     [cyan]tenfold sweep lenet.toml --lr 1e-3:1:log --vary momentum=0:0.95 --prune --on ray[/],

@@ -34,7 +34,7 @@ def launch(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            help="More for `tenfold train`, or for the script; write -- before options.", metavar="[-- ...]"
+            help="More arguments for `tenfold train` or the script; write -- before options.", metavar="[-- ...]"
         ),
     ] = None,
     hosts: Annotated[
@@ -48,9 +48,11 @@ def launch(
     ] = None,
     per_host: Annotated[
         int | None,
-        typer.Option(help="Processes per host, where the hosts file does not say.", min=1, show_default=False),
+        typer.Option(help="Processes per host, for hosts without a number in the file.", min=1, show_default=False),
     ] = None,
-    port: Annotated[int, typer.Option(help="The port on the first host at which all meet.", min=1, max=65535)] = 29500,
+    port: Annotated[
+        int, typer.Option(help="The port on the first host to which all hosts connect.", min=1, max=65535)
+    ] = 29500,
     python: Annotated[
         str | None,
         typer.Option(
@@ -67,14 +69,14 @@ def launch(
     [cyan]tenfold launch own_loop.py --hosts hosts.txt --launcher mpirun -- --epochs 3[/]
     """
     if file is None:
-        raise MachineError("there is nothing to launch; name an experiment file, or a script (.py)")
+        raise MachineError("nothing to launch; give an experiment file, or a script (.py)")
     if slurm == (hosts is not None):
-        wrong = "both --hosts and --slurm" if slurm else "neither --hosts nor --slurm"
-        raise MachineError(f"there is {wrong}; name the hosts in a file (--hosts hosts.txt), or let Slurm find them")
+        wrong = "both --hosts and --slurm were given" if slurm else "neither --hosts nor --slurm was given"
+        raise MachineError(f"{wrong}; use --hosts hosts.txt for a list of hosts, or --slurm for a Slurm job")
     if slurm and (run or launcher is Launcher.MPIRUN):
         raise MachineError("--slurm writes a script that starts torchrun; give it to sbatch, without --run or mpirun")
     if hosts is not None and nodes is not None:
-        raise MachineError("--nodes belongs to --slurm; with --hosts, the file names the machines")
+        raise MachineError("--nodes is for --slurm; with --hosts, the file lists the machines")
     from tenfold.launch import start
 
     more = arguments or []
@@ -83,7 +85,7 @@ def launch(
     if hosts is None:
         script, nodes = output or file.with_suffix(".sbatch"), nodes or 2
         if output is None and script.exists():
-            raise MachineError(f"{script} exists; replace it with -o {script}, or name another file")
+            raise MachineError(f"{script} exists; use -o {script} to replace it, or -o with another name")
         if per_host is not None:
             _check_workers(workers, f"{nodes} nodes", nodes * per_host)
         text = start.slurm(
@@ -125,14 +127,14 @@ def _experiment(file: Path, more: list[str]) -> "Experiment | None":
         fields = {name: given[name] for name in options.OF_TRAINING}
         return options.experiment_from(given["file"], given["settings"], **fields)
     if not file.is_file():
-        raise MachineError(f"there is no script {file}; name an experiment file or a program")
+        raise MachineError(f"there is no script {file}; give an experiment file or a script")
     return None
 
 
 def _check_workers(workers: int, place: str, there: int) -> None:
     if workers not in (1, there):
         raise MachineError(
-            f"the experiment has {workers} workers, {place} have {there} slots together; "
+            f"the experiment has {workers} workers, but {place} have {there} slots in total; "
             f"make them equal, or leave `workers` out of the file"
         )
 

@@ -37,10 +37,10 @@ def predict(
     runs: options.Runs = None,
     trust: options.Trust = False,
 ) -> None:
-    """Predict classes or numbers for the samples in a file, with the model of a run.
+    """Predict classes or numbers for the samples in a file, with a run's model.
 
-    Images may come without the axis of a single channel, or as flat rows. Whole numbers are pixels as the files of a
-    built-in data set hold them; for your own data, uint8 is divided by 255 as in training.
+    Images may lack the channel dimension, or be flat rows. For a built-in data set, whole numbers are raw pixels; for
+    your own data, uint8 is divided by 255, as in training.
 
     Examples: [cyan]tenfold predict last images.npy -o labels.csv[/], [cyan]tenfold predict 12 table.csv[/],
     [cyan]tenfold predict last images.npz --probabilities -o shares.npy[/], [cyan]tenfold predict last photos/[/]
@@ -108,7 +108,7 @@ def evaluate(
     trust: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure the model of a run on other data, or on another part of its own data.
+    """Measure a run's model on other data, or on another part of its own data.
 
     Examples: [cyan]tenfold evaluate last --part train[/], [cyan]tenfold evaluate 12 --data mydata:holdout[/],
     [cyan]tenfold evaluate last --metric accuracy --metric f1_macro[/]
@@ -141,8 +141,8 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            help="Numbers: csv, json, parquet. What each worker did when, for Perfetto: trace. The model: torch (a "
-            "program, or with -o model.pt its weights), onnx.",
+            help="Numbers: csv, json, parquet. A timeline of the workers, for Perfetto: trace. The model: torch (a "
+            "program, or with -o model.pt the weights), onnx.",
             autocompletion=complete_from(FORMATS),
         ),
     ] = "csv",
@@ -151,8 +151,8 @@ def export(
         typer.Option(
             "--table",
             "-t",
-            help="metrics (every measurement, by step), epochs (one row each), spans (what each worker spent time on) "
-            "or result (one row a run). Default: metrics; for json, everything but spans.",
+            help="metrics (every measurement, by step), epochs (one row each), spans (how each worker spent its time) "
+            "or result (one row per run). Default: metrics; for json, everything but spans.",
             show_default=False,
             autocompletion=complete_from(TABLES),
         ),
@@ -160,13 +160,13 @@ def export(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="The file to write. Default: print csv and json; run-N.* else.", show_default=False
+            "--output", "-o", help="The file to write. Default: print csv and json; else run-N.*.", show_default=False
         ),
     ] = None,
     runs: options.Runs = None,
     trust: options.Trust = False,
 ) -> None:
-    """Export the numbers of runs, or the trace or the model of a run, for other programs.
+    """Export runs' numbers, or a run's trace or model, for other programs.
 
     Examples: [cyan]tenfold export last[/], [cyan]tenfold export 3 4 5 --table epochs -o epochs.csv[/],
     [cyan]tenfold export last --format parquet[/], [cyan]tenfold export last --format trace[/],
@@ -181,7 +181,7 @@ def export(
     opened = [tenfold.open_run(reference, runs=runs, trust=trust) for reference in references or ["last"]]
     if form not in NUMBERS and (len(opened) > 1 or table):
         what = "trace" if form == TRACE else "model"
-        raise ExperimentError(f"--format {form} exports the {what} of one run; leave out the others and --table")
+        raise ExperimentError(f"--format {form} exports the {what} of one run; omit the others and --table")
     if form in MODELS:
         _export_model(opened[0], form, output)
     elif form == TRACE:

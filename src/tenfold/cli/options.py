@@ -118,7 +118,7 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Run the code that it names: import paths that your own commands have not named before, pickled models.",
+        help="Allow it to load code: pickled models, and import paths that you have not used before.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
@@ -133,20 +133,22 @@ Log = Annotated[
 ]
 LogRanks = Annotated[
     str | None,
-    typer.Option("--log-ranks", help="Also show how these ranks spend their time: 0,3 or all.", show_default=False),
+    typer.Option("--log-ranks", help="Also show how these ranks spend their time: 0,3, or all.", show_default=False),
 ]
 Columns = Annotated[
     str | None,
     typer.Option(
         "--columns",
-        help="What to show beside the settings: train_accuracy,test_accuracy,seconds_with_evaluation.",
+        help="Columns to show beside the settings: train_accuracy,test_accuracy,seconds_with_evaluation.",
         metavar="A,B,...",
         show_default=False,
     ),
 ]
 Select = Annotated[
     bool,
-    typer.Option("--select", help="Select the best setting on the validation part; show the test part for it alone."),
+    typer.Option(
+        "--select", help="Select the best setting on the validation part, and show test metrics for it alone."
+    ),
 ]
 Reference = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's number or title, or last.", autocompletion=complete_run)
@@ -161,7 +163,7 @@ Filter = Annotated[
     typer.Option(
         "--filter",
         "-f",
-        help='Only runs for which all of this holds: "workers>=4 strategy=butterfly accuracy>99% tag=paper". Names: '
+        help='Only runs that match all conditions: "workers>=4 strategy=butterfly accuracy>99% tag=paper". Names: '
         "status, title, kind, tag, note, run, created, age, seconds, a metric, or a field of the experiment; "
         "operators: = != < <= > >= ~ (contains).",
         show_default=False,
@@ -237,7 +239,7 @@ FOLDS = "How the folds are made and trained"
 KINDS = ("auto", "plain", "stratified", "group")
 MODES = ("auto", "folds-over-workers", "data-and-folds", "fold-by-fold", "stacked")
 DATA = f"{', '.join(SOURCES)}; a file (.csv, .tsv, .parquet, .npy, .npz) or folder of images; package.module:callable."
-TARGET = "Stop at this value of the first metric on the evaluation part: 0.99."
+TARGET = "Stop when the first metric reaches this value: 0.99."
 FIELDS: dict[str, FieldOption] = {
     "name": FieldOption(str, "A title for tables and plots.", EXPERIMENT),
     "model": FieldOption(
@@ -255,7 +257,7 @@ FIELDS: dict[str, FieldOption] = {
     "seed": FieldOption(int, "Seed of the initial weights, the order of samples, and dropout.", EXPERIMENT),
     "workers": FieldOption(
         str,
-        "Replicas that train side by side, or auto: one per core.",
+        "Number of replicas that train in parallel, or auto: one per core.",
         PARALLEL,
         ("auto",),
         "Replicas: 1,2,4 or 1,2,4,...,64.",
@@ -280,14 +282,14 @@ FIELDS: dict[str, FieldOption] = {
     "loader_workers": FieldOption(int, "Processes that load batches.", WHERE, (), "Processes that load batches: 0,4."),
     "link": FieldOption(
         str,
-        "The link between predicted nodes: 1gbe, 10gbe, 25gbe, 100gbe, infiniband, ...",
+        "The link between virtual nodes: 1gbe, 10gbe, 25gbe, 100gbe, infiniband, ...",
         WHERE,
         (),
         "Links between the nodes: 1gbe, 10gbe, 25gbe, 100gbe, infiniband, ...",
     ),
     "folds": FieldOption(
         int,
-        "Number of folds; each is the validation part once. Default: 5.",
+        "Number of folds. Default: 5.",
         FOLDS,
         (),
         "Folds of a cross-validation: 2,5,10.",
@@ -328,13 +330,15 @@ def _signature(command: Callable[..., None], options: dict[str, Any], in_place_o
 JOBS = "Jobs of Slurm or Ray"
 EXECUTOR_OPTIONS: dict[str, FieldOption] = {
     "on": FieldOption(
-        str, f"Where runs go: local, {', '.join(EXECUTORS)}, or package.module:function.", WHERE, ("local", *EXECUTORS)
+        str, f"Where to run: local, {', '.join(EXECUTORS)}, or package.module:function.", WHERE, ("local", *EXECUTORS)
     ),
     "partition": FieldOption(str, "Slurm: the partition.", JOBS),
-    "time": FieldOption(str, "Slurm: the time limit of a job, 0:30:00; it then continues from its checkpoint.", JOBS),
-    "account": FieldOption(str, "Slurm: the account that pays.", JOBS),
+    "time": FieldOption(
+        str, "Slurm: the time limit of a job, such as 0:30:00; longer runs continue in another job.", JOBS
+    ),
+    "account": FieldOption(str, "Slurm: the account to charge.", JOBS),
     "qos": FieldOption(str, "Slurm: the quality of service.", JOBS),
-    "mem": FieldOption(str, "Slurm, Ray: the memory of a job, 4G.", JOBS),
+    "mem": FieldOption(str, "Slurm, Ray: the memory of a job, such as 4G.", JOBS),
 }
 
 

@@ -44,7 +44,7 @@ def simulate(
     file: Annotated[
         Optional[str],  # noqa: UP045 - typer reads this form for an argument that may be left out
         typer.Argument(
-            help="An experiment file, or a script of torch.distributed (.py). Default: all fields at their defaults.",
+            help="An experiment file, or a torch.distributed script (.py). Default: all fields at their defaults.",
             show_default=False,
         ),
     ] = None,
@@ -55,9 +55,7 @@ def simulate(
     settings: options.Set = None,
     module: Annotated[
         str | None,
-        typer.Option(
-            "-m", help="Run a module of torch.distributed as a script, as `python -m` does.", metavar="MODULE"
-        ),
+        typer.Option("-m", help="Run a torch.distributed module as a script, as `python -m` does.", metavar="MODULE"),
     ] = None,
     cluster: Annotated[
         str | None,
@@ -71,7 +69,7 @@ def simulate(
         bool,
         typer.Option(
             "--only-time",
-            help="Predict the time only: do not train, or run a script for a few dozen steps.",
+            help="Only predict the time: do not train; run a script for a few dozen steps only.",
             rich_help_panel=CLUSTER,
         ),
     ] = False,
@@ -83,9 +81,9 @@ def simulate(
     as_json: options.Json = False,
     **fields: Any,
 ) -> None:
-    """Train on a virtual cluster: the weights are those of a real run, the time is predicted.
+    """Train on a virtual cluster: get the weights of a real run and the predicted time.
 
-    Predictions use the profile that `tenfold calibrate` measured; steps that it lacks are measured first.
+    Predictions use the profile that `tenfold calibrate` measured; missing measurements are made first.
 
     Examples: [cyan]tenfold simulate lenet.toml --workers 64 --link 10gbe[/],
     [cyan]tenfold simulate lenet.toml --workers 8 --cluster edge.toml[/],
@@ -112,7 +110,7 @@ def simulate(
         )
         return
     if arguments:
-        raise ExperimentError(f"'{arguments[0]}' is an argument for a script, but {file} is not one (.py)")
+        raise ExperimentError(f"'{arguments[0]}' is an argument for a script, but {file} is not a script (.py)")
     experiment = options.experiment_from(
         Path(file) if file else None, settings, cluster=cluster, engine="virtual", **fields
     )
@@ -238,9 +236,9 @@ def plan(
 ) -> None:
     """Find the workers, threads, batch size and averaging that reach a target soonest.
 
-    Step times and short training runs predict how long each setting takes; trial runs with several seeds show how few
-    epochs are enough. Nothing is recorded, and the result is a prediction. With --on the plan also says how much later
-    a run comes back from there than from here.
+    Short training runs predict how long each setting takes; trial runs with several seeds show how few epochs are
+    enough. Nothing is recorded, and the result is a prediction. With --on, the plan also shows the overhead of that
+    executor.
 
     Examples: [cyan]tenfold plan lenet.toml --target 0.99 -o best.toml[/],
     [cyan]tenfold plan lenet.toml --target 0.99 --cluster lab.toml --max-workers 64[/]
@@ -274,7 +272,7 @@ def twin(
     as_json: options.Json = False,
     **fields: Any,
 ) -> None:
-    """Train with real processes and on a virtual cluster, and compare the weights and the times.
+    """Train with real processes and on a virtual cluster, and compare weights and times.
 
     Examples: [cyan]tenfold twin lenet.toml --workers 2[/],
     [cyan]tenfold twin best.toml --target 0.99[/],
@@ -316,8 +314,8 @@ def scaling(
 ) -> None:
     """Measure strong and weak scaling up to this machine's cores, and predict both beyond.
 
-    The table, the plots and the sentences are those that computing centers ask for in a proposal. Runs that are
-    recorded are not repeated.
+    The report has the table, plots and sentences that computing centers ask for in a proposal. Recorded runs are not
+    repeated.
 
     Examples: [cyan]tenfold scaling lenet.toml -o scaling.html[/],
     [cyan]tenfold scaling lenet.toml --up-to 256 --link infiniband --repeats 3[/]
@@ -336,14 +334,14 @@ def scaling(
 def whatif(
     run: options.Reference = "last",
     link: Annotated[
-        str | None, typer.Option("--link", help="Links between nodes: 1gbe,10gbe. Default: three usual ones.")
+        str | None, typer.Option("--link", help="Links between nodes: 1gbe,10gbe. Default: three common ones.")
     ] = None,
     runs: options.Runs = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show how long a run would have taken with one thing changed: free communication, another link, twice the workers.
+    """Predict how long a run would have taken with one thing changed: free communication, another link, more workers.
 
-    The steps and rounds that the run recorded are replayed by the clock; each line says what it rests on.
+    A simulated clock replays the recorded steps and rounds; each line says what it is based on.
 
     Examples: [cyan]tenfold whatif[/], [cyan]tenfold whatif 12 --link 1gbe,infiniband[/]
     """
@@ -391,17 +389,17 @@ File = Annotated[
 def calibrate(
     file: File = None,
     settings: options.Set = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Measure within seconds, but less exactly.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure within seconds, less accurately.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Measure nothing; show how close earlier predictions came.")
+        bool, typer.Option("--check", help="Show how close earlier predictions came; measure nothing.")
     ] = False,
     output: Output = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure the speed of this machine, in about a minute on a few cores, and save it as a profile for predictions.
+    """Measure the speed of this machine, in about a minute, and save it as a profile for predictions.
 
-    The steps of an experiment, or of the built-in models, are timed. Run nothing else meanwhile.
+    This times the steps of an experiment, or of the built-in models. Run nothing else meanwhile.
 
     Examples: [cyan]tenfold calibrate[/], [cyan]tenfold calibrate lenet.toml -o machine.toml[/],
     [cyan]tenfold calibrate --check[/]

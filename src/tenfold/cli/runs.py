@@ -15,7 +15,7 @@ from tenfold.errors import ExperimentError, StoreError
 
 
 def runs(
-    last: Annotated[int, typer.Option("--last", "-n", help="How many, newest last; 0 for all.")] = 20,
+    last: Annotated[int, typer.Option("--last", "-n", help="How many runs to list; 0 for all.")] = 20,
     folds: Annotated[
         bool, typer.Option("--folds", help="List the folds of cross-validations and the trials of sweeps, too.")
     ] = False,
@@ -23,7 +23,7 @@ def runs(
     runs: options.Runs = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the recorded runs, newest last; folds and trials only with --folds.
+    """List the recorded runs, newest last.
 
     Examples: [cyan]tenfold runs[/], [cyan]tenfold runs -n 0 --json[/], [cyan]tenfold runs --folds[/],
     [cyan]tenfold runs --filter "workers>=4 strategy=butterfly,ring accuracy>97%"[/],
@@ -69,11 +69,13 @@ def show(
     shards: Annotated[
         bool, typer.Option("--shards", help="Show how the training data were divided among the replicas.")
     ] = False,
-    console: Annotated[bool, typer.Option("--console", help="Print what the run printed, the last 200 kB.")] = False,
+    console: Annotated[
+        bool, typer.Option("--console", help="Print the run's console output, the last 200 kB.")
+    ] = False,
     runs: options.Runs = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show one run: its experiment, its epochs, where its time went, and where its files are.
+    """Show a run: its experiment, epochs, times and files.
 
     Examples: [cyan]tenfold show 12[/], [cyan]tenfold show last --json[/], [cyan]tenfold show last --shards[/],
     [cyan]tenfold show last --console[/]
@@ -106,7 +108,7 @@ def report(
     runs: options.Runs = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write an HTML report, one self-contained file with plots, tables and data to download.
+    """Write an HTML report on one or more runs: a single file with plots, tables and data to download.
 
     Examples: [cyan]tenfold report last[/], [cyan]tenfold report 3 4 5 -o compare.html[/],
     [cyan]tenfold report 3 4 5 --columns test_accuracy,seconds,speedup[/],
@@ -125,7 +127,7 @@ def report(
     if not opened:
         raise StoreError(f"no runs match {chosen}")
     if len(opened) == 1 and (columns or select):
-        raise ExperimentError("--columns and --select are for the table of several runs; name at least two")
+        raise ExperimentError("--columns and --select need at least two runs")
     comparison = Comparison(opened)
     comparison = comparison.select() if select else comparison
     path = write_report(comparison.with_columns(*options.split_names(columns)) if columns else comparison, output)
@@ -140,13 +142,13 @@ def board(
     port: Annotated[
         int,
         typer.Option(
-            "--port", help="The port; 0 takes any free one. If 8642 is taken, any free one.", min=0, max=65535
+            "--port", help="The port; 0 uses any free one. If 8642 is in use, any free one.", min=0, max=65535
         ),
     ] = 8642,
     host: Annotated[
         str,
         typer.Option(
-            "--host", help="The address to listen on. Any but this machine's own needs --token, and is not encrypted."
+            "--host", help="The address to listen on. Other machines' access needs --token, and is not encrypted."
         ),
     ] = "127.0.0.1",
     token: Annotated[
@@ -156,10 +158,10 @@ def board(
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     until_stdin_ends: Annotated[bool, typer.Option("--until-stdin-ends", hidden=True)] = False,
 ) -> None:
-    """Show all runs of a folder on a local page, live, until Ctrl-C.
+    """Show all runs on a local web page, live, until Ctrl-C.
 
-    The page sorts, filters, groups and compares runs, follows those that are running, and can stop, resume, tag and
-    remove them. Only whoever has the address with its token can open it.
+    The page sorts, filters, groups and compares runs, and can stop, resume, tag and remove them. Opening it needs the
+    address with its token.
 
     Examples: [cyan]tenfold board[/], [cyan]tenfold board --runs lab/runs --port 0 --no-open[/]
     """
@@ -187,7 +189,7 @@ def _end_with_stdin() -> None:
 
 
 def tag(run: options.Reference, tags: options.Tags, runs: options.Runs = None) -> None:
-    """Add tags to a run, by which it can be found again.
+    """Add tags to a run, to find it with `tenfold runs --filter`.
 
     Examples: [cyan]tenfold tag last paper[/], [cyan]tenfold tag 12 baseline mnist[/],
     [cyan]tenfold runs --filter tag=paper[/]
@@ -218,7 +220,7 @@ def note(
     text: Annotated[str, typer.Argument(help='The note, in quotes; "" removes it.')],
     runs: options.Runs = None,
 ) -> None:
-    """Add a note to a run, in place of the last one; `tenfold show` prints it.
+    """Set the note of a run; `tenfold show` prints it.
 
     Example: [cyan]tenfold note last "with the fan on"[/]
     """
@@ -233,15 +235,16 @@ def note(
 def remove(
     references: options.References = None,
     chosen: options.Filter = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    empty: Annotated[bool, typer.Option("--empty-trash", help="Delete the folders of removed runs for good.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    empty: Annotated[
+        bool, typer.Option("--empty-trash", help="Permanently delete the folders of removed runs.")
+    ] = False,
     runs: options.Runs = None,
     as_json: options.Json = False,
 ) -> None:
     """Remove runs from the list, and move their folders to the trash folder beside them.
 
-    A cross-validation goes with its folds, a sweep with its trials. What is in the trash keeps its weights and a record
-    of its events.
+    Removing a cross-validation or a sweep also removes its folds or trials. The trash keeps weights and events.
 
     Examples: [cyan]tenfold remove 12 13[/], [cyan]tenfold remove --filter "status=failed age>7d" --yes[/],
     [cyan]tenfold remove --empty-trash[/]
@@ -254,7 +257,7 @@ def remove(
     from tenfold.runs.storage.damage import empty_trash, remove_run, to_remove, trash_folder, trash_size
 
     if not (references or chosen or empty):
-        raise ExperimentError("remove which runs? give their numbers, or --filter, or --empty-trash")
+        raise ExperimentError("no runs given; give their numbers, or use --filter or --empty-trash")
     store = Store(runs, create=False)
     records = [store.find(reference) for reference in references or []]
     if chosen:

@@ -22,7 +22,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     **fields: Any,
 ) -> None:
-    """Write an experiment file with a comment on every field.
+    """Write an experiment file, with a comment on every field.
 
     Examples: [cyan]tenfold init lenet.toml[/], [cyan]tenfold init mlp.toml --model mlp --set hidden=[128,64][/]
     """
@@ -30,7 +30,7 @@ def init(
     from tenfold.experiment.experiment import commented
 
     if not force and os.path.lexists(path):
-        raise ExperimentError(f"{path} exists; name another file, or replace it with --force")
+        raise ExperimentError(f"{path} exists; use --force to replace it, or choose another name")
     write_file(path, commented(options.experiment_from(None, settings, **fields)))
     typer.echo(f"wrote {path}; `tenfold train {path}` runs it")
 
@@ -49,9 +49,9 @@ MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]probl
 
 
 def doctor(runs: options.Runs = None, as_json: options.Json = False) -> None:
-    """Check the machine (cores, threads, memory, torch, GPUs, MPI, data sets) and the recorded runs, and suggest fixes.
+    """Check the machine (cores, threads, memory, torch, GPUs, MPI, data sets) and the recorded runs; suggest fixes.
 
-    With --runs, the weights and checkpoints of all runs in that folder are read and checked for damage, too.
+    With --runs, also check the weights and checkpoints of all runs in that folder for damage.
 
     Examples: [cyan]tenfold doctor[/], [cyan]tenfold doctor --runs runs[/]
     """
@@ -137,7 +137,7 @@ def where(name: Name, as_json: options.Json = False) -> None:
 
     folder = data.where(name)
     if folder is None and SOURCES[name].files:
-        raise DataError(f"{name} is not on this machine; `tenfold data get {name}` fetches it")
+        raise DataError(f"{name} is not on this machine; `tenfold data get {name}` downloads it")
     print_json({"name": name, "where": folder}) if as_json else typer.echo(_place(name, folder))
 
 

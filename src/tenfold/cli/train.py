@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tenfold.runs import Emit, Event, Run
 
 
-ShowBoard = Annotated[bool, typer.Option("--board", help="Open a local page that shows the run as it trains.")]
+ShowBoard = Annotated[bool, typer.Option("--board", help="Open a local web page that shows the run live.")]
 
 
 class BoardWindow:
@@ -97,7 +97,7 @@ def train(
         str | None,
         typer.Option(
             "--from-sweep",
-            help="Train the experiment of a sweep, or of the last one, with the best values that it has found.",
+            help="Train the experiment of a sweep with its best values: a run, or last.",
             metavar="RUN",
             show_default=False,
             autocompletion=options.complete_run,
@@ -147,10 +147,12 @@ def _best_of_sweep(sweep: str | None, file: Path | None, runs: Path | None, *, t
     """Return the experiment with the best values of a sweep; None where none is named."""
     if sweep is None:
         if trust:
-            raise ExperimentError("--trust goes with --from-sweep; name what a file names yourself: --set FIELD=PATH")
+            raise ExperimentError(
+                "--trust requires --from-sweep; for a file, name the import path yourself: --set FIELD=PATH"
+            )
         return None
     if file is not None:
-        raise ExperimentError("--from-sweep takes the experiment of the sweep; leave out the file, or copy the values")
+        raise ExperimentError("--from-sweep uses the experiment of the sweep; omit the file, or copy the values")
     import tenfold
     from tenfold.runs.store import SWEEP
 
@@ -172,7 +174,7 @@ def crossval(
     as_json: options.Json = False,
     **fields: Any,
 ) -> None:
-    """Train and validate a model on k folds in parallel, and record the cross-validation and each fold.
+    """Train and validate a model on k folds in parallel, and record the results.
 
     Examples: [cyan]tenfold crossval lenet.toml --folds 10[/],
     [cyan]tenfold crossval lenet.toml --folds 10 --workers 4[/],
@@ -200,8 +202,8 @@ def resume(
         bool,
         typer.Option(
             "--force",
-            help="Take over the run even if another process seems to work on it; if that process is still alive, it "
-            "stops before its next write.",
+            help="Take over a run that seems to be in use; if another process is still training it, that process stops "
+            "before its next write.",
         ),
     ] = False,
     trust: options.Trust = False,
@@ -210,7 +212,7 @@ def resume(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Resume an interrupted run from its last completed epoch; the final weights are the same as without interruption.
+    """Resume an interrupted run from its last completed epoch, to the weights of an uninterrupted run.
 
     Examples: [cyan]tenfold resume 12[/], [cyan]tenfold resume last[/]
     """
@@ -254,15 +256,15 @@ def demo(
     ] = "lenet5",
     runs: options.Runs = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="The report that stays.", callback=options.check_report)
+        Path, typer.Option("-o", "--output", help="The report to write.", callback=options.check_report)
     ] = Path("report.html"),
-    no_open: Annotated[bool, typer.Option("--no-open", help="Show the race on the terminal alone.")] = False,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Show the race on the terminal only.")] = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Race on this machine: the loop of PyTorch's tutorials, one worker, and a worker per core, to 99% on MNIST.
+    """Race a plain PyTorch loop, one worker, and a worker per core to 99% on MNIST.
 
-    When each should finish is predicted before it starts. The board shows the race, and afterwards the predicted
-    speedup with 1 to 64 machines; Ctrl-C ends it. It takes less than a minute; MNIST (11 MB) is downloaded once.
+    Each finish is predicted before the start. The board shows the race live, and afterwards the predicted speedup with
+    1 to 64 machines; Ctrl-C ends it. It takes less than a minute; MNIST (11 MB) is downloaded once.
 
     Examples: [cyan]tenfold demo[/], [cyan]tenfold demo --no-open -o race.html[/]
     """

@@ -62,11 +62,11 @@ class Columns:
                 several = (
                     f"{' and '.join(targets)} could both be" if targets else f"none of {', '.join(present)} is known as"
                 )
-                raise DataError(f'{several} the target; name it: target_column = "{(targets or present)[-1]}"')
+                raise DataError(f'{several} the target; set target_column = "{(targets or present)[-1]}"')
             target = targets[0]
         inputs = self.inputs or tuple(name for name in present if name != target)
         if not inputs:
-            raise DataError(f"the data have no column other than the target '{target}'; they need at least one input")
+            raise DataError(f"the data have no column besides the target '{target}'; they need at least one input")
         return Columns(inputs, target)
 
     def pick(self, values: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -232,7 +232,7 @@ class DatasetPart(Part):
                 moved = as_batch(x, y, self.device, self.dtype)
             yield moved
             if self.loader_workers and self._passes != this_pass:
-                raise RuntimeError("a newer pass over this part has begun, and its loader serves one at a time")
+                raise RuntimeError("a newer iteration over this part has started; its loader supports one at a time")
 
     def subset(self, indices: Indices) -> "DatasetPart":
         rows = as_indices(indices)
@@ -284,7 +284,7 @@ class DatasetPart(Part):
             size = sizes.popleft()
             if isinstance(y, Tensor) and y.ndim and len(y) != size:
                 raise DataError(
-                    f"the dataset ({type(self.dataset).__name__}) returned {len(y)} samples where {size} were asked for"
+                    f"the dataset ({type(self.dataset).__name__}) returned {len(y)} samples instead of {size}"
                 )
             yield x, y
 

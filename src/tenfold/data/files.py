@@ -54,7 +54,7 @@ def _checked(options: Mapping[str, Any], allowed: tuple[str, ...], name: str) ->
     for option in options:
         if option not in allowed:
             takes = f"the options {', '.join(allowed)}" if allowed else "no options"
-            raise DataError(f"data.options: '{name}' takes {takes}, but was given '{option}'")
+            raise DataError(f"data.options: '{name}' takes {takes}, not '{option}'")
     return dict(options)
 
 
@@ -62,7 +62,7 @@ def _read_text(path: Path, delimiter: str) -> dict[str, list[str]]:
     """Return the columns of a text file whose first row names them."""
     rows = read_rows(path, delimiter)
     if len(rows) < 2:
-        raise DataError(f"{path} has no rows below the names of its columns")
+        raise DataError(f"{path} has column names but no rows")
     names = [name.strip() for name in rows[0]]
     if len(set(names)) < len(names):
         raise DataError(f"{path} has two columns of the same name: {', '.join(names)}")
@@ -70,7 +70,7 @@ def _read_text(path: Path, delimiter: str) -> dict[str, list[str]]:
         raise DataError(f"the first row of {path} should name the columns, but it is {', '.join(names)[:60]}")
     for number, row in enumerate(rows[1:], 2):
         if len(row) != len(names):
-            raise DataError(f"row {number} of {path} has {len(row)} values; the first row names {len(names)} columns")
+            raise DataError(f"row {number} of {path} has {len(row)} values; the header has {len(names)}")
     return {name: [row[place] for row in rows[1:]] for place, name in enumerate(names)}
 
 
@@ -83,7 +83,7 @@ def read_rows(path: Path, delimiter: str = ",") -> list[list[str]]:
             delimiter = max((delimiter, ";", "\t"), key=first.count)
             return [row for row in csv.reader(file, delimiter=delimiter) if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read as a table of text in UTF-8: {error}") from None
+        raise DataError(f"{path} cannot be read as UTF-8 text: {error}") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
 

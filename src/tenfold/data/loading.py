@@ -214,7 +214,7 @@ def as_splits(
     named = isinstance(data, str) and ":" not in data
     if named and (data in SOURCES or not names_data_file(data)):
         if columns != NOT_NAMED or collate is not None:
-            raise DataError(f"data '{data}' is built in: it takes no target_column, input_columns or collate")
+            raise DataError(f"data '{data}' is built in: target_column, input_columns and collate do not apply")
         return _built_in(data, options)
     name, is_table = "given", is_frame(data)
     class_names: tuple[str, ...] = ()
@@ -228,13 +228,13 @@ def as_splits(
         name = name if name != "given" else getattr(data, "__qualname__", type(data).__qualname__)
         data = _call(data, options or {}, name)
     elif options:
-        raise DataError(f"options ({', '.join(options)}) need data that can be called, which {_kind(data)} cannot")
+        raise DataError(f"options ({', '.join(options)}) need data to be a callable, not {_kind(data)}")
     if isinstance(data, Splits):
         return data
     for item in [data, *_members(data)]:
         if is_loader(item):
             raise DataError(
-                "data is a DataLoader, whose batches cannot be divided among workers; give what it loads: "
+                "data is a DataLoader, whose batches cannot be divided among workers; pass its contents instead: "
                 f"{fields_of_loader(item)}"
             )
     if is_table or any(_is_frame_or_pair(item) for item in [data, *_members(data)]):
@@ -257,7 +257,7 @@ def _built_in(name: str, options: Mapping[str, Any] | None) -> Splits:
         return source.make(options or {})
     assert source.load is not None
     if options:
-        raise DataError(f"data '{name}' takes no options, but was given {', '.join(options)}")
+        raise DataError(f"data '{name}' takes no options, but got {', '.join(options)}")
     train, test = source.load(contents(source)[1] if source.files else {})
     classes = int(train.targets.max()) + 1
     return Splits(name=name, train=train, test=test, shape=tuple(train.x.shape[1:]), classes=classes, outputs=classes)

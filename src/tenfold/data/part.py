@@ -70,7 +70,7 @@ def tree_concatenate(trees: Sequence[Any]) -> Any:
 def select_rows(tree: Any, rows: Tensor) -> Any:
     """Return these rows of every tensor."""
     if any(isinstance(leaf, PackedSequence) for leaf in tree_leaves(tree)):
-        raise DataError("a packed sequence cannot be divided into pieces of a batch; set accumulate = 1")
+        raise DataError("a packed sequence cannot be divided into micro-batches; set accumulate = 1")
     return tree_map(lambda tensor: tensor.index_select(0, rows), tree)
 
 
@@ -123,7 +123,7 @@ def change_main_output(function: Callable[[Tensor], Tensor], outputs: Any) -> An
     leaves = tree_leaves(outputs) if isinstance(outputs, (tuple, list, dict)) else [outputs]
     if not all(isinstance(leaf, Tensor) for leaf in leaves):
         raise ModelError(
-            f"the network returns a {type(outputs).__name__}; to learn standardized targets it should return a tensor, "
+            f"the network returns a {type(outputs).__name__}; with standardized targets it should return a tensor, "
             "or a tuple or dict of tensors; set standardize = false"
         )
     main = find_main_output(outputs)
@@ -138,7 +138,7 @@ def main_output(outputs: Any, name: str) -> Tensor:
     kind = f"a dict ({', '.join(outputs)})" if isinstance(outputs, dict) else f"a tuple of {len(outputs)}"
     raise ModelError(
         f"the network returns {kind}, and {name} needs one tensor; return one, call it 'logits' in a dict, or give a "
-        "function of your own: f(outputs, targets)"
+        "function: f(outputs, targets)"
     )
 
 

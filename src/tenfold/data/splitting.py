@@ -151,7 +151,7 @@ def _take_out(
         empty = name if count == 0 else "train"
         raise DataError(
             f"a {name} fraction of {fraction:g} of {size} samples leaves the {empty} part empty; "
-            f"choose another fraction or give more data"
+            f"choose another fraction or add data"
         )
     if whole.groups is not None:
         chosen, rest = draw_groups(whole.groups, count, generator)
@@ -265,7 +265,7 @@ def make_folds(
         cuts = [(repeat, _checked(FOLD_KINDS[kind](whole, k, random))) for repeat in range(1, repeats + 1)]
     except ValueError as error:
         raise ExperimentError(
-            f"parallel.folds = {k}: {samples} training samples cannot be cut into {k} {kind} folds ({error})"
+            f"parallel.folds = {k}: {samples} training samples cannot be divided into {k} {kind} folds ({error})"
         ) from None
     return [
         Fold(number, repeat, np.sort(train).astype(np.int64), np.sort(validation).astype(np.int64))

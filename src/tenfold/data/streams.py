@@ -94,7 +94,7 @@ class StreamPart(Part):
         for batch in indices:
             rows = as_indices(batch).tolist()
             if rows != list(range(rows[0], rows[0] + len(rows))):
-                raise _no_random_access("samples in any order")
+                raise _no_random_access("reading samples in any order")
             if self._reader is None or self._reader.position > rows[0]:
                 self._reader = _Reader(self)
             self._reader.skip(rows[0] - self._reader.position)
@@ -110,11 +110,11 @@ class StreamPart(Part):
         rows = as_indices(indices)
         first = int(rows.max()) + 1
         if len(set(rows.tolist())) != first:
-            raise _no_random_access("some of its samples")
+            raise _no_random_access("selecting samples")
         with quiet_randomness():
             x, y = next(replace(self).batches([range(first)]))
         if not all(isinstance(item, Tensor) for item in (*tree_leaves(x), y)):
-            raise _no_random_access("some of its samples")
+            raise _no_random_access("selecting samples")
         return Tensors(select_rows(x, rows.to(self.device)), y.index_select(0, rows.to(self.device)))
 
     def fingerprint(self) -> str:
@@ -271,7 +271,7 @@ def with_lengths(splits: Splits, epoch_samples: int | None, limit: int | None) -
     if epoch_samples is not None and not isinstance(splits.train, StreamPart):
         raise DataError(
             f"data.epoch_samples = {epoch_samples} is for streams (iterable-style Datasets); these data have "
-            f"{len(splits.train)} samples, which are an epoch"
+            f"{len(splits.train)} samples in an epoch"
         )
     sized: dict[str, Part] = {}
     for name, part in splits.parts.items():
@@ -304,7 +304,7 @@ def check_stream_is_not_cut(splits: Splits, **cuts: Any) -> None:
         if isinstance(splits.train, StreamPart) and value is not None and value is not False and value != 0:
             raise DataError(
                 f"data.{name} needs random access to the samples, which a stream (iterable-style Dataset) does not "
-                "give; give the parts one by one: data=(train, test) or (train, validation, test)"
+                "have; pass the parts separately: data=(train, test) or (train, validation, test)"
             )
 
 
@@ -313,7 +313,7 @@ def check_stream_shards(kind: str) -> None:
     if kind not in SHARD_KINDS_OF_STREAMS:
         raise ExperimentError(
             f'parallel.shards = "{kind}" needs random access to the samples, which a stream (iterable-style Dataset) '
-            "does not give; leave it out"
+            "does not have; omit it"
         )
 
 
@@ -325,6 +325,6 @@ def refuse_stream(part: Part, what: str) -> None:
 
 def _no_random_access(what: str) -> DataError:
     return DataError(
-        f"{what} cannot be had from a stream (iterable-style Dataset), which is read from beginning to end; give a "
+        f"a stream (iterable-style Dataset) does not support {what}, because it is read from beginning to end; pass a "
         "map-style Dataset, with __len__ and __getitem__, or arrays"
     )

@@ -392,6 +392,6 @@ def _categories(parts: list[Any], name: str) -> list[str]:
     if len(categories) > MOST_CATEGORIES:
         raise DataError(
             f"the column '{name}' has {len(categories)} different texts, such as {categories[-1]!r}, too many for "
-            "categories; leave it out: input_columns names the columns to use"
+            "categories; omit it: input_columns selects the columns to use"
         )
     return categories

@@ -145,7 +145,7 @@ def check_targets(y: Tensor, part: str, rules: ValueRules = PLAIN_VALUES) -> Non
         positions = "" if y.dim() == 1 else f", and {NO_LABEL} for positions without a label"
         raise DataError(
             f"the {part} part has the label {lowest}; labels should be integers from 0 up{positions}, or "
-            "give a loss of your own that knows such labels"
+            "use your own loss for such labels"
         )
 
 
@@ -198,7 +198,7 @@ def refuse_mask(value: Any, what: str) -> None:
     """Raise a DataError for a masked array with values that are masked."""
     if isinstance(value, np.ma.MaskedArray) and (masked := int(np.ma.getmaskarray(value).sum())):
         raise DataError(
-            f"{what} is a masked array, of which {masked} values are masked; fill them, such as with "
+            f"{what} is a masked array with {masked} masked values; fill them, for example with "
             "array.filled(value), or remove these samples"
         )
 
@@ -230,7 +230,10 @@ def as_tensor(value: Any, what: str, dtype: torch.dtype = torch.float32) -> Tens
         elif result.dtype == torch.float64:
             warn_of_rounding(result.numpy(), what)
     if result.is_complex() or result.is_quantized or result.dim() == 0:
-        raise DataError(f"{what} is {result.dtype} of shape {tuple(result.shape)}; it should be real, samples first")
+        raise DataError(
+            f"{what} is {result.dtype} of shape {tuple(result.shape)}; it should be real, with the "
+            "samples in the first dimension"
+        )
     return result.contiguous()
 
 
@@ -336,8 +339,8 @@ def part_from_stream(dataset: Any, part: str, collate: Collate, rules: ValueRule
         samples = iter(dataset)
         if samples is dataset:
             raise DataError(
-                f"the {part} part, a {type(dataset).__name__}, can be read only once: its __iter__ returns itself; let "
-                "it begin anew each time, such as by yielding the samples"
+                f"the {part} part, a {type(dataset).__name__}, can be read only once: its __iter__ returns itself; "
+                "make it start over each time, for example by yielding the samples"
             )
         nothing = object()
         sample = next(samples, nothing)
@@ -353,8 +356,7 @@ def part_from_stream(dataset: Any, part: str, collate: Collate, rules: ValueRule
     classes = rules.classes or _count_listed_classes(dataset, collate.columns.target)
     if classes is None:
         raise DataError(
-            f"the {part} part is a stream of labels, whose number of classes is not known before all are read; set "
-            "classes = (their number)"
+            f"the {part} part is a stream of labels with an unknown number of classes; set classes = (their number)"
         )
     check = partial(check_targets, part=part, rules=replace(rules, classes=classes))
     return StreamPart(dataset, collate, dtype=rules.dtype, check_labels=check), classes
@@ -409,7 +411,7 @@ def _first_collated(sample: Any, part: str, collate: Collate) -> Tensor:
     if odd is not None or not isinstance(y, Tensor) or not y.ndim:
         raise DataError(
             f"collate made {describe(odd if odd is not None else y)} of a sample of the {part} part; it should return "
-            "(x, y) or a dict, all tensors that begin with the number of samples"
+            "(x, y) or a dict, of tensors whose first dimension is the samples"
         )
     return y[0]
 

@@ -186,7 +186,7 @@ class Experiment(Section):
     @classmethod
     def _fits_together(cls, parallel: Parallel) -> Parallel:
         if parallel.stages == ():
-            raise ValueError("stages is an empty list; give the number of stages, or one slice or module for each")
+            raise ValueError("stages is an empty list; set the number of stages, or list one slice or module per stage")
         if parallel.shards == "fractions":
             if parallel.fractions is None or len(parallel.fractions) != parallel.replicas:
                 raise ValueError(

@@ -287,7 +287,7 @@ class Training(Section):
     @classmethod
     def _number(cls, target: object) -> object:
         if isinstance(target, str):
-            raise ValueError(f"should be a number, not {target!r}; the column to predict is target_column")
+            raise ValueError(f"should be a number, not {target!r}; to choose the column to predict, set target_column")
         return target
 
     _known_metrics = field_validator("metrics")(
@@ -306,8 +306,7 @@ class Training(Section):
 
 
 class Parallel(Section):
-    """How data are divided among replicas, and how replicas average; a round is one averaging of gradients or
-    weights."""
+    """How data are divided among replicas, and how replicas average; each averaging is a round."""
 
     workers: WorkerCount = 1
     """Number of replicas that train in parallel, each on its own shard; if the model is divided, several workers
@@ -408,7 +407,8 @@ class Parallel(Section):
         """Steps between two rounds, where they are known without the data."""
         if self.pace == "epoch":
             raise ExperimentError(
-                'parallel.sync_every = "epoch" needs to know how many steps an epoch has; give the number of steps'
+                'parallel.sync_every = "epoch" requires the number of steps in an epoch, which is unknown here; set '
+                "sync_every to a number of steps"
             )
         return self.pace
 
