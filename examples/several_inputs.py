@@ -1,7 +1,7 @@
 """Train a network with several inputs: measured numbers and a category, given by name.
 
-The keys of the dict are the arguments of `forward`; "labels" is recognized as the target. The same data can be passed as
-`((numbers, kind), labels)`, or as a Dataset whose samples are dicts or tuples. Expected output (the last digits depend
+The keys of the dict are the arguments of `forward`; "labels" is recognized as the target. `((numbers, kind), labels)`
+or a Dataset whose samples are dicts or tuples work as well. Expected output (the last digits depend
 on the processor):
 
     1 worker: accuracy 0.99
