@@ -14,6 +14,7 @@ import pytest
 import tenfold
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
+SOURCES, SUPPORT = Path(tenfold.__file__).parents[1], Path(__file__).parent / "support"
 PROGRAM = """
 import json
 import os
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import tenfold
 import torch  # the ranks are forked after that
+from brief_measurements import shorten_measurements
 
 SMALL = {"model": "linear", "data": "circle", "epochs": 2, "threads": 1, "oversubscribe": True}
 NAMED = {"optimizer": "sign-sgd", "schedule": "stairs", "loss": "smooth", "metrics": ["accuracy", "median_error"]}
@@ -58,6 +60,7 @@ def same(one, other):
 
 
 def main():
+    shorten_measurements()
     start_ranks()
     import extras
     from tenfold.cli import app
@@ -133,7 +136,7 @@ def results(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """Return what the package's members did: in a program with worker processes, and three ranks beside it."""
     folder = tmp_path_factory.mktemp("used")
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(installed / "site"), str(Path(tenfold.__file__).parents[1])]),
+        "PYTHONPATH": os.pathsep.join(map(str, (installed / "site", SOURCES, SUPPORT))),
         "COLUMNS": "200",
         "PYTHONWARNINGS": "ignore",
     }

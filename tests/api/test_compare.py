@@ -141,6 +141,7 @@ class TestAgain:
         assert not any(turn.recorded for turn in fresh)
         assert len(tenfold.list_runs(runs=tmp_path)) == 5
 
+    @pytest.mark.usefixtures("_workers_with_imports")
     @pytest.mark.parametrize(
         "fields",
         [

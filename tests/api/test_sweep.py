@@ -138,6 +138,7 @@ def test_an_interrupted_trial_is_trained_to_the_end(again: str, tmp_path: Path) 
         tenfold.resume(runs=tmp_path)
 
 
+@pytest.mark.usefixtures("_workers_with_imports")
 def test_an_interrupted_trial_keeps_its_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = SMALL | {"epochs": 2, "lr": [0.1, 0.1001], "trials": 1, "hidden": [16], "dropout": 0.5}
     fields |= {"workers": 2, "divide": "layers", "sampler": "grid"}

@@ -9,7 +9,7 @@ import pytest
 import tenfold
 
 PACKAGES = ("cloudpickle", "jinja2", "matplotlib", "numpy", "pandas", "pooch", "pydantic", "requests")
-PACKAGES += ("scipy", "sklearn", "sqlite3", "torch", "torch._dynamo")
+PACKAGES += ("scipy", "sklearn", "sqlite3", "tenfold.transport", "torch", "torch._dynamo")
 READING = [
     ["runs"],
     ["show", "last"],
@@ -47,6 +47,11 @@ for words in %(reading)r:
     run(*words)
 import tenfold.workers.fork_server
 done("server")
+import torch
+done("torch")
+assert torch.distributed.is_backend_available("tenfold")
+assert torch.distributed.Backend.default_device_backend_map["cpu"] == "gloo"
+assert not any("_AfterImport" in str(finder) for finder in sys.meta_path)
 run(*%(train)r)
 print("imported:", json.dumps(imported), file=sys.stderr)
 """
@@ -81,5 +86,10 @@ def test_what_starts_the_server_of_workers_leaves_importing_torch_to_it(imported
 
 
 @pytest.mark.timeout(120)
+def test_the_backend_is_registered_when_torch_is_imported_but_not_imported(imported: dict[str, set[str]]) -> None:
+    assert "tenfold.transport" not in imported["torch"]
+
+
+@pytest.mark.timeout(120)
 def test_training_imports_only_what_it_uses(imported: dict[str, set[str]]) -> None:
-    assert imported[" ".join(TRAIN)] <= {"cloudpickle", "numpy", "pydantic", "sqlite3", "torch"}
+    assert imported[" ".join(TRAIN)] <= {"cloudpickle", "numpy", "pydantic", "sqlite3", "tenfold.transport", "torch"}

@@ -153,13 +153,6 @@ class TestEverythingTrains:
         assert run.accuracy is not None
         assert run.accuracy > 0.75
 
-    @pytest.mark.parametrize("shards", ["contiguous", "label-skew", "fractions"])
-    def test_shards(self, shards: str) -> None:
-        fractions = [0.6, 0.3, 0.1] if shards == "fractions" else None
-        run = train(**DIGITS, workers=3, shards=shards, skew=0.1, fractions=fractions)
-        assert run.accuracy is not None
-        assert run.accuracy > 0.75
-
 
 @pytest.mark.parametrize("strategy", ASYNCHRONOUS)
 def test_asynchronous_workers_wait_for_nobody_with_unequal_shards(strategy: str) -> None:

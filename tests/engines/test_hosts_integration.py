@@ -120,15 +120,6 @@ def test_a_rank_of_another_host_may_let_no_thread_run(hosts: Hosts, tmp_path: Pa
     assert tenfold.open_run(runs=tmp_path / "host0" / "runs").status == "finished"
 
 
-def test_a_rank_of_another_host_that_is_stopped_is_named(hosts: Hosts, tmp_path: Path) -> None:
-    launchers = start_all(hosts, tmp_path, failing("SIGSTOP", 1, 1) | {"workers": 2})
-    for launcher in launchers:
-        launcher.communicate(timeout=60)
-    run = tenfold.open_run(runs=tmp_path / "host0" / "runs")
-    assert run.status == "interrupted"
-    assert run.error.startswith("worker 1 (process ")
-
-
 def wait_for_an_epoch(runs: Path, launchers: list["subprocess.Popen[str]"]) -> None:
     def is_finished() -> bool:
         for launcher in launchers:

@@ -9,14 +9,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import engine_models
 import psutil
 import pytest
 from engine_models import LAWFUL, Unpicklable, numbered, same, train
-from forked import start_forked
+from forked import run_command, start_program
 from waiting import wait_until
 
 import tenfold
@@ -196,22 +196,31 @@ def test_a_stop_is_noticed_within_six_seconds() -> None:
     assert crew.STOPPED_SECONDS + 2 * LOOK_SECONDS + crew.WAIT_SECONDS <= 6
 
 
-def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+def the_board_of(pid: int) -> psutil.Process:
+    (board,) = [child for child in psutil.Process(pid).children() if "board" in child.cmdline()]
+    return board
+
+
+def test_workers_and_the_board_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     seen.mkdir()
-    parent = start_forked(engine_models.train_forever, str(seen), str(tmp_path / "runs"))
+    endless = {"model": "engine_models:slow_network", "model_options": {"folder": str(seen)}, "data": "digits"}
+    endless |= {"workers": 2, "epochs": 1_000_000, "threads": 1, "oversubscribe": True}
+    tenfold.Experiment(**endless).save(tmp_path / "endless.toml")
+    board = ("train", "endless.toml", "--board", "--runs", "runs")
+    parent = start_program(partial(run_command, BROWSER="true"), str(tmp_path), *board)
     wait_until(lambda: len(list(seen.iterdir())) == 3)
     pids = [int(path.name) for path in seen.iterdir()]
     assert parent.pid in pids
+    pids.append(the_board_of(parent.pid).pid)
     parent.kill()
     parent.join(30)
     parent.close()
-    wait_until(lambda: not any(map(psutil.pid_exists, pids)))
+    wait_until(lambda: not any(map(is_alive, pids)))
     assert tenfold.open_run(runs=tmp_path / "runs").status == "interrupted"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_signals_end_everything_and_the_run_can_go_on(number: signal.Signals, code: int) -> None:
+def test_a_signal_ends_everything_and_the_run_can_go_on() -> None:
     """Even the board, which has a session of its own."""
     arguments = "train --model mlp --data digits --epochs 1000000 --workers 2 --set oversubscribe=true --board"
     command = subprocess.Popen(
@@ -228,25 +237,19 @@ def test_signals_end_everything_and_the_run_can_go_on(number: signal.Signals, co
         while "epoch 3/" not in read:
             read = command.stderr.readline()
             assert read, "it ended by itself"
-        (board,) = [child for child in psutil.Process(command.pid).children() if "board" in child.cmdline()]
-        members = of_session(command.pid)
-        assert len(members) >= 3
-        os.kill(command.pid, number) if number == signal.SIGKILL else os.killpg(command.pid, number)
+        board = the_board_of(command.pid)
+        assert len(of_session(command.pid)) >= 3
+        os.killpg(command.pid, signal.SIGTERM)
         _, rest = command.communicate(timeout=30)
-        assert command.returncode == code
+        assert command.returncode == 143
         assert "Traceback" not in rest
-        if number != signal.SIGKILL:
-            assert "`tenfold resume 1`" in rest.strip().splitlines()[-1]
+        assert "`tenfold resume 1`" in rest.strip().splitlines()[-1]
         wait_until(lambda: not of_session(command.pid) and not is_alive(board.pid))
     finally:
         command.kill()
         command.communicate()
     run = tenfold.open_run()
     assert run.status == "interrupted"
-    assert_goes_on(run)
-
-
-def assert_goes_on(run: tenfold.Run) -> None:
     before = len(run.history)
 
     def stop(event: Event) -> None:

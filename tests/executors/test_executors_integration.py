@@ -117,7 +117,7 @@ def test_a_fold_needs_the_cores_of_one_worker_if_folds_are_spread_over_several(
 
 
 def test_the_time_of_folds_is_that_of_the_cores_that_they_shared(tmp_path: Path) -> None:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as one_process:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as one_process:
         done = tenfold.cross_validate(**SMALL, folds=3, runs=tmp_path, on=one_process)
     assert done.seconds == pytest.approx(sum(fold["seconds"] for fold in done.folds))
     assert {tuple(fold["cores"]) for fold in done.folds} == {(0,)}

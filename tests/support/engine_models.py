@@ -173,15 +173,3 @@ def slow_network(folder: str) -> nn.Module:
     """A network that leaves the number of its process in a folder."""
     (Path(folder) / str(os.getpid())).touch()
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-
-
-def train_forever(folder: str, runs: str) -> None:
-    """Train with two workers until somebody ends it; the folder then holds three process numbers."""
-    train(
-        model="engine_models:slow_network",
-        model_options={"folder": folder},
-        data="digits",
-        workers=2,
-        epochs=1_000_000,
-        runs=runs,
-    )

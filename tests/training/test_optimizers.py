@@ -261,6 +261,7 @@ def test_a_scheduler_that_wants_a_metric_is_told_it_after_each_epoch(kind, optio
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.usefixtures("_workers_with_imports")
 @pytest.mark.parametrize("fields", [{"workers": 1}, {"workers": 2}, {"workers": 2, "engine": "one-device"}])
 def test_the_rate_of_a_run_falls_where_its_loss_does_not(fields, tmp_path):
     x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))

@@ -40,11 +40,14 @@ x = torch.randn(40, 4)
 run = tenfold.train(model=Network, data=(x, (x.sum(1) > 0).long()), loss=loss, metrics={"mine": loss},
                     workers=2, threads=1, oversubscribe=True, epochs=5, batch_size=8)
 print(run.status, run.result["workers"], "mine" in run.metrics, flush=True)
+grid = tenfold.compare(model="mlp", data="digits", limit=200, epochs=1, threads=1, lr=[0.1, 0.01], on="processes",
+                       progress=False)
+print(len(grid.runs), flush=True)
 endless = dict(model="mlp", data="digits", hidden=[8], epochs=10**6, workers=3, oversubscribe=True, runs="endless")
 threading.Thread(target=tenfold.train, kwargs=endless | dict(strategy="easgd")).start()
 tenfold.train(**endless, strategy="allreduce")
 """
-PRINTED = ["once", "finished Sequential True", "finished 2 True"]
+PRINTED = ["once", "finished Sequential True", "finished 2 True", "2"]
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -87,7 +90,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Script]:
 
 
 def test_a_script_without_a_guard_is_run_once(script: Script) -> None:
-    """What it defines reaches its workers by value; the script itself is not run in them."""
+    """What it defines reaches workers and jobs of an executor by value; neither run the script itself."""
     assert script.output() == PRINTED
 
 

@@ -69,8 +69,7 @@ def test_long_messages_arrive_whole(start: Start) -> None:
         assert [message for sender, message in heard if sender == rank] == [b"x" * 3_000_000, "done"]
 
 
-@pytest.mark.parametrize("leaver", [0, 1])
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize(("leaver", "code"), [(0, 3), (1, 0)])
 def test_last_words_come_before_the_loss_and_complaints_not_at_all(start: Start, leaver: int, code: int) -> None:
     two = start(2, crew_targets.leave, leaver, code)
     number = pids(two)[leaver]

@@ -6,6 +6,7 @@ import pytest
 from browser import NEEDS_BROWSER, started_browser
 from made_runs import made_folds, made_prediction, make_crossval, make_run, make_virtual_run
 
+import tenfold
 from tenfold.board.race import Contestant, Race, Scaling, render_race
 from tenfold.experiment import Experiment
 from tenfold.papers.recipe import load
@@ -234,6 +235,19 @@ def test_other_pages_load_quietly_and_fit(visit_well, tmp_path, write, pictures)
         assert page.locator(f"[data-plot] {pictures} >> visible=true").count() >= 1
         assert page.locator("[data-plot]:empty").count() == 0
         assert page.evaluate(CUT) == 0
+
+
+def test_every_trial_of_a_sweep_is_drawn_and_listed(visit, tmp_path):
+    fields = {"model": "mlp", "data": "digits", "limit": 120, "validation_fraction": 0.3, "threads": 1, "epochs": 1}
+    space = {"lr": [0.01, 0.1], "optimizer": ["sgd", "adam"], "sampler": "grid"}
+    swept = tenfold.sweep(**fields, **space, runs=tmp_path, progress=False)
+    page = visit(swept.report(tmp_path / "page.html").as_uri())
+    page.wait_for_selector(".parallel .trial")
+    assert page.locator(".parallel .trial").count() == 4
+    assert page.locator("[data-plot=history] canvas").count() == 1
+    assert page.locator("[data-part=trials] tbody tr").count() == 4
+    page.locator(".parallel .trial").last.hover(force=True)
+    assert page.problems == []
 
 
 def test_plots_tell_values_zoom_and_hide_lines(visit_well, tmp_path):
