@@ -22,9 +22,11 @@ import socket
 import sys
 from pathlib import Path
 
+import program_imports  # the ranks are forked after that, and the workers from a server that does the same
 import tenfold
-import torch  # the ranks are forked after that
-from brief_measurements import shorten_measurements
+from tenfold.workers import fork_server
+
+fork_server.PRELOADED = program_imports.__name__
 
 SMALL = {"model": "linear", "data": "circle", "epochs": 2, "threads": 1, "oversubscribe": True}
 NAMED = {"optimizer": "sign-sgd", "schedule": "stairs", "loss": "smooth", "metrics": ["accuracy", "median_error"]}
@@ -60,7 +62,6 @@ def same(one, other):
 
 
 def main():
-    shorten_measurements()
     start_ranks()
     import extras
     from tenfold.cli import app
