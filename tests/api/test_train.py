@@ -597,19 +597,19 @@ class Jittered(Dataset[tuple[Tensor, int]]):
     ids=["dropout", "stacked", "own model", "augmented"],
 )
 def test_random_layers_draw_in_threads_what_they_draw_alone(fields: dict[str, Any]) -> None:
-    fields = SMALL | {"epochs": 2, "batch_size": 5} | fields
+    fields = SMALL | {"epochs": 1, "batch_size": 5} | fields
     torch.manual_seed(7)
     before = torch.get_rng_state()
 
     def weights(seed: int) -> dict[str, Tensor]:
         return train(**fields, seed=seed).weights
 
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(weights, [1, 2, 3, 1]))
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(weights, [1, 2, 1]))
     assert torch.equal(torch.get_rng_state(), before)
-    for seed, found in zip([1, 2, 3, 1], together, strict=True):
-        alone = weights(seed)
-        assert all(torch.equal(found[name], alone[name]) for name in alone)
+    alone = {seed: weights(seed) for seed in (1, 2)}
+    for seed, found in zip([1, 2, 1], together, strict=True):
+        assert all(torch.equal(found[name], tensor) for name, tensor in alone[seed].items())
 
 
 class TestFailure:

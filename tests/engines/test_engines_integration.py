@@ -34,10 +34,6 @@ class TestSerial(EngineContract):
     fields: dict[str, Any] = {"engine": "serial"}  # noqa: RUF012
 
 
-class TestOneProcess(EngineContract):
-    fields: dict[str, Any] = {"engine": "processes", "workers": 1}  # noqa: RUF012
-
-
 class TestProcesses(EngineContract):
     fields: dict[str, Any] = {  # noqa: RUF012
         "engine": "processes",

@@ -80,12 +80,11 @@ class Strike:
 
 
 class TestAWorkerThatRaises:
-    @pytest.mark.parametrize("rank", [0, 2])
-    def test_its_traceback_and_its_rank_are_told(self, rank: int) -> None:
+    def test_its_traceback_and_its_rank_are_told(self) -> None:
         with pytest.raises(UserCodeError) as failed:
-            train(**NUMBERED, model_options={"number": 16 * rank + 3, "epoch": 1})
+            train(**NUMBERED, model_options={"number": 35, "epoch": 1})
         message = str(failed.value)
-        assert message.startswith(f'worker {rank}: ZeroDivisionError: the model gave up\n  File "')
+        assert message.startswith('worker 2: ZeroDivisionError: the model gave up\n  File "')
         assert "engine_models.py" in message
         assert "tenfold/workers" not in message
         assert tenfold.open_run().status == "failed"

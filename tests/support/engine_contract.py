@@ -123,10 +123,9 @@ class EngineContract:
         assert torch.get_num_threads() == threads
         assert not same(other.model.state_dict(), whole.model.state_dict())
 
-    @pytest.mark.parametrize("epoch", ["1", "2"])
-    def test_an_interrupted_run_resumes_to_the_same_bits(self, whole: tenfold.Run, epoch: str) -> None:
+    def test_an_interrupted_run_resumes_to_the_same_bits(self, whole: tenfold.Run) -> None:
         def interrupt(event: Event) -> None:
-            if isinstance(event, Metric) and event.step > int(epoch) * whole.result["steps"] // 3:
+            if isinstance(event, Metric) and event.step > 2 * whole.result["steps"] // 3:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
