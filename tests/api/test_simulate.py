@@ -13,7 +13,7 @@ def virtual_run(folder, workers, accuracy, steps, engine="virtual", kind="simula
     """Record a run on a virtual cluster, or another engine, without training it."""
     experiment = tenfold.Experiment(model="mlp", data="digits", workers=workers, engine=engine, epochs=3)
     store = Store(folder)
-    metadata = {"data": {"shape": [1, 8, 8], "classes": 10, "outputs": 10, "train": 1438}}
+    metadata = {"data": {"name": "digits", "shape": [1, 8, 8], "classes": 10, "outputs": 10, "train": 1438}}
     number = store.create(with_defaults(experiment), kind=kind, metadata=metadata)
     result = {"metrics": {"accuracy": accuracy}, "seconds": 10.0 / workers, "clock": "predicted", "epochs": 3}
     result |= {"steps": steps, "workers": workers, "part": "test"} | more

@@ -11,7 +11,7 @@ from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.hardware import LINKS, Floats, Hardware, RoundCost, StepTime
 from tenfold.cluster.time_prediction import bytes_sent, predict_time
 from tenfold.cluster.workload import Workload
-from tenfold.errors import ExperimentError, MachineError
+from tenfold.errors import ExperimentError, MachineError, StoreError
 from tenfold.machine.metadata import MOST_LOAD_PER_CORE
 from tenfold.mixing import STRATEGIES, Round
 from tenfold.mixing.builders import Mixing
@@ -95,6 +95,8 @@ def _inputs(run: Run) -> tuple[Workload, Hardware, int]:
             f"{'model' if parallel.divide != 'data' else 'steps of the optimizer'}, not the data; "
             "`tenfold simulate` predicts it with other settings"
         )
+    if not {"steps", "epochs"} <= result.keys() or "parameters" not in run.metadata:
+        raise StoreError(f"run {run.id} cannot be replayed: {run.problem or 'its record is not whole'}")
     spans = [span for span in run.timeline if span.count == 1]
     workers = [StepSpans([span for span in spans if span.worker == worker]) for worker in range(n)]
     count = min(len(worker.own) for worker in workers)

@@ -81,11 +81,11 @@ class Sweep:
 
     def __init__(self, run: Run) -> None:
         """Wrap the run of a sweep, as `tenfold.open_run` returns it."""
-        if run.kind != SWEEP or "sweep" not in run.metadata:
+        if run.kind != SWEEP:
             raise StoreError(f"run {run.id} is not a sweep; `tenfold sweep` records one")
         self.run = run
-        details = run.metadata["sweep"]
-        if not set(details["space"]) <= set(FIELDS):
+        details = run.metadata.get("sweep")
+        if details is None or not set(details["space"]) <= set(FIELDS):
             raise StoreError(f"what run {run.id} says of its sweep is damaged, or was recorded by another version")
         self.objective: str = details["objective"]
         """A metric, "seconds" or "seconds_to_target"."""
