@@ -3,6 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 from tenfold.errors import ModelError
 from tenfold.training import FlatState, flat_size
@@ -201,3 +202,28 @@ def test_a_new_parameter_is_found():
     flat = FlatState(made)
     made.append(nn.Linear(2, 2))
     assert flat.find_replaced(made, memory=True) == "3.weight"
+
+
+def chained(layer: nn.Linear) -> nn.Linear:
+    return spectral_norm(torch.nn.utils.parametrizations.orthogonal(layer))
+
+
+@pytest.mark.parametrize("normalize", [spectral_norm, nn.utils.spectral_norm, chained])
+def test_averaged_weights_have_the_largest_singular_value_of_spectral_norm(normalize):
+    networks = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        networks.append(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), normalize(nn.Linear(8, 8))))
+    states = [FlatState(network) for network in networks]
+    for state in states:
+        state.batch_norm.variances_to_moments()
+    mean = sum(state.vector for state in states) / 2
+    for network, state in zip(networks, states, strict=True):
+        state.vector.copy_(mean)
+        state.batch_norm.moments_to_variances(replicas_are_equal=True)
+        network.eval()
+        network(torch.zeros(1, 6))  # the hook of the older function computes the weight
+        assert float(torch.linalg.matrix_norm(network[2].weight, 2)) == pytest.approx(1.0, rel=0.05)
+        for name, vector in network.named_buffers():
+            if name.rsplit("_", 1)[-1] in ("u", "v"):
+                assert float(vector.norm()) == pytest.approx(1.0)

@@ -3,12 +3,19 @@
 Variances cannot be averaged: var = avg(var_i) + var(mean_i). Second moments can, about any point c that all replicas
 agree on: E[(x - c)^2] = var + (mean - c)^2. They replace the variances while replicas are averaged. The nearer c is to
 the means, the fewer digits are lost, so it moves to the running means whenever these are the same on all replicas.
+
+Nor can the singular vectors by which `spectral_norm` divides a weight by its largest singular value: the mean of unit
+vectors is shorter than one, and the average of the weights has singular vectors of its own. They are computed again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from tenfold.errors import ModelError
 
@@ -18,11 +25,24 @@ Statistics = Sequence[tuple[Tensor, Tensor]]
 """The running mean and the running variance of each layer."""
 
 
-class BatchNormStatistics:
-    """The running statistics of all batch normalization layers of a replica, or of several that are rows of a stack."""
+POWER_ITERATIONS = 15
+"""As many as torch takes for the singular vectors of the first weights."""
 
-    def __init__(self, statistics: Statistics, reference_means: list[Tensor] | None = None) -> None:
+
+class BatchNormStatistics:
+    """The running statistics of all batch normalization layers of a replica, or of several that are rows of a stack.
+
+    The singular vectors of its spectral normalization are brought up to date with them.
+    """
+
+    def __init__(
+        self,
+        statistics: Statistics,
+        reference_means: list[Tensor] | None = None,
+        power_iterations: Sequence[Callable[[], object]] = (),
+    ) -> None:
         self.statistics = statistics
+        self._power_iterations = power_iterations
         self.reference_means = [mean.clone() for mean, _ in statistics] if reference_means is None else reference_means
         """The points c, one for each layer."""
 
@@ -33,7 +53,8 @@ class BatchNormStatistics:
                 (layer.running_mean, layer.running_var)
                 for layer in network.modules()
                 if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None and layer.running_var is not None
-            ]
+            ],
+            power_iterations=list(power_iterations(network)),
         )
 
     def variances_to_moments(self) -> None:
@@ -47,6 +68,14 @@ class BatchNormStatistics:
             variance.sub_((mean - reference).square_()).clamp_(min=0)
         if replicas_are_equal:
             self.update_reference_means()
+        self.update_singular_vectors()
+
+    @torch.no_grad()
+    def update_singular_vectors(self) -> None:
+        """Compute the singular vectors of the weights as they are now."""
+        for iterate in self._power_iterations:
+            for _ in range(POWER_ITERATIONS):
+                iterate()
 
     def update_reference_means(self) -> None:
         """Move the points c to the running means, which are the same on all replicas."""
@@ -57,6 +86,23 @@ class BatchNormStatistics:
 ALIGNMENT = 16  # floats in a cache line: every tensor begins on one, as its own allocation would
 DIGEST_SIZE = 8
 """Numbers by which replicas compare the vectors that they exchange."""
+
+
+def power_iterations(network: nn.Module) -> Iterator[Callable[[], object]]:
+    """Yield a function for each spectral normalization of a network, which brings its singular vectors nearer."""
+    for module in network.modules():
+        if isinstance(module, ParametrizationList) and any(isinstance(step, _SpectralNorm) for step in module):
+            yield partial(_apply_in_training, module)
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, SpectralNorm):
+                yield partial(hook.compute_weight, module, do_power_iteration=True)
+
+
+def _apply_in_training(parametrizations: ParametrizationList) -> None:
+    was_training = parametrizations.training
+    parametrizations.train()
+    parametrizations()
+    parametrizations.train(was_training)
 
 
 DTYPES = (torch.float32, torch.float64)

@@ -113,6 +113,7 @@ class TrainedState:
         """Replace the weights by their exponential moving average, if the experiment asks for one."""
         if self.ema_weights is not None:
             self.vector.copy_(self.ema_weights)
+            self.batch_norm.update_singular_vectors()
 
 
 class Replica(TrainedState):

@@ -13,7 +13,7 @@ from tenfold.data.part import select_rows
 from tenfold.errors import ModelError
 from tenfold.experiment import Training
 from tenfold.machine.devices import supports_graphs
-from tenfold.training.flat_weights import BatchNormStatistics
+from tenfold.training.flat_weights import BatchNormStatistics, power_iterations
 from tenfold.training.measures import Measure
 from tenfold.training.randomness import seed_everything
 from tenfold.training.replica import Replica, Seed, TrainedState, Visits, describe_slow_steps
@@ -143,12 +143,13 @@ class ReplicaRows(TrainedState):
         stack = self.stacked.stack
         statistics = [(mean[rows], variance[rows]) for mean, variance in stack.statistics]
         matrix = stack.matrix[rows]
+        iterations = [self._iterate_powers] if any(power_iterations(stack.network)) else []
         super().__init__(
             self.stacked.training,
             matrix,
-            BatchNormStatistics(statistics, stack.reference_means)
+            BatchNormStatistics(statistics, stack.reference_means, iterations)
             if len(matrix) == stack.k
-            else SomeRowsStatistics(statistics, []),
+            else SomeRowsStatistics(statistics, [], iterations),
         )
         self.k = len(self.vector)
         self.weights = self.stacked.optimizer.weights[rows]
@@ -158,6 +159,11 @@ class ReplicaRows(TrainedState):
         self._taken = 0
         """The steps of this epoch whose losses were returned."""
         lockstep.owners |= dict.fromkeys(range(rows.start, rows.stop), self)
+
+    def _iterate_powers(self) -> None:
+        for row in range(self.rows.start, self.rows.stop):
+            for iterate in power_iterations(self.stacked.stack.network_at(row)):
+                iterate()
 
     @property
     def network(self) -> nn.Module:
