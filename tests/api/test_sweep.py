@@ -241,6 +241,7 @@ def test_a_trial_is_removed_with_its_sweep_only(tmp_path: Path) -> None:
     sweep = tenfold.sweep(**SMALL, lr=[0.1, 0.2], sampler="grid", runs=tmp_path)
     store = sweep.run.store
     assert len(to_remove(store, store.find(sweep.run.id))) == 3
+    assert sweep.heading in str(sweep)
     with pytest.raises(StoreError, match="removed with it"):
         to_remove(store, store.find(sweep.best.run))
     with pytest.raises(StoreError, match="is not a sweep"):

@@ -1,6 +1,7 @@
 """A sweep and its trials, as the run store has them: the values, how good they were, the best; and their plots."""
 
 import math
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -230,6 +231,11 @@ class Sweep:
         yield Text()
         for line in self.lines():
             yield Text(line, style="dim")
+
+    def __str__(self) -> str:
+        from tenfold.reports.display import as_plain_text
+
+        return as_plain_text(self, shutil.get_terminal_size((120, 24)).columns)
 
     def _repr_html_(self) -> str:
         """Return the sweep as a notebook shows it."""
