@@ -149,7 +149,14 @@ def both(first: Callable[[Any], None], other: Callable[[Any], None] | None) -> C
 
 def noting(listen: Emit, stopwatch: Stopwatch) -> Callable[[str], None]:
     """Return a function that passes texts on as events."""
-    return lambda text: listen(Note(at=stopwatch.now(), text=text))
+    last = [""]
+
+    def note(text: str) -> None:
+        if text != last[0]:
+            last[0] = text
+            listen(Note(at=stopwatch.now(), text=text))
+
+    return note
 
 
 def finished_run(recorded: RecordedRun) -> Run:

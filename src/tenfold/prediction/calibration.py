@@ -28,6 +28,7 @@ from tenfold.prediction.probes import (
     Burst,
     ReportProgress,
     burst_length,
+    describe_workers,
     evaluating_entry,
     step_burst,
     step_entry,
@@ -184,7 +185,7 @@ def _measure(
             if perf_counter() + longest > deadline and (turn or at > 1):
                 return bursts
             size, threads, workers = setting
-            report(f"step times: batch {size}, {workers} worker(s) x {threads} thread(s)")
+            report(f"measuring steps: batch {size}, {describe_workers(workers, threads)}")
             began = perf_counter()
             fewer = threads / settings[0][1]  # with fewer threads, steps take at most as much longer
             length = lengths.get(setting, int(fewer * lengths[settings[0]]))

@@ -261,6 +261,12 @@ ROUNDS = {
 }
 
 
+def describe_workers(workers: int, threads: int) -> str:
+    """Return "2 workers with 1 thread each"."""
+    each = f"{threads} thread{'' if threads == 1 else 's'}"
+    return f"1 worker with {each}" if workers == 1 else f"{workers} workers with {each} each"
+
+
 def steps(
     work: str,
     experiment: Experiment,
@@ -275,7 +281,7 @@ def steps(
 
     def measure(setting: tuple[int, int, int], length: int | None = None) -> Burst:
         batch_size, threads, workers = setting
-        report(f"steps of {work}: batch {batch_size}, {workers} worker(s) x {threads} thread(s)")
+        report(f"measuring steps of {work}: batch {batch_size}, {describe_workers(workers, threads)}")
         burst = step_burst(experiment, splits, setting, length or lengths.get(setting, lengths[settings[0]]))
         lengths[setting] = burst_length(burst)
         return burst

@@ -28,7 +28,7 @@ from tenfold.prediction.calibration import complete_profile, round_extras, silen
 from tenfold.prediction.divided_models import predict_divided, undivided_task
 from tenfold.prediction.ledger import USUAL_ERROR, Ledger
 from tenfold.prediction.measurements import Step
-from tenfold.prediction.probes import Burst, ReportProgress, step_burst, step_entry
+from tenfold.prediction.probes import Burst, ReportProgress, describe_workers, step_burst, step_entry
 from tenfold.prediction.profile import Profile
 from tenfold.training.flat_weights import ALIGNMENT
 from tenfold.training.optimizers import ASSUMED, state_bytes
@@ -268,7 +268,7 @@ def _measured(
     if seen is not None and perf_counter() - seen[0] < VALID_SECONDS:
         return seen[1]
     if report is not None:
-        report(f"how fast this machine is now: {task.workers} worker(s) x {task.threads} thread(s)")
+        report(f"measuring how fast this machine is now: {describe_workers(task.workers, task.threads)}")
     entry = _timed(task, setting, usual)
     if abs(math.log(entry.mean / usual)) > spread:
         entry = min(entry, _timed(task, setting, usual), key=lambda step: abs(math.log(step.mean / usual)))
