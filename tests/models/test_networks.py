@@ -275,3 +275,20 @@ def test_a_callable_must_not_return_one_network_twice():
     network = Net()
     assert made(lambda: network) is network
     assert "has returned the same network twice" in refused_own(lambda: network)
+
+
+def test_tensors_that_share_memory_are_refused_and_shared_parameters_are_not():
+    def tied():
+        network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        network[1].weight = network[0].weight
+        return network
+
+    def apart():
+        network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        network[1].weight.data = network[0].weight.data
+        return network
+
+    for name in (tied, tied()):
+        assert make(shape=(3,), name=name)[1].weight is not None
+    for name in (apart, apart()):
+        assert "0.weight and 1.weight" in refused(shape=(3,), name=name)

@@ -18,6 +18,7 @@ from tenfold.errors import ExperimentError, ModelError, TrainingError
 from tenfold.experiment import Experiment, Parallel
 from tenfold.loop.sharding import describe_shards, here
 from tenfold.mixing.builders import Mixing
+from tenfold.models.networks import require_own_memory
 from tenfold.training import FlatState, flat_size
 from tenfold.training.flat_weights import exchange_size, flat_dtype
 from tenfold.transport.meeting import join
@@ -410,6 +411,14 @@ def _check(experiment: Experiment, model: nn.Module, optimizer: Optimizer) -> No
     parameters = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in parameters for group in optimizer.param_groups for parameter in group["params"]):
         raise ModelError("the optimizer has none of the model's parameters; make it from model.parameters()")
+    if others := sum(
+        id(parameter) not in parameters for group in optimizer.param_groups for parameter in group["params"]
+    ):
+        raise ModelError(
+            f"the optimizer also trains {others} parameters that are not the model's, and would differ between ranks: "
+            "give average a module that holds all of them, such as nn.ModuleList([model, loss])"
+        )
+    require_own_memory(model)
     devices = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:
         raise ModelError(f"the model lies on {', '.join(sorted(devices))}; it must be on one device: model.to(device)")

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from tenfold.common import RANDOM_LOCK
 from tenfold.common.imports import resolve
@@ -68,6 +68,7 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
         raise ModelError(
             f"model {who} has lazy layers; give them their sizes, from the arguments `shape` and `outputs`"
         )
+    require_own_memory(network)
     return network
 
 
@@ -87,6 +88,7 @@ def _copied(network: nn.Module) -> nn.Module:
             f"the parameter {name} of the network {type(network).__name__} has hooks of its own, which a copy does not "
             "have; give a function that makes the network and registers them, or register hooks of modules"
         )
+    require_own_memory(network)
     try:
         return copy.deepcopy(network)
     except Exception as error:  # whatever the network's own parts raise
@@ -101,6 +103,18 @@ def find_tensor_hook(network: nn.Module) -> str:
     kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
     named = network.named_parameters()
     return next((name for name, parameter in named if any(getattr(parameter, kind, None) for kind in kinds)), "")
+
+
+def require_own_memory(network: nn.Module) -> None:
+    """Raise ModelError if two tensors share memory without being the same: in a replica each has its own place."""
+    names: dict[int, str] = {}
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        address = 0 if is_lazy(tensor) or not tensor.numel() else tensor.data_ptr()
+        if address and (other := names.setdefault(address, name)) != name:
+            raise ModelError(
+                f"{other} and {name} of the network share memory, and replicas would train them apart: let both be the "
+                "same nn.Parameter, or copy one with clone()"
+            )
 
 
 def parameter_count(network: nn.Module) -> int:
