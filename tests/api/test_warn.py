@@ -1,7 +1,8 @@
 """How warnings of a run reach a caller without a listener."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 import tenfold
 from tenfold.api.train import warn
 from tenfold.runs import Warned
+from tenfold.training import choose_loss
+from tenfold.workers.task import Task, describe_untrained_loss
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -43,6 +46,16 @@ def test_a_run_of_very_few_steps_is_warned_of(tmp_path: Path, fields: dict[str, 
     data = torch.randn(40, 3), torch.arange(40) % 2
     run = tenfold.train(model="mlp", data=data, runs=tmp_path, **fields)
     assert any("too few to learn" in text for text in warnings_of(run)) is warned
+
+
+def test_a_loss_with_parameters_that_nothing_trains_is_warned_of() -> None:
+    def warning(loss: nn.Module) -> str:
+        training = tenfold.Experiment(loss=loss).training
+        return describe_untrained_loss(cast(Task, SimpleNamespace(loss=choose_loss(training, 2))))
+
+    assert "not trained" in warning(nn.Sequential(nn.Linear(2, 2)))
+    assert not warning(nn.Sequential(nn.Linear(2, 2)).requires_grad_(False))
+    assert not warning(nn.CrossEntropyLoss(weight=torch.ones(2)))
 
 
 @pytest.mark.timeout(60)

@@ -47,6 +47,7 @@ from tenfold.workers.task import (
     Task,
     describe_few_steps,
     describe_line_searches,
+    describe_untrained_loss,
     make_network,
 )
 
@@ -102,7 +103,7 @@ class Coordinator:
             self.emit(Note(at=self.stopwatch.now(), text=note))
         texts = [describe_equal_targets(self.task.splits.train.targets), describe_line_searches(self.task.experiment)]
         if not resumed:
-            texts.append(describe_few_steps(self.task))
+            texts += [describe_few_steps(self.task), describe_untrained_loss(self.task)]
         for text in texts:
             if text:
                 self.emit(Warned(at=self.stopwatch.now(), text=text))

@@ -353,6 +353,17 @@ def describe_few_steps(task: Task) -> str:
     )
 
 
+def describe_untrained_loss(task: Task) -> str:
+    """Return a warning if the loss has parameters, which no optimizer trains; "" if not."""
+    function = task.loss.function
+    if not isinstance(function, nn.Module) or not any(each.requires_grad for each in function.parameters()):
+        return ""
+    return (
+        f"{task.loss.name} has parameters, and they are not trained: make it a part of the model and set "
+        'loss = "network", or call its requires_grad_(False)'
+    )
+
+
 def describe_line_searches(experiment: Experiment) -> str:
     """Return the warning for several workers with L-BFGS; "" for others."""
     training, workers = experiment.training, experiment.parallel.workers
