@@ -11,7 +11,7 @@ from tenfold.board.security import Access
 from tenfold.board.server import Board
 from tenfold.errors import StoreError
 from tenfold.executors.jobs import Job
-from tenfold.executors.under_way import note_job
+from tenfold.executors.submitting import note_job
 from tenfold.experiment import Experiment
 from tenfold.prediction.ledger import Ledger, Score
 from tenfold.prediction.script_simulation import Script

@@ -14,7 +14,7 @@ from made_runs import FACTS, make_run
 from tenfold import __file__ as package
 from tenfold.board.race import Contestant, Race
 from tenfold.executors.jobs import Job
-from tenfold.executors.under_way import forget_job, note_job
+from tenfold.executors.submitting import forget_job, note_job
 from tenfold.experiment import Experiment
 from tenfold.runs import Store
 

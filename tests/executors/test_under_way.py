@@ -10,7 +10,7 @@ import tenfold
 from tenfold.cli import app
 from tenfold.executors import slurm
 from tenfold.executors.jobs import Job
-from tenfold.executors.under_way import ABOUT, forget_job, jobs_under_way, note_job
+from tenfold.executors.submitting import ABOUT, forget_job, jobs_under_way, note_job
 from tenfold.runs import Store
 
 

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from tenfold.board.pages import Pages, RunList, Watch, progress_of
 from tenfold.common.files import json_text, open_regular
 from tenfold.errors import TenfoldError
-from tenfold.executors.under_way import JobUnderWay, jobs_under_way
+from tenfold.executors.submitting import JobUnderWay, jobs_under_way
 from tenfold.runs.recorder import CONSOLE_FILE, CONSOLE_LIMIT
 from tenfold.runs.store import Follower
 

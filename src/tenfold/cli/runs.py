@@ -57,7 +57,7 @@ def _print_jobs(runs: Path | None) -> None:
     folder = absolute(runs)
     if not any(folder.glob("jobs/*/")):
         return
-    from tenfold.executors.under_way import jobs_under_way
+    from tenfold.executors.submitting import jobs_under_way
     from tenfold.reports.run_tables import jobs_table
 
     if jobs := jobs_under_way(folder):

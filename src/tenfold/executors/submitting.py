@@ -4,10 +4,13 @@ Here are also the executors that are made of other packages' pools: functions of
 """
 
 import inspect
+import json
+import math
 import multiprocessing
 import os
 import secrets
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,19 +24,21 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tenfold.common.files import make_private, read_regular, short_path
+import psutil
+
+from tenfold.common.files import make_private, read_regular, short_path, write_atomically
 from tenfold.common.imports import optional_module, user_frames
 from tenfold.engines.resolve_experiment import ignore
 from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError
-from tenfold.executors.jobs import FOLDER, TOKEN, Job, JobEnd, run_job
-from tenfold.executors.under_way import forget_job, note_job, state_of
+from tenfold.executors import slurm
+from tenfold.executors.jobs import FOLDER, OF_RUN, PROGRESS, STORE, TOKEN, Job, JobEnd, run_job
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject, format_value, member_of
 from tenfold.machine import cores
@@ -98,8 +103,8 @@ def recorded_executor(metadata: Mapping[str, Any]) -> str:
     return name if name in EXECUTORS else LOCAL
 
 
-def _check_options(name: str, taken: Iterable[str], options: Iterable[str]) -> None:
-    if wrong := [option for option in options if option not in taken]:
+def _check_options(name: str, accepted: Iterable[str], options: Iterable[str]) -> None:
+    if wrong := [option for option in options if option not in accepted]:
         others = "slurm or ray" if wrong[0] == "mem" else "slurm"
         raise ExperimentError(f"--{wrong[0]} has no meaning with --on {name}; it is for --on {others}")
 
@@ -108,6 +113,34 @@ def follow_jobs(submitter: "Submitter", listen: Emit, stopwatch: Stopwatch) -> N
     """Give a listener the notes of an executor, and every second the states of its jobs."""
     submitter.notify = lambda text: listen(Note(at=stopwatch.now(), text=text))
     submitter.watch = lambda jobs: listen(JobsChanged(at=stopwatch.now(), jobs=jobs))
+
+
+@dataclass
+class _Queue:
+    """The jobs of one call of `run` by position, and which are to be submitted next."""
+
+    coming: Iterator[Job]
+    at_once: int
+    jobs: list[Job] = field(default_factory=list)
+    """Those that have been read."""
+    attempts: list[int] = field(default_factory=list)
+    again: list[int] = field(default_factory=list)
+    """Those whose machine was lost."""
+    suspects: list[int] = field(default_factory=list)
+    """Those that were lost together, which are then run one at a time."""
+
+    def take_due(self, under_way: int, placed: Callable[[Job], Job]) -> list[int]:
+        """Return the positions of the jobs to submit now, given how many are under way."""
+        free = max(0, self.at_once - under_way - len(self.again))
+        due, self.again = self.again, []
+        for job in islice(self.coming, free):
+            due.append(len(self.jobs))
+            self.jobs.append(placed(job))
+            self.attempts.append(0)
+        return due or ([self.suspects.pop(0)] if self.suspects and not under_way else [])
+
+    def clear(self) -> None:
+        self.coming, self.again, self.suspects = iter(()), [], []
 
 
 class Submitter:
@@ -130,8 +163,8 @@ class Submitter:
         """Where jobs have stores of their own, if their machine sees it; see `keep_in`."""
         self._factory, self._executor = factory, executor
         self._futures: dict[Future[Any], int] = {}
-        self._jobs: list[Job] = []
-        """The jobs that were submitted by `run`, by position."""
+        self._queue = _Queue(iter(()), 0)
+        """The jobs of `run`."""
         self._noted: set[str] = set()
         """The folders of the jobs that have not come back."""
         self._depth = 0
@@ -180,87 +213,93 @@ class Submitter:
         whose it was, so the jobs that were lost with it are then run one at a time.
         """
         listed = list(jobs) if at_once is None else []
-        coming = iter(jobs if at_once is not None else listed)
-        most = max((job.cores for job in listed), default=1)
-        begun = self._jobs = []
-        attempts: list[int] = []
-        again: list[int] = []
-        suspects: list[int] = []
-        looked, trouble = time.monotonic(), ""
-        idle_until = looked + IDLE_SECONDS
+        self._most_cores = max((job.cores for job in listed), default=1)
+        queue = self._queue = _Queue(iter(jobs if at_once is not None else listed), at_once or len(listed))
+        self._looked, self._trouble = time.monotonic(), ""
+        self._idle_until = self._looked + IDLE_SECONDS
         while True:
             if stopped():
-                coming, again, suspects = iter(()), [], []
-                for future in list(self._futures):
-                    if future.cancel():
-                        del self._futures[future]
-            free = len(listed) if at_once is None else max(0, at_once - len(self._futures) - len(again))
-            new = [self._placed(job) for job in islice(coming, free)]
-            due, again = [*again, *range(len(begun), len(begun) + len(new))], []
-            for job in new:
-                self._note(job)
-            begun += new
-            attempts += [0] * len(new)
+                queue.clear()
+                self._futures = {future: place for future, place in self._futures.items() if not future.cancel()}
+            due = queue.take_due(len(self._futures), self._placed)
             if not due and not self._futures:
-                if not suspects:
-                    return
-                due = [suspects.pop(0)]
+                return
             for place in due:
-                attempts[place] += 1
-                most = max(most, begun[place].cores)
-                try:
-                    self._futures[self.open(most).submit(run_job, begun[place])] = place
-                except BrokenExecutor as error:
-                    yield place, (b"", _describe_loss(error, attempts[place], remade=False))
-                except TenfoldError:
-                    raise
-                except Exception as error:  # it has been shut down, or whatever an executor raises
-                    yield place, (b"", f"the executor takes no job: {_first_line(error)}")
-            if not self._futures:
-                continue
+                if (refused := self._submit(place)) is not None:
+                    yield place, refused
             ended, _ = wait(self._futures, timeout=WATCH_SECONDS, return_when=FIRST_COMPLETED)
             for future in ended:
                 place = self._futures.pop(future)
-                end = _end_of(future)
-                if isinstance(end, self._machine_losses) and attempts[place] < MACHINE_ATTEMPTS:
-                    again.append(place)
-                elif isinstance(end, BrokenExecutor) and self._renew() and attempts[place] < ATTEMPTS:
-                    suspects.append(place)
-                elif isinstance(end, Exception):
-                    self._forget(begun[place].kept_in)
-                    yield place, (b"", _describe_loss(end, attempts[place], remade=self._factory is not None))
-                    if not begun[place].scope:  # no other job has this folder, so nothing continues there
-                        self._remove_folder(begun[place])
-                else:
+                if (end := self._take_back(place, future)) is not None:
                     yield place, end
-                    self._remove_folder(begun[place])  # if `recorded` has not, as there was no run
-            if (said := getattr(self._executor, "trouble", "")) != trouble:
-                trouble = said
-                if said:
-                    self.notify(said)
-            if self.watch is not None and time.monotonic() - looked > WATCH_SECONDS:
-                looked = time.monotonic()
-                waiting = {*self._futures.values(), *again, *suspects}
-                states = tuple(
-                    state_of(Path(job.kept_in), job.label)
-                    if place in waiting
-                    else JobState(job.label, "done", done=1.0)
-                    for place, job in enumerate(begun)
-                )
-                self.watch(states)
-                if any(job.state != "waiting" for job in states) or getattr(self._executor, "survives", False):
-                    idle_until = float("inf")  # jobs of Slurm may wait for hours
-                if looked > idle_until:
-                    idle_until = float("inf")
-                    self.notify(
-                        f"{self.name}: no job has been seen to begin yet; it has no free workers, or they do not see "
-                        f"{short_path(self.folder) if self.folder else 'the run store'}"
-                    )
+                    if future.exception() is None:  # else it may be run again by another command
+                        self._remove_folder(queue.jobs[place])  # if `recorded` has not, as there was no run
+            self._look()
+
+    def _submit(self, place: int) -> JobEnd | None:
+        """Submit a job once more; return its end if the executor refuses it."""
+        queue = self._queue
+        job = queue.jobs[place]
+        queue.attempts[place] += 1
+        self._most_cores = max(self._most_cores, job.cores)
+        if queue.attempts[place] == 1:
+            self._note(job)
+        try:
+            self._futures[self.open(self._most_cores).submit(run_job, job)] = place
+        except BrokenExecutor as error:
+            return b"", _describe_loss(error, queue.attempts[place], remade=False)
+        except TenfoldError:
+            raise
+        except Exception as error:  # it has been shut down, or whatever an executor raises
+            return b"", f"the executor takes no job: {_first_line(error)}"
+        return None
+
+    def _take_back(self, place: int, future: "Future[Any]") -> JobEnd | None:
+        """Return how a job ended; None if its worker or machine was lost, and it will be submitted again."""
+        end, queue = _end_of(future), self._queue
+        attempts = queue.attempts[place]
+        if isinstance(end, getattr(self._executor, "machine_losses", ())) and attempts < MACHINE_ATTEMPTS:
+            queue.again.append(place)
+        elif isinstance(end, BrokenExecutor) and self._renew() and attempts < ATTEMPTS:
+            queue.suspects.append(place)
+        elif isinstance(end, Exception):
+            self._forget(queue.jobs[place].kept_in)
+            if not queue.jobs[place].scope:  # no other job has this folder, so nothing continues there
+                self._remove_folder(queue.jobs[place])
+            return b"", _describe_loss(end, attempts, remade=self._factory is not None)
+        else:
+            return end
+        return None
+
+    def _look(self) -> None:
+        """Say why jobs wait, if the executor knows, and now and then what the states of all jobs are."""
+        if (trouble := getattr(self._executor, "trouble", "")) != self._trouble:
+            self._trouble = trouble
+            if trouble:
+                self.notify(trouble)
+        now, queue = time.monotonic(), self._queue
+        if self.watch is None or now - self._looked <= WATCH_SECONDS:
+            return
+        self._looked = now
+        waiting = {*self._futures.values(), *queue.again, *queue.suspects}
+        states = tuple(
+            state_of(Path(job.kept_in), job.label) if place in waiting else JobState(job.label, "done", done=1.0)
+            for place, job in enumerate(queue.jobs)
+        )
+        self.watch(states)
+        if any(job.state != "waiting" for job in states) or getattr(self._executor, "survives", False):
+            self._idle_until = math.inf  # jobs of Slurm may wait for hours
+        if now > self._idle_until:
+            self._idle_until = math.inf
+            self.notify(
+                f"{self.name}: no job has been seen to begin yet; it has no free workers, or they do not see "
+                f"{short_path(self.folder) if self.folder else 'the run store'}"
+            )
 
     def recorded(self, place: int) -> None:
         """Remove the folder of a job whose run is recorded at home, so that nothing is left if home is interrupted."""
-        self._forget(self._jobs[place].kept_in)
-        self._remove_folder(self._jobs[place])
+        self._forget(self._queue.jobs[place].kept_in)
+        self._remove_folder(self._queue.jobs[place])
 
     def train(
         self,
@@ -324,11 +363,6 @@ class Submitter:
         if job.kept_in:
             shutil.rmtree(job.kept_in, ignore_errors=True)
 
-    @property
-    def _machine_losses(self) -> tuple[type[Exception], ...]:
-        losses: tuple[type[Exception], ...] = getattr(self._executor, "machine_losses", ())
-        return losses
-
     def open(self, job_cores: int) -> Executor:
         """Return the executor, made for jobs of so many cores unless there is one; this says how long it took."""
         if self._executor is None:
@@ -385,6 +419,86 @@ def _describe_loss(error: Exception, attempts: int, *, remade: bool) -> str:
 def _first_line(error: Exception) -> str:
     first = (str(error).strip() or "no message").splitlines()[0]
     return f"{type(error).__name__}: {first}"
+
+
+# The jobs that are under way, for whoever looks at a run store: `tenfold runs` and the board.
+#
+# Each job has a folder in the store, in which the command that submitted it notes what it is, the job itself how far
+# it is, and Slurm's number of it where it has one.
+
+ABOUT = "about.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUnderWay(JobState):
+    """A job that has not come back; of one in Slurm, `state` is Slurm's own word and number."""
+
+    run: int | None
+    """The sweep or cross-validation that it belongs to; None for one of a comparison."""
+    executor: str
+
+
+def note_job(job: Job, executor: str) -> None:
+    """Note in the folder of a job its description, and which process waits for it."""
+    about = {"label": job.label, "scope": job.scope, "executor": executor, "host": socket.gethostname()}
+    with suppress(OSError, StoreError):  # whoever needs the folder says what is wrong with it
+        folder = Path(job.kept_in)
+        make_private(folder)
+        process = {"pid": os.getpid(), "began": psutil.Process().create_time()}
+        write_atomically(folder / ABOUT, json.dumps(about | process).encode())
+
+
+def forget_job(folder: str) -> None:
+    """Remove that note, as the job is not waited for anymore."""
+    with suppress(OSError):
+        (Path(folder) / ABOUT).unlink()
+
+
+def state_of(folder: Path, label: str) -> JobState:
+    """Return the state of a job that has not ended, from the progress that it writes if home sees it."""
+    progress = slurm.read_file(folder / STORE / PROGRESS)
+    try:
+        return JobState(label, "running", str(progress["host"]), progress["step"] / max(1, progress["steps"]))
+    except (KeyError, TypeError):
+        return JobState(label, "waiting")
+
+
+def jobs_under_way(store: Path) -> list[JobUnderWay]:
+    """Return the jobs of a run store that have not come back, those of one command together."""
+    folders = [path.parent for path in (store / FOLDER).glob(f"*/{ABOUT}")]
+    return sorted(_read(folders), key=lambda job: (job.run or 0, len(job.label), job.label))
+
+
+def _read(folders: list[Path]) -> Iterator[JobUnderWay]:
+    states: dict[str, slurm.Status] = {}
+    if any((folder / slurm.ID).exists() for folder in folders):
+        with suppress(MachineError):  # no Slurm on this machine
+            states = slurm.states_of_jobs()
+    for folder in folders:
+        about, number = slurm.read_file(folder / ABOUT), slurm.read_file(folder / slurm.ID).get("id", "")
+        now = state_of(folder, str(about.get("label", "")))
+        state: str = "done" if (folder / slurm.END).exists() else now.state
+        if number:
+            status = states.get(number, slurm.UNKNOWN)
+            if state != "done" and status.state not in slurm.ACTIVE:
+                continue
+            state = f"{status if status.state else state} ({number})"
+        elif not _is_waited_for(about):
+            continue
+        run = str(about.get("scope", "")).partition(",")[0].removeprefix(OF_RUN)
+        number_of_run = int(run) if run.isdecimal() else None
+        about = {"run": number_of_run, "executor": str(about.get("executor", ""))}
+        yield JobUnderWay(now.label, state, now.node, now.done, **about)
+
+
+def _is_waited_for(about: dict[str, Any]) -> bool:
+    """Return whether the command that submitted a job is still there, as far as this machine can know."""
+    if about.get("host") != socket.gethostname():
+        return True
+    try:
+        return bool(abs(psutil.Process(about["pid"]).create_time() - about["began"]) < 1)
+    except (psutil.Error, KeyError, TypeError, ValueError):
+        return False
 
 
 class ProcessPool(ProcessPoolExecutor):

@@ -35,7 +35,7 @@ from tenfold.runs.run import fold_name
 from tenfold.runs.store import CROSSVAL, MEMBERS, SCRIPT
 
 if TYPE_CHECKING:
-    from tenfold.executors.under_way import JobUnderWay
+    from tenfold.executors.submitting import JobUnderWay
 
 
 MOST_METRICS = 2
