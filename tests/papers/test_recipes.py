@@ -488,9 +488,9 @@ def test_claims_about_times_say_by_which_factor():
     claim = PaperClaim(said="up to 8x faster", column="seconds", best={"device": "cuda"}, each=["lr"])
     rows = [("lr 1", False, 6.0), ("lr 1", True, 2.0), ("lr 2", False, 5.0), ("lr 2", True, 4.0)]
     slower = [("lr 3", False, 1.0), ("lr 3", True, 2.5)]
-    assert "in both cases (1.25x to 3x faster)" in check_claim(claim, rows).text
+    assert "in all 2 cases (1.25x to 3x faster)" in check_claim(claim, rows).text
     reversed_rows = [(group, not favored, value) for group, favored, value in rows]
-    assert "not confirmed here in either case (1.25x to 3x slower)" in check_claim(claim, reversed_rows).text
+    assert "not confirmed here in any of 2 cases (1.25x to 3x slower)" in check_claim(claim, reversed_rows).text
     assert check_claim(claim, rows + slower).text.endswith(
         "for lr 1; lr 2 (1.25x to 3x faster), but not for lr 3 (2.5x slower)."
     )

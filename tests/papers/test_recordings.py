@@ -9,8 +9,16 @@ import torch
 
 from tenfold.data import load
 from tenfold.errors import DataError
-from tenfold.papers.recordings import DEBIAN_FOLDER, PACKAGE, read_recordings, states_of_digit
-from tenfold.papers.speech import BANDS, DIGITS, PHONES, states_of
+from tenfold.papers.speech import (
+    BANDS,
+    DEBIAN_FOLDER,
+    DIGITS,
+    PACKAGE,
+    PHONES,
+    read_recordings,
+    states_of,
+    states_of_digit,
+)
 from tenfold.papers.speech_metrics import digit_error_rate, digits_said, utterances, word_error_rate
 
 TONE_HZ = 1000

@@ -140,7 +140,7 @@ class _Scale:
         self.column = column
         values = {who: [getattr(row, who)[column] for row in rows if column in getattr(row, who)] for who in WHO}
         self.common = not is_time(column) or _one_scale(values["ours"], values["paper"])
-        most = {who: max(map(abs, found), default=0.0) or 1.0 for who, found in values.items()}
+        most = {who: max(map(abs, drawn), default=0.0) or 1.0 for who, drawn in values.items()}
         self._most = dict.fromkeys(WHO, max(most[who] for who in WHO if values[who])) if self.common else most
         least = min((value / self._most[who] for who in WHO for value in values[who]), default=0.0)
         self.zero = max(0.0, -least) / (1 + max(0.0, -least))

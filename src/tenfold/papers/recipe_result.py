@@ -121,10 +121,7 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> S
     yes, no = ([group for group, case in cases.items() if case.holds is which] for which in (True, False))
     for_yes, for_no = (_evidence(claim, [cases[group] for group in some]) for some in (yes, no))
     limited = _limit(claim)
-    in_all, in_any = {
-        1: ("", ""),
-        2: (" in both cases", " in either case"),
-    }.get(len(cases), (f" in all {len(cases)} cases", f" in any of {len(cases)} cases"))
+    in_all, in_any = (f" in {each} {len(cases)} cases" if len(cases) > 1 else "" for each in ("all", "any of"))
     if not no:
         return Statement(f"{quoted}; confirmed here{in_all}{for_yes}{limited}.", True)
     if not yes:

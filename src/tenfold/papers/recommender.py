@@ -56,17 +56,13 @@ class TfIdf:
     """tf = 1 + log(count), idf = log((1 + n) / (1 + df)) + 1, rows of length 1, over the n people it is fitted to."""
 
     def __init__(self, counts: Any) -> None:
-        used = np.asarray((counts > 0).sum(axis=0)).ravel()
-        self.kept = np.flatnonzero(used >= LEAST_PEOPLE)
-        self.idf = np.log((1 + counts.shape[0]) / (1 + used[self.kept])) + 1
+        from sklearn.feature_extraction.text import TfidfTransformer
+
+        self.kept = np.flatnonzero(counts.getnnz(axis=0) >= LEAST_PEOPLE)
+        self.transformer = TfidfTransformer(sublinear_tf=True).fit(counts[:, self.kept])
 
     def __call__(self, counts: Any) -> Any:
-        import scipy.sparse as sparse
-        from sklearn.preprocessing import normalize
-
-        chosen = counts[:, self.kept].astype(np.float32)
-        chosen.data = 1 + np.log(chosen.data)
-        return normalize((chosen @ sparse.diags(self.idf.astype(np.float32))).tocsr())
+        return self.transformer.transform(counts[:, self.kept])
 
 
 def fit_features(tweets: "Tweets", options: "TweetOptions", parts: Splits) -> Splits:

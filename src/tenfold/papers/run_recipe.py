@@ -94,7 +94,7 @@ def is_available(need: str) -> bool:
     if need == "flite":
         return shutil.which("flite") is not None
     if need == "recordings":
-        from tenfold.papers.recordings import DEBIAN_FOLDER
+        from tenfold.papers.speech import DEBIAN_FOLDER
 
         return DEBIAN_FOLDER.is_dir()
     if need == "mpi":

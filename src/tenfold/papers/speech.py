@@ -13,14 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tenfold.common.files import open_regular, replacing
 from tenfold.data.sources import Source, SourceOptions, cache
 from tenfold.errors import DataError
 from tenfold.experiment.values import Count, NonNegative
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from tenfold.data.part import Splits
 
 
@@ -45,10 +46,8 @@ HIGHEST, HIGHEST_OF_RECORDINGS = RATE // 2, 4000
 """The frequency in Hz at which the last band ends; recordings at 8 kHz hold nothing above 4 kHz."""
 
 
-def log_mel(sound: "NDArray[np.float64]", rate: int = RATE, highest: int = HIGHEST) -> "NDArray[np.float64]":
+def log_mel(sound: NDArray[np.float64], rate: int = RATE, highest: int = HIGHEST) -> NDArray[np.float64]:
     """Return [frames, bands] of sound with values from -1 to 1; frame k is centered on k x 10 ms + 5 ms."""
-    import numpy as np
-
     hop, window, fft = (count * rate // RATE for count in (HOP, WINDOW, _FFT))
     before = (window - hop) // 2
     frames = len(sound) // hop
@@ -60,10 +59,8 @@ def log_mel(sound: "NDArray[np.float64]", rate: int = RATE, highest: int = HIGHE
     return features
 
 
-def mel_filters(rate: int = RATE, highest: int = HIGHEST) -> "NDArray[np.float64]":
+def mel_filters(rate: int = RATE, highest: int = HIGHEST) -> NDArray[np.float64]:
     """Return [bands, frequencies]: triangles that overlap by half, from 0 Hz to the highest frequency."""
-    import numpy as np
-
     most = 2595 * np.log10(1 + highest / 700)
     edges = 700 * (10 ** (np.linspace(0, most, BANDS + 2) / 2595) - 1)
     frequencies = np.fft.rfftfreq(_FFT * rate // RATE, 1 / rate)
@@ -102,7 +99,22 @@ WHERE = [
     "on Thursday",
 ]
 ORDERS = ["please bring", "quickly close", "do not touch", "carefully lift", "slowly turn", "try to find"]
-DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+DIGITS = {
+    "zero": "z ih r ow",
+    "one": "w ah n",
+    "two": "t uw",
+    "three": "th r iy",
+    "four": "f ao r",
+    "five": "f ay v",
+    "six": "s ih k s",
+    "seven": "s eh v ax n",
+    "eight": "ey t",
+    "nine": "n ay n",
+}
+"""How flite pronounces them."""
+BEFORE, AFTER = "pau dh ax n ah m b er ih z", "pau"
+DIGITS_ALONE = "pau"
+"""The silence before the digits of a recording."""
 
 
 def sentence(number: int) -> str:
@@ -111,7 +123,7 @@ def sentence(number: int) -> str:
     if kind == 0:
         return f"{draw.choice(ORDERS)} {draw.choice(WHAT)} {draw.choice(WHERE)}"
     if kind == 1:
-        digits = " ".join(draw.choice(DIGITS) for _ in range(draw.randint(4, 8)))
+        digits = " ".join(draw.choice(list(DIGITS)) for _ in range(draw.randint(4, 8)))
         return f"the number is {digits}"
     if kind == 2:
         return f"{draw.choice(WHO)} {draw.choice(DOES)} {draw.choice(WHAT)} {draw.choice(WHERE)}"
@@ -147,14 +159,12 @@ def load_speech(options: Mapping[str, Any]) -> "Splits":
     chosen = SpeechOptions(**options)
     recorded = None
     if chosen.recordings:
-        from tenfold.papers.recordings import DEBIAN_FOLDER, read_recordings
-
         given = chosen.recordings is not True
         recorded = read_recordings(Path(str(chosen.recordings)).expanduser() if given else DEBIAN_FOLDER)
     spoken = _spoken(chosen.utterances, HIGHEST if recorded is None else HIGHEST_OF_RECORDINGS)
     mean, deviation = spoken[0].mean(0), spoken[0].std(0)
 
-    def part(bands: "NDArray[np.float32]", states: "NDArray[np.int64]", utterance: "NDArray[np.int64]") -> Tensors:
+    def part(bands: NDArray[np.float32], states: NDArray[np.int64], utterance: NDArray[np.int64]) -> Tensors:
         x = splice((bands - mean) / deviation, utterance, chosen.context)
         return Tensors(torch.from_numpy(x), torch.from_numpy(states))
 
@@ -170,10 +180,8 @@ def load_speech(options: Mapping[str, Any]) -> "Splits":
     )
 
 
-def splice(bands: "NDArray[np.float32]", utterance: "NDArray[np.int64]", context: int) -> "NDArray[np.float32]":
+def splice(bands: NDArray[np.float32], utterance: NDArray[np.int64], context: int) -> NDArray[np.float32]:
     """Return each frame beside those around it; at the ends of an utterance its first or last frame is repeated."""
-    import numpy as np
-
     starts = np.searchsorted(utterance, utterance, side="left")
     ends = np.searchsorted(utterance, utterance, side="right") - 1
     frames = np.arange(len(bands))
@@ -181,10 +189,8 @@ def splice(bands: "NDArray[np.float32]", utterance: "NDArray[np.int64]", context
     return np.concatenate(around, axis=1)
 
 
-def states_of(phones: list[tuple[str, float]], frames: int) -> "NDArray[np.int64]":
+def states_of(phones: list[tuple[str, float]], frames: int) -> NDArray[np.int64]:
     """Return the state of each frame: three times the number of its phone, plus the third of it that it lies in."""
-    import numpy as np
-
     middle = (np.arange(frames) + 0.5) * HOP / RATE
     ends = np.array([end for _, end in phones])
     starts = np.concatenate([[0.0], ends[:-1]])
@@ -197,10 +203,8 @@ def states_of(phones: list[tuple[str, float]], frames: int) -> "NDArray[np.int64
 
 def _spoken(
     utterances: int, highest: int = HIGHEST
-) -> "tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]":
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
     """Return log-mel bands, states and utterance of every frame, from the cache or newly spoken."""
-    import numpy as np
-
     from tenfold.data.files import read_arrays
 
     bandwidth = "" if highest == HIGHEST else f"to-{highest}-hertz-"
@@ -222,9 +226,7 @@ def _spoken(
     return bands, states, utterance
 
 
-def _utterance(number: int, folder: Path, highest: int) -> "tuple[NDArray[np.float64], NDArray[np.int64]]":
-    import numpy as np
-
+def _utterance(number: int, folder: Path, highest: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     path = folder / f"{number}.wav"
     command = [PROGRAM, "-voice", VOICES[number % len(VOICES)], "-psdur", "-t", sentence(number), "-o", str(path)]
     try:
@@ -238,16 +240,65 @@ def _utterance(number: int, folder: Path, highest: int) -> "tuple[NDArray[np.flo
     return bands, states_of(phones, len(bands))
 
 
-def _store(path: Path, **arrays: "NDArray[Any]") -> None:
-    import numpy as np
-
-    from tenfold.common.files import replacing
-
+def _store(path: Path, **arrays: NDArray[Any]) -> None:
     try:
         with replacing(path) as file:
             np.savez(file, allow_pickle=False, **arrays)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+# Recordings of spoken digits, to test networks on real voices that were trained on flite's.
+#
+# A file is named by its digit: 7.wav, seven.wav, or 7_jackson_3.wav as in the Free Spoken Digit Dataset. A tenth of a
+# second of silence is added on either side, the pauses of the grammar. Nobody marked when phones end, so the labels are
+# spread evenly over a recording: they say which digit it is, and little about a frame.
+
+PACKAGE = "asterisk-core-sounds-en-wav"
+DEBIAN_FOLDER = Path("/usr/share/asterisk/sounds/en_US_f_Allison/digits")
+SILENCE_SECONDS = 0.1
+
+
+def read_recordings(folder: Path) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+    """Return log-mel bands up to 4 kHz, states and utterance of every frame, one utterance for each recorded digit."""
+    named = [(path, digit) for path in sorted(folder.glob("*.wav")) if (digit := _digit_of(path)) is not None]
+    if not named:
+        raise DataError(
+            f"{folder} holds no recordings of digits; install Debian's package {PACKAGE}, or give a folder whose WAV "
+            "files are named by their digit: 7.wav, or 7_name.wav"
+        )
+    bands = [_bands_of(path) for path, _ in named]
+    states = [states_of_digit(digit, len(frames)) for (_, digit), frames in zip(named, bands, strict=True)]
+    utterance = np.repeat(np.arange(len(named)), [len(frames) for frames in bands])
+    return np.concatenate(bands).astype(np.float32), np.concatenate(states), utterance
+
+
+def _digit_of(path: Path) -> str | None:
+    name, digits = path.stem.partition("_")[0], list(DIGITS)
+    return name if name in DIGITS else digits[int(name)] if name in map(str, range(10)) else None
+
+
+def _bands_of(path: Path) -> NDArray[np.float64]:
+    try:
+        with open_regular(path) as opened, wave.open(opened) as file:
+            rate, form = file.getframerate(), (file.getnchannels(), file.getsampwidth())
+            samples = file.readframes(file.getnframes())
+    except (OSError, EOFError, wave.Error) as error:
+        raise DataError(f"{path} cannot be read as a WAV file: {error}") from None
+    if form != (1, 2) or rate < 2 * HIGHEST_OF_RECORDINGS:
+        raise DataError(
+            f"{path} has {form[0]} channels of {8 * form[1]} bits at {rate} Hz; it should have one of 16 bits at "
+            f"{2 * HIGHEST_OF_RECORDINGS} Hz or more"
+        )
+    sound = np.frombuffer(samples[: len(samples) // 2 * 2], dtype="<i2") / 2**15
+    return log_mel(np.pad(sound, round(SILENCE_SECONDS * rate)), rate, HIGHEST_OF_RECORDINGS)
+
+
+def states_of_digit(digit: str, frames: int) -> NDArray[np.int64]:
+    """Return the states of a digit between two pauses whose phones all last equally long."""
+    phones = f"{DIGITS_ALONE} {DIGITS[digit]} {AFTER}".split()
+    seconds = frames * HOP / RATE / len(phones)
+    return states_of([(name, seconds * at) for at, name in enumerate(phones, 1)], frames)
 
 
 SPEECH = Source(

@@ -17,25 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tenfold.errors import ModelError
-from tenfold.papers.speech import PHONES, THIRDS
+from tenfold.papers.speech import AFTER, BEFORE, DIGITS, DIGITS_ALONE, PHONES, THIRDS
 from tenfold.training.metrics import SumMetric, Sums, counted, ratio
 
-DIGITS = {
-    "zero": "z ih r ow",
-    "one": "w ah n",
-    "two": "t uw",
-    "three": "th r iy",
-    "four": "f ao r",
-    "five": "f ay v",
-    "six": "s ih k s",
-    "seven": "s eh v ax n",
-    "eight": "ey t",
-    "nine": "n ay n",
-}
-"""How flite pronounces them."""
-BEFORE, AFTER = "pau dh ax n ah m b er ih z", "pau"
-DIGITS_ALONE = "pau"
-"""The silence before the digits of a recording."""
 MATCH = 0.9
 """An utterance is a digit string if the grammar explains at least this share of its true states."""
 UNLIKELY = -20.0

@@ -18,15 +18,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tenfold.common.files import require_regular
 from tenfold.data.sources import Source, SourceOptions, places
 from tenfold.errors import DataError
 from tenfold.experiment.values import Count, NonNegative
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from tenfold.data.part import Splits
 
 
@@ -61,15 +61,13 @@ class Tweets:
     people: tuple[str, ...]
     """Screen names, which are also the candidates."""
     posts: tuple[str, ...]
-    author: "NDArray[np.int64]"
+    author: NDArray[np.int64]
     """The number of the person who wrote each post."""
-    follows: "NDArray[np.float32]"
+    follows: NDArray[np.float32]
     """[follower, followee] = 1."""
 
-    def samples(self, options: "TweetOptions") -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
+    def samples(self, options: "TweetOptions") -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return for each sample its person, and its number among the people or the posts."""
-        import numpy as np
-
         often = np.bincount(self.author, minlength=len(self.people)) >= options.least_posts
         if options.sample == "person":
             chosen = np.flatnonzero(often)
@@ -85,8 +83,6 @@ def find_tweets() -> Path | None:
 
 @lru_cache(maxsize=2)
 def read_tweets(folder: Path) -> Tweets:
-    import numpy as np
-
     names: dict[str, str] = {}
     written = []
     for where, line in _lines(folder):
