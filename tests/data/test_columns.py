@@ -60,7 +60,7 @@ def test_text_and_few_whole_numbers_are_classes(table, tmp_path):
 def test_targets_that_single_precision_does_not_tell_apart_are_noticed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "far.csv").write_text("a,b\n" + "".join(f"{i},{10**12 + i}\n" for i in range(40)))
-    with pytest.warns(UserWarning, match="distinguishes"):
+    with pytest.warns(UserWarning, match="tell its values apart"):
         load("far.csv", columns=Columns(target="b"))
 
 

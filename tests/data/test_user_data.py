@@ -343,7 +343,7 @@ class Counting(torch.utils.data.Dataset):
 
 
 def test_labels_are_read_once_and_only_if_something_needs_them(monkeypatch):
-    monkeypatch.setattr("tenfold.data.user_datasets._SECONDS_BEFORE_PROGRESS", 0.0)
+    monkeypatch.setattr("tenfold.data.user_datasets._SECONDS_BEFORE_WARNING", 0.0)
     many = Counting()
     with pytest.warns(UserWarning, match="classes ="):
         assert as_splits(many).classes == 3

@@ -423,13 +423,13 @@ def labels_in(targets_or_n: Tensor | int) -> NDArray[Any] | None:
 def digest(*metadata: Any) -> str:
     """Hash values and tensors into 16 hex digits, large tensors by an evenly spaced sample."""
     result = hashlib.blake2b(digest_size=8)
-    for fact in metadata:
-        if isinstance(fact, Tensor):
-            result.update(f"{tuple(fact.shape)} {fact.dtype} ".encode())
+    for item in metadata:
+        if isinstance(item, Tensor):
+            result.update(f"{tuple(item.shape)} {item.dtype} ".encode())
             # Rows tend to have an even length; an odd step does not meet the same few columns again and again.
-            step = fact.numel() // _FINGERPRINT_ELEMENTS | 1
-            sample = fact.detach().reshape(-1)[::step].cpu().contiguous()
+            step = item.numel() // _FINGERPRINT_ELEMENTS | 1
+            sample = item.detach().reshape(-1)[::step].cpu().contiguous()
             result.update(sample.view(torch.uint8).numpy().tobytes())
         else:
-            result.update(f"{fact!r} ".encode())
+            result.update(f"{item!r} ".encode())
     return result.hexdigest()

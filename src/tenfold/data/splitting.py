@@ -1,6 +1,6 @@
 """Dividing a data set into train, validation and test: seeded, disjoint, complete, stratified."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -201,44 +201,6 @@ class Fold:
     validation: NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class _Whole:
-    samples: int
-    labels: NDArray[Any] | None
-    groups: NDArray[Any] | None
-
-
-def plain(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator[tuple[Any, Any]]:
-    """Shuffle, then cut into k parts whose sizes differ by at most one: `KFold`."""
-    from sklearn.model_selection import KFold
-
-    return iter(KFold(k, shuffle=True, random_state=random).split(np.zeros(whole.samples)))
-
-
-def stratified(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator[tuple[Any, Any]]:
-    """Keep the proportions of the classes in every part: `StratifiedKFold`."""
-    from sklearn.model_selection import StratifiedKFold
-
-    if whole.labels is None:
-        raise ExperimentError('parallel.fold_kind = "stratified" needs class labels; use "plain"')
-    splitter = StratifiedKFold(k, shuffle=True, random_state=random)
-    return iter(splitter.split(np.zeros(whole.samples), whole.labels))
-
-
-def group(whole: _Whole, k: int, random: np.random.RandomState) -> Iterator[tuple[Any, Any]]:
-    """Keep samples of one group together: `StratifiedGroupKFold` where there are classes, else `GroupKFold`."""
-    from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
-
-    if whole.groups is None:
-        raise ExperimentError('parallel.fold_kind = "group" needs data.groups, which names the group of each sample')
-    kind = GroupKFold if whole.labels is None else StratifiedGroupKFold
-    splitter = kind(k, shuffle=True, random_state=random)
-    return iter(splitter.split(np.zeros(whole.samples), whole.labels, whole.groups))
-
-
-FOLD_KINDS = {"plain": plain, "stratified": stratified, "group": group}
-
-
 def make_folds(
     targets_or_n: Tensor | int,
     k: int,
@@ -250,36 +212,43 @@ def make_folds(
 ) -> list[Fold]:
     """Divide samples into k folds, `repeats` times: in each repeat every sample is in exactly one validation part.
 
-    `targets_or_n` is the targets of the part, or its length where they are unknown. "auto" is "group" where there are
-    groups, else "stratified" where the targets are labels, else "plain". The numbers are those of scikit-learn's
-    splitter with shuffle=True and random_state=seed, or of its Repeated form.
+    `targets_or_n` is the targets of the part, or its length where they are unknown. "plain" makes parts whose sizes
+    differ by at most one, "stratified" keeps the proportions of the classes in each, and "group" keeps samples of one
+    group together; "auto" is "group" where there are groups, else "stratified" where the targets are labels, else
+    "plain". The numbers are those of scikit-learn's splitter with shuffle=True and random_state=seed, or of its
+    Repeated form.
     """
+    from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
+
     labels = labels_in(targets_or_n)
     samples = len(targets_or_n) if isinstance(targets_or_n, Tensor) else targets_or_n
     named = None if groups is None else np.asarray(groups)
     if kind == "auto":
         kind = "group" if named is not None else "plain" if labels is None else "stratified"
+    if kind == "stratified" and labels is None:
+        raise ExperimentError('parallel.fold_kind = "stratified" needs class labels; use "plain"')
+    if kind == "group" and named is None:
+        raise ExperimentError('parallel.fold_kind = "group" needs data.groups, which names the group of each sample')
+    by_group = GroupKFold if labels is None else StratifiedGroupKFold
+    splitter = {"plain": KFold, "stratified": StratifiedKFold, "group": by_group}[kind]
     random = np.random.RandomState(seed % 2**32)  # the most that this generator takes
-    whole = _Whole(samples, labels, named)
+    folds = []
     try:
-        cuts = [(repeat, _checked(FOLD_KINDS[kind](whole, k, random))) for repeat in range(1, repeats + 1)]
+        for repeat in range(1, repeats + 1):
+            cut = splitter(k, shuffle=True, random_state=random).split(
+                np.zeros(samples), None if kind == "plain" else labels, named if kind == "group" else None
+            )
+            for number, (train, validation) in enumerate(cut, 1):
+                if not len(train) or not len(validation):
+                    raise ValueError("a fold would be empty")
+                folds.append(
+                    Fold(number, repeat, np.sort(train).astype(np.int64), np.sort(validation).astype(np.int64))
+                )
     except ValueError as error:
         raise ExperimentError(
             f"parallel.folds = {k}: {samples} training samples cannot be divided into {k} {kind} folds ({error})"
         ) from None
-    return [
-        Fold(number, repeat, np.sort(train).astype(np.int64), np.sort(validation).astype(np.int64))
-        for repeat, cut in cuts
-        for number, (train, validation) in enumerate(cut, 1)
-    ]
-
-
-def _checked(cut: Iterator[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
-    """Raise an error if a fold has no samples to train on or to validate on."""
-    parts = list(cut)
-    if not all(len(train) and len(validation) for train, validation in parts):
-        raise ValueError("a fold would be empty")
-    return parts
+    return folds
 
 
 # How a training part is divided among replicas, and the order in which a replica visits its shard.
@@ -287,55 +256,6 @@ def _checked(cut: Iterator[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
 # Both are pure functions of their seeds, so every worker computes them itself.
 
 Shard = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Division:
-    samples: int
-    labels: NDArray[Any] | None
-    replicas: int
-    generator: np.random.Generator
-    alpha: float
-    fractions: Sequence[float] | None
-
-
-def iid(parallel: _Division) -> list[Shard]:
-    """Shuffle, then cut into shards whose sizes differ by at most one."""
-    shuffled = parallel.generator.permutation(parallel.samples)
-    return [np.sort(shard) for shard in np.array_split(shuffled, parallel.replicas)]
-
-
-def contiguous(parallel: _Division) -> list[Shard]:
-    """Cut the samples in the order they come, sizes differing by at most one."""
-    return list(np.array_split(np.arange(parallel.samples), parallel.replicas))
-
-
-def label_skew(parallel: _Division) -> list[Shard]:
-    """Divide each class by shares drawn from a Dirichlet distribution: p_c ~ Dir(alpha, ..., alpha).
-
-    A small alpha gives each replica few classes, a large one tends to `iid`. (Hsu, Qi & Brown 2019, "Measuring the
-    effects of non-identical data distribution for federated visual classification".)
-    """
-    labels = parallel.labels
-    if labels is None:
-        raise ExperimentError("shards of kind 'label-skew' need class labels; use 'iid', 'contiguous' or 'fractions'")
-    pieces: list[list[Shard]] = [[] for _ in range(parallel.replicas)]
-    for label in np.unique(labels):
-        members = parallel.generator.permutation(np.flatnonzero(labels == label))
-        shares = parallel.generator.dirichlet(np.full(parallel.replicas, parallel.alpha))
-        for piece, some in zip(pieces, _cut(members, shares), strict=True):
-            piece.append(some)
-    return _leave_none_empty([np.concatenate(piece) for piece in pieces])
-
-
-def fractions(parallel: _Division) -> list[Shard]:
-    """Shuffle, then cut into shards as large as the given fractions say."""
-    assert parallel.fractions is not None, "an experiment has one for each worker"
-    shares = np.asarray(parallel.fractions)
-    return _leave_none_empty(_cut(parallel.generator.permutation(parallel.samples), shares))
-
-
-SHARD_KINDS = {"iid": iid, "contiguous": contiguous, "label-skew": label_skew, "fractions": fractions}
 
 
 def make_shards(
@@ -349,8 +269,11 @@ def make_shards(
 ) -> list[Shard]:
     """Divide samples among `n` replicas: disjoint, complete, none empty.
 
-    `targets_or_n` is the labels of the part, or its length where labels are unknown. `alpha` belongs to 'label-skew',
-    `fractions` to 'fractions'.
+    `targets_or_n` is the labels of the part, or its length where labels are unknown. "iid" shuffles and cuts into
+    shards whose sizes differ by at most one, "contiguous" cuts the samples in the order they come, and "fractions"
+    makes shards as large as `fractions` say. "label-skew" divides each class by shares p_c ~ Dir(alpha, ..., alpha): a
+    small alpha gives each replica few classes, a large one tends to "iid". (Hsu, Qi & Brown 2019, "Measuring the
+    effects of non-identical data distribution for federated visual classification".)
     """
     samples = len(targets_or_n) if isinstance(targets_or_n, Tensor) else targets_or_n
     if not 1 <= n <= samples:
@@ -358,7 +281,25 @@ def make_shards(
             f"{samples} training samples cannot be divided among {n} replicas; use 1 to {samples} replicas"
         )
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
-    return SHARD_KINDS[kind](_Division(samples, labels_in(targets_or_n), n, generator, alpha, fractions))
+    if kind == "contiguous":
+        return list(np.array_split(np.arange(samples), n))
+    if kind == "label-skew":
+        return _leave_none_empty(_skewed(labels_in(targets_or_n), n, generator, alpha))
+    shuffled = generator.permutation(samples)
+    if kind == "fractions":
+        return _leave_none_empty(_cut(shuffled, np.asarray(fractions)))
+    return _leave_none_empty(np.array_split(shuffled, n))
+
+
+def _skewed(labels: NDArray[Any] | None, n: int, generator: np.random.Generator, alpha: float) -> list[Shard]:
+    if labels is None:
+        raise ExperimentError("shards of kind 'label-skew' need class labels; use 'iid', 'contiguous' or 'fractions'")
+    pieces: list[list[Shard]] = [[] for _ in range(n)]
+    for label in np.unique(labels):
+        members = generator.permutation(np.flatnonzero(labels == label))
+        for piece, some in zip(pieces, _cut(members, generator.dirichlet(np.full(n, alpha))), strict=True):
+            piece.append(some)
+    return [np.concatenate(piece) for piece in pieces]
 
 
 def order(shard: Shard, seed: int, epoch: int, replica: int) -> Tensor:

@@ -224,11 +224,11 @@ def _samples_of(dataset: Any, worker: int, workers: int, epoch: int) -> Iterator
         yield from iter(split_dataset_by_node(dataset, rank=worker, world_size=workers))
         return
     info = _WorkerInfo(worker, workers, dataset)
-    with _told(info):
+    with _reading_as(info):
         samples = iter(dataset)
     at_end, place = object(), 0
     while True:
-        with _told(info):
+        with _reading_as(info):
             sample = next(samples, at_end)
         if sample is at_end:
             return
@@ -254,7 +254,7 @@ class _WorkerInfo:
 
 
 @contextmanager
-def _told(info: _WorkerInfo) -> Iterator[None]:
+def _reading_as(info: _WorkerInfo) -> Iterator[None]:
     """Let torch's `get_worker_info` return this for the duration of the block."""
     torch_worker: Any = sys.modules["torch.utils.data._utils.worker"]
     with _WORKER_INFO:

@@ -345,23 +345,9 @@ class TableEncoder:
                 f"it knows the classes {', '.join(self.class_names)}"
             )
 
-    def _numbers(self, target: Column) -> Column:
-        """Return the target of a regression; warn if float32 no longer distinguishes its values."""
-        if self._dtype == torch.float64:
-            return target
-        with np.errstate(over="ignore"):  # infinity is refused with the other inputs and targets
-            rounded = target.astype(np.float32)
-        before, after = len(np.unique(target)), len(np.unique(rounded))
-        if after < before / 2:
-            warn_user(
-                f"the target '{self.columns.target}' has {before} different values, of which single precision "
-                f"distinguishes {after}; subtract their mean first"
-            )
-        return rounded
-
     def _target(self, table: Mapping[str, Any]) -> Column:
         if self.class_names is None:
-            return self._numbers(_get(table, str(self.columns.target)))
+            return _get(table, str(self.columns.target))
         places = {name: place for place, name in enumerate(self.class_names)}
         return np.array([places[class_] for class_ in self._classes(table[str(self.columns.target)])], dtype=np.int64)
 

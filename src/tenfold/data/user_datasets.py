@@ -237,7 +237,7 @@ def as_tensor(value: Any, what: str, dtype: torch.dtype = torch.float32) -> Tens
     return result.contiguous()
 
 
-_SECONDS_BEFORE_PROGRESS = 5.0
+_SECONDS_BEFORE_WARNING = 5.0
 _MOST_LABELS_KEPT = 2**26
 _READ_AT_ONCE = 1000
 _MOST_COMPARED = 32
@@ -495,25 +495,6 @@ def _labels_of(dataset: Any, *, part: str, collate: Collate, shape: torch.Size, 
     return labels
 
 
-class _Progress:
-    """Tells how far reading is, after some seconds and whenever twice the time has passed."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self._what, self._total = what, total
-        self._began, self._next = perf_counter(), _SECONDS_BEFORE_PROGRESS
-
-    def show(self, done: int) -> None:
-        """Tell that this many samples were read, if it is time to."""
-        seconds = perf_counter() - self._began
-        if seconds < self._next or done >= self._total:
-            return
-        self._next = 2 * seconds
-        warn_user(
-            f"{self._what} are read one by one: {done:,} of {self._total:,} samples in {seconds:.0f} s; an attribute "
-            "'targets' of the Dataset that lists them, or classes = (their number), makes that unnecessary"
-        )
-
-
 def _read_targets(
     dataset: Any,
     *,
@@ -524,9 +505,14 @@ def _read_targets(
 ) -> Tensor:
     """Read the labels of all samples, and return what `keep` makes of each, stacked."""
     kept: list[Tensor] = []
-    progress = _Progress(f"the labels of the {part} part", len(dataset))
+    began: float | None = perf_counter()
     for start in range(0, len(dataset), _READ_AT_ONCE):
-        progress.show(start)
+        if began is not None and perf_counter() - began > _SECONDS_BEFORE_WARNING:
+            began = None  # once
+            warn_user(
+                f"the labels of the {part} part are read one by one: {start:,} of {len(dataset):,} samples so far; "
+                "an attribute 'targets' of the Dataset that lists them, or classes = (their number), avoids that"
+            )
         with quiet_randomness():  # other threads wait for it: not for all samples at once
             for i in range(start, min(start + _READ_AT_ONCE, len(dataset))):
                 label = _read_target(dataset[i], i, part, collate, single=not shape)
