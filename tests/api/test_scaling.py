@@ -78,7 +78,7 @@ def test_a_speedup_at_lower_accuracy_is_marked_and_not_the_headline(tmp_path: Pa
     assert "2 workers train 2.0" in headline
     assert "4 workers" in doubt
     assert "90" in doubt
-    assert any("▼" in cell for cell in study.table().rows[2])
+    assert any("▼" in cell for cell in study.text_table().rows[2])
 
 
 @pytest.mark.parametrize("fields", [{"up_to": 1}, {"up_to": 10**9}, {"folds": 2}])

@@ -16,13 +16,12 @@ from made_runs import make_run, make_virtual_run
 
 from tenfold.experiment import Experiment
 from tenfold.reports import charts as palette
-from tenfold.reports import run_plots as device_plots
-from tenfold.reports import run_plots as timeline_plots
+from tenfold.reports import plots
 from tenfold.reports.charts import PlotStyles
 from tenfold.reports.comparison import Comparison
 from tenfold.reports.comparison_rows import Row, Spread, make_rows, with_ratios
 from tenfold.reports.pages import run_pages as report
-from tenfold.reports.setting_plots import target_plot
+from tenfold.reports.plots import target_plot
 from tenfold.runs import Span
 
 NAME = "factor against cpu"
@@ -65,7 +64,7 @@ def factors(runs):
 
 
 def drawn(rows):
-    return device_plots.devices_plot(device_plots.choose_groups(device_plots.device_groups(rows)), PlotStyles(rows))
+    return plots.devices_plot(plots.choose_groups(plots.device_groups(rows)), PlotStyles(rows))
 
 
 def bar_texts(chart, measure):
@@ -128,7 +127,8 @@ class TestFactor:
 
 class TestTable:
     def test_every_form_shows_it(self, both):
-        names, cells = both.cells()
+        shown = both.text_table()
+        names, cells = shown.columns, shown.rows
         assert [line[names.index(NAME)] for line in cells] == ["–", "4.00", "–", "9.00"]
         assert "× cpu" in str(both).splitlines()[0]
         assert f"| {NAME} |" in both.to_markdown()
@@ -155,7 +155,7 @@ class TestPlot:
         common = {"steps_per_epoch": 20, "epochs": 1}
         makers = (make_run, make_virtual_run)
         rows = make_rows([make(tmp_path, **common, device=device) for make in makers for device in ("cpu", "cuda")])
-        assert list(device_plots.device_groups(rows)) == ["measured", "predicted"]
+        assert list(plots.device_groups(rows)) == ["measured", "predicted"]
         assert drawn(rows).measures[0] == "training time (measured and predicted)"
 
 
@@ -254,5 +254,5 @@ def test_the_timeline_keeps_single_steps_and_what_came_between_them():
     start, first = Span(at=0, kind="start", seconds=1), Span(at=1, kind="compute", seconds=1)
     between, second = Span(at=2, kind="evaluate", seconds=1), Span(at=3, kind="compute", seconds=1)
     merged, late = Span(at=4, kind="compute", seconds=20, count=20), Span(at=30, kind="evaluate", seconds=1)
-    assert timeline_plots.first_steps([start, first, between, second, merged, late]) == [first, second, between]
-    assert timeline_plots.first_steps([start, late]) == []
+    assert plots.first_steps([start, first, between, second, merged, late]) == [first, second, between]
+    assert plots.first_steps([start, late]) == []

@@ -16,7 +16,7 @@ from tenfold.reports.comparison import Comparison
 from tenfold.reports.comparison_rows import make_rows, pareto_front
 from tenfold.reports.display import as_plain_text
 from tenfold.reports.pages.comparison_page import comparison_tables
-from tenfold.reports.setting_plots import scaling_curves
+from tenfold.reports.plots import scaling_curves
 from tenfold.reports.tables import heat_maps
 from tenfold.runs import Metric, Recorder, Store
 
@@ -122,16 +122,20 @@ class TestRows:
 
 class TestTable:
     def test_columns_and_cells(self, scaled):
-        names, rows = scaled.cells()
+        made = scaled.text_table()
+        names, rows = made.columns, made.rows
         assert names[:2] == ["workers × threads", "training time, s"]
         assert "strategy" not in names
         assert rows[1] == ["2 × 1 !", "4.00 ± 1.41", "2.50", "125", "60.0", "500", "85.00 ± 7.07", "1 KiB", "60/30/10"]
 
     def test_without_classes_the_loss_and_with_own_metrics_these(self, measured):
         alone = Comparison([measured(1.0, metrics={"loss": 0.25}), measured(2.0, metrics={"loss": 0.5}, lr=1)])
-        assert (alone.cells()[0][-1], alone.cells()[1][0][-1]) == ("test loss", "0.2500")
+        assert (alone.text_table().columns[-1], alone.text_table().rows[0][-1]) == ("test loss", "0.2500")
         own = Comparison([measured(1.0, metrics={"loss": 0.25, "mae": 3.0}), measured(2.0, metrics={}, lr=1)])
-        assert (own.cells()[0][-1], [row[-1] for row in own.cells()[1]]) == ("test mae", ["3.0000", "–"])
+        assert (own.text_table().columns[-1], [row[-1] for row in own.text_table().rows]) == (
+            "test mae",
+            ["3.0000", "–"],
+        )
 
 
 class TestOutputs:
@@ -152,7 +156,7 @@ class TestOutputs:
         assert max(map(len, text.splitlines())) <= width
         assert "omitted" not in text
         lines = [line.split() for line in text.splitlines()]
-        for row in usual.cells()[1]:
+        for row in usual.text_table().rows:
             assert " ".join(row).split() in lines
 
     def test_print_is_plain_text(self, usual, monkeypatch):
@@ -201,7 +205,8 @@ def test_columns_can_be_chosen_by_part_and_by_time(validated):
     names = ["train_accuracy", "validation_accuracy", "test_accuracy", "seconds_without_averaging"]
     names += ["seconds", "seconds_with_evaluation", "seconds_in_all", "start_seconds", "gain"]
     table = validated.with_columns(*names)
-    headings, rows = table.cells()
+    made = table.text_table()
+    headings, rows = made.columns, made.rows
     assert headings[2:] == [
         *("train accuracy %", "validation accuracy %", "test accuracy %", "time without averaging, s"),
         *("training time, s", "time with evaluation, s", "time in all, s", "startup, s", "gain %"),
@@ -221,7 +226,8 @@ def test_the_best_on_validation_is_selected_and_alone_shows_the_test_part(valida
     chosen = validated.select()
     assert validated.selected is None
     assert chosen.selected.settings == {"lr": 0.2}
-    headings, rows = chosen.cells()
+    made = chosen.text_table()
+    headings, rows = made.columns, made.rows
     parts = [headings.index(f"{part} accuracy %") for part in ("validation", "test")]
     assert [[row[at] for at in parts] for row in rows] == [["55.00 ± 7.07", "–"], ["70.00 ± 14.14", "72.00 ± 1.41"]]
     records = json.loads(chosen.to_json())["rows"]
@@ -235,7 +241,7 @@ def test_the_best_on_validation_is_selected_and_alone_shows_the_test_part(valida
     page = chosen.report(tmp_path / "page.html").read_text()
     assert said in page
     assert not {"92.00%", "91.00%", "93.00%", "0.91", "0.93"} & set(re.findall(r"[\d.]+%?", page))
-    assert chosen.with_columns("test_accuracy").cells()[1][0][-1] == "–"
+    assert chosen.with_columns("test_accuracy").text_table().rows[0][-1] == "–"
 
 
 def test_without_a_validation_part_nothing_is_selected(scaled):

@@ -11,7 +11,7 @@ from made_runs import made_prediction, make_run, make_virtual_run
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.reports import forecast as knee
-from tenfold.reports import setting_plots as forecast_plots
+from tenfold.reports import plots
 from tenfold.reports.forecast import Forecast, TimePart, Twin
 from tenfold.reports.pages.run_pages import render_report
 from tenfold.reports.related_runs import find_twin
@@ -48,7 +48,7 @@ class TestTable:
         assert "no speedup, as there is no prediction for one worker: add 1 to the workers" in alone.lines()
 
     def test_it_is_predicted_in_every_form(self, forecast):
-        assert all("predicted" in row for row in forecast.cells()[1])
+        assert all("predicted" in row for row in forecast.text_table().rows)
         assert "times are predicted" in str(forecast)
         assert forecast.to_markdown().count("predicted") == len(forecast.rows)
         assert {row["clock"] for row in csv.DictReader(io.StringIO(forecast.to_csv()))} == {"predicted"}
@@ -64,7 +64,7 @@ class TestTable:
 
     def test_uncalibrated_clocks_are_called_so(self):
         forecast = sweep([1, 2], calibrated=False)
-        assert [row[4] for row in forecast.cells()[1]] == ["predicted, uncalibrated"] * 2
+        assert [row[4] for row in forecast.text_table().rows] == ["predicted, uncalibrated"] * 2
         assert any(note.startswith("uncalibrated: ") for note in forecast.lines())
         assert not any("uncalibrated" in note for note in sweep([1, 2]).lines())
 
@@ -101,7 +101,7 @@ class TestBend:
 
 def test_the_band_is_the_speedup_at_both_ends_of_the_interval():
     row = sweep([1, 4]).rows[1]
-    low, high = forecast_plots.speedup_bounds(row)
+    low, high = plots.speedup_bounds(row)
     assert (low, high) == pytest.approx((row.speedup / 1.06, row.speedup / 0.95))
 
 

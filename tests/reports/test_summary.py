@@ -13,8 +13,7 @@ from rich.console import Console
 
 from tenfold.experiment import Experiment
 from tenfold.reports import exports as export
-from tenfold.reports import run_plots as timeline_plots
-from tenfold.reports import run_tables, setting_plots, summary
+from tenfold.reports import plots, run_tables, summary
 from tenfold.reports.charts import PlotStyles
 from tenfold.reports.comparison import Comparison
 from tenfold.reports.comparison_rows import make_rows
@@ -140,18 +139,18 @@ class TestTerminal:
 
 class TestComparisons:
     def test_the_clock_is_a_column_where_anything_is_predicted(self, mixed, real, virtual):
-        assert "clock" not in Comparison([real]).cells()[0]
+        assert "clock" not in Comparison([real]).text_table().columns
         for comparison in (Comparison([virtual]), mixed):
-            assert "clock" in comparison.cells()[0]
-        at = mixed.cells()[0].index("clock")
-        assert [row[at] for row in mixed.cells()[1]] == [
+            assert "clock" in comparison.text_table().columns
+        at = mixed.text_table().columns.index("clock")
+        assert [row[at] for row in mixed.text_table().rows] == [
             *["measured"] * 2,
             *["predicted"] * 2,
             "predicted, uncalibrated",
         ]
 
     def test_intervals_stand_beside_predicted_times(self, mixed):
-        times = [row[mixed.cells()[0].index("training time, ms")] for row in mixed.cells()[1]]
+        times = [row[mixed.text_table().columns.index("training time, ms")] for row in mixed.text_table().rows]
         assert times == ["144", "144", *["144 [137-153]"] * 3]
 
     def test_predicted_times_are_held_against_predicted_ones(self, folder, real, virtual):
@@ -193,12 +192,12 @@ class TestPictures:
     def test_axes_name_the_clock(self, real, virtual, mixed):
         styles, rows = PlotStyles(mixed.rows), mixed.rows
         for run, clock in ((real, "measured"), (virtual, "predicted")):
-            assert timeline_plots.timeline_plot(run).clock == clock
-        assert setting_plots.speedup_plot(rows, styles).title == "speedup T1/Tn (measured and predicted)"
-        assert setting_plots.tradeoff_plot(rows, styles).x_label == "training time (ms, measured and predicted)"
+            assert plots.timeline_plot(run).clock == clock
+        assert plots.speedup_plot(rows, styles).title == "speedup T1/Tn (measured and predicted)"
+        assert plots.tradeoff_plot(rows, styles).x_label == "training time (ms, measured and predicted)"
 
     def test_lines_of_different_clocks_are_different_lines(self, mixed):
-        names = [name for name, _, _ in setting_plots.scaling_curves(mixed.rows, PlotStyles(mixed.rows))]
+        names = [name for name, _, _ in plots.scaling_curves(mixed.rows, PlotStyles(mixed.rows))]
         assert len(names) == 2
         assert names[0].endswith("measured")
         assert names[1].endswith("predicted")
@@ -210,7 +209,7 @@ class TestPictures:
         assert [styles.legend_name(row).rpartition(" ")[2] for row in rows] == ["measured", "predicted"]
 
     def test_predictions_stand_above_what_was_measured(self, real, virtual):
-        chart = timeline_plots.twin_timeline_plot(real, virtual)
+        chart = plots.twin_timeline_plot(real, virtual)
         names = ("predicted", "measured")
         assert chart.rows == [f"worker {worker}, {name}" for worker in (0, 1) for name in names]
         assert chart.clock == "predicted and measured"

@@ -1,15 +1,12 @@
 """`Comparison`: a table of settings in every form: terminal, notebook, page, CSV, JSON and Markdown."""
 
-import html
-import shutil
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tenfold.common.files import json_text
 from tenfold.reports import summary, tables
 from tenfold.reports.comparison_rows import (
     DOUBTS,
@@ -24,7 +21,7 @@ from tenfold.reports.comparison_rows import (
     require_columns,
     select_by_validation,
 )
-from tenfold.reports.exports import write_csv
+from tenfold.reports.exports import Result
 from tenfold.reports.formatting import CROSSVAL_TIME, NOTHING, grouped, plural
 from tenfold.reports.tables import (
     Column,
@@ -36,7 +33,6 @@ from tenfold.reports.tables import (
     row_value,
 )
 from tenfold.runs import Run
-from tenfold.runs.run import values_table
 from tenfold.runs.store import CROSSVAL, SCRIPT
 
 if TYPE_CHECKING:
@@ -56,8 +52,8 @@ COLUMN_NOTES = {
 """What single columns are, which a narrow terminal may omit."""
 
 
-class ResultTable(ABC):
-    """Rows of settings that can be shown in every form."""
+class ResultTable(Result):
+    """Rows of settings."""
 
     rows: list[Row]
     shown: tuple[str, ...] = ()
@@ -85,25 +81,15 @@ class ResultTable(ABC):
     def records(self) -> list[dict[str, Any]]:
         return [_record(row, self.shown) for row in self.rows]
 
-    def extra_json(self) -> dict[str, Any]:
-        """Return the content of the JSON beside the rows."""
-        return {}
-
-    def to_csv(self) -> str:
-        return write_csv(self.records())
-
-    def to_json(self) -> str:
-        """Return the rows and their notes as JSON."""
-        return json_text({"rows": self.records(), **self.extra_json()}, indent=2) + "\n"
-
     def to_markdown(self) -> str:
         """Return the table as Markdown, followed by folds by workers where both vary."""
         crossed = [f"{crosstable.title}\n\n{crosstable.to_markdown()}" for crosstable in self.crosstables()]
-        return "\n".join([TextTable(*self.cells()).to_markdown(), *crossed])
+        return "\n".join([super().to_markdown(), *crossed])
 
-    def cells(self) -> tuple[list[str], list[list[str]]]:
+    def text_table(self) -> TextTable:
         shown = self.columns()
-        return [item.name for item in shown], [list(row) for row in zip(*(item.cells for item in shown), strict=True)]
+        cells = [list(row) for row in zip(*(item.cells for item in shown), strict=True)]
+        return TextTable([item.name for item in shown], cells)
 
     def time_notes(self) -> list[str]:
         """Return an explanation of the times: measured or predicted, their parts, and which are unreliable."""
@@ -172,15 +158,6 @@ class ResultTable(ABC):
             lines.append(f"omitted, as the terminal is narrow: {', '.join(omitted)}; --format csv has all columns")
         for line in lines:
             yield Text(line, style="dim")
-
-    def __str__(self) -> str:
-        from tenfold.reports.display import as_plain_text
-
-        return as_plain_text(self, shutil.get_terminal_size((120, 24)).columns)
-
-    def _repr_html_(self) -> str:
-        notes = "<br>".join(html.escape(line) for line in self.lines())
-        return f"{values_table(*self.cells())}<p>{notes}</p>"
 
 
 def _record(row: Row, shown: Sequence[str]) -> dict[str, Any]:

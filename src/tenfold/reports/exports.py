@@ -1,14 +1,19 @@
 """Runs and tables as files: CSV, JSON and traces."""
 
 import csv
+import html
 import io
+import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tenfold.common.files import json_text
 from tenfold.common.imports import optional_module
 from tenfold.reports.run_tables import name_of
+from tenfold.reports.tables import TextTable
 from tenfold.runs import Run
+from tenfold.runs.run import values_table
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 """The first characters of text that a spreadsheet would take for a formula; an apostrophe before it makes it text."""
@@ -31,6 +36,45 @@ def column_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def as_cell(value: Any) -> Any:
     """Return a value as a cell holds it: numbers as they are, text never as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_SIGNS) else value
+
+
+class Result(ABC):
+    """What a command returns, in every form: terminal, notebook, CSV, JSON and Markdown."""
+
+    @abstractmethod
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows as flat dictionaries of numbers and text."""
+
+    @abstractmethod
+    def text_table(self) -> TextTable:
+        """Return the rows as people read them."""
+
+    @abstractmethod
+    def lines(self) -> list[str]:
+        """Return the lines below the table."""
+
+    def extra_json(self) -> dict[str, Any]:
+        """Return the content of the JSON beside the rows."""
+        return {}
+
+    def to_csv(self) -> str:
+        return write_csv(self.records())
+
+    def to_json(self) -> str:
+        """Return the rows as JSON, with what else is known."""
+        return json_text({"rows": self.records(), **self.extra_json()}, indent=2) + "\n"
+
+    def to_markdown(self) -> str:
+        return self.text_table().to_markdown()
+
+    def __str__(self) -> str:
+        from tenfold.reports.display import as_plain_text
+
+        return as_plain_text(self, shutil.get_terminal_size((120, 24)).columns)
+
+    def _repr_html_(self) -> str:
+        table, lines = self.text_table(), "<br>".join(html.escape(line) for line in self.lines())
+        return f"{values_table(table.columns, table.rows)}<p>{lines}</p>"
 
 
 def predictions_to_csv(

@@ -24,7 +24,7 @@ from tenfold.reports.comparison_rows import (
     with_ratios,
 )
 from tenfold.reports.differences import describe_settings, varied_fields
-from tenfold.reports.exports import write_csv
+from tenfold.reports.exports import Result
 from tenfold.reports.formatting import (
     NOTHING,
     count,
@@ -388,7 +388,7 @@ class ScalingPoint:
     """Whether the model is less good than that of one worker by more than the noise."""
 
 
-class ScalingStudy:
+class ScalingStudy(Result):
     """How training time changes with the workers: for the same data, and for the same data per worker."""
 
     def __init__(
@@ -438,7 +438,7 @@ class ScalingStudy:
     def _score(self, row: Row) -> float | None:
         return row.metrics[self.metric].mean if self.metric in row.metrics else None
 
-    def table(self) -> TextTable:
+    def text_table(self) -> TextTable:
         weak = {(point.workers, point.clock): point for point in self.weak}
         rows = []
         for point in self.strong:
@@ -517,15 +517,11 @@ class ScalingStudy:
             for point in points
         ]
 
-    def to_csv(self) -> str:
-        return write_csv(self.records())
+    def extra_json(self) -> dict[str, Any]:
+        return {"samples_per_worker": self.samples, "link": self.link, "sentences": self.sentences()}
 
-    def to_json(self) -> str:
-        about = {"samples_per_worker": self.samples, "link": self.link, "sentences": self.sentences()}
-        return json_text({"rows": self.records(), **about}, indent=2) + "\n"
-
-    def to_markdown(self) -> str:
-        return self.table().to_markdown()
+    def lines(self) -> list[str]:
+        return [*self.sentences(), *self.notes()]
 
     def report(self, path: str | Path) -> Path:
         """Write an HTML report with table, plots and sentences, and return its path."""
@@ -535,8 +531,8 @@ class ScalingStudy:
         return save_page(render_scaling(self), path)
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
-        yield self.table().to_rich(words=2)
-        yield from [*self.sentences(), *self.notes()]
+        yield self.text_table().to_rich(words=2)
+        yield from self.lines()
 
     def __repr__(self) -> str:
         return f"<ScalingStudy to {plural(max(point.workers for point in self.strong), 'worker')}>"

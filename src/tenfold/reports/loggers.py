@@ -106,12 +106,10 @@ class TensorBoardLogger(RunLogger):
         optional_module("tensorboard", "log='tensorboard'", "tensorboard")
         self._writers: dict[str, Any] = {}
 
-    def open(self, run: dict[str, Any], folder: Path, first_step: int, /) -> None:
-        import tomli_w
-
+    def open(self, _run: dict[str, Any], folder: Path, first_step: int, /) -> None:
         self._folder, self._first_step = folder / FOLDER, first_step
         self._writers = {}
-        text = tomli_w.dumps(_without_none(run["experiment"]))
+        text = (folder / "experiment.toml").read_text(encoding="utf-8")
         self._writer("").add_text("experiment", "".join(f"    {line}\n" for line in text.splitlines()))
 
     def write(self, fold: str, name: str, value: float, step: int) -> None:
@@ -133,14 +131,6 @@ class TensorBoardLogger(RunLogger):
             purge = self._first_step if self._first_step > 1 else None
             self._writers[fold] = writing.SummaryWriter(str(folder), purge_step=purge)
         return self._writers[fold]
-
-
-def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: _without_none(value) if isinstance(value, dict) else value
-        for key, value in fields.items()
-        if value is not None
-    }
 
 
 EXPERIMENT = "tenfold"

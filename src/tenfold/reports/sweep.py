@@ -15,7 +15,7 @@ from tenfold.errors import StoreError
 from tenfold.experiment import FIELDS, Experiment
 from tenfold.reports import charts
 from tenfold.reports.differences import describe_settings
-from tenfold.reports.exports import write_csv
+from tenfold.reports.exports import Result
 from tenfold.reports.formatting import NOTHING, duration, field_value, metric_scale, metric_value, one_line, plural
 from tenfold.reports.tables import TextTable
 from tenfold.runs import Run
@@ -77,7 +77,7 @@ class Trial:
         return describe_settings(self.values)
 
 
-class Sweep:
+class Sweep(Result):
     """A recorded sweep: its trials, the best of them, and the experiment that trains with the best values."""
 
     def __init__(self, run: Run) -> None:
@@ -147,7 +147,7 @@ class Sweep:
     def written(self, value: float | None) -> str:
         return duration(value) if self.objective in TIMES else metric_value(self.objective, value)
 
-    def table(self, most: int | None = None) -> TextTable:
+    def text_table(self, most: int | None = None) -> TextTable:
         """Return the trials as a table, the best first."""
         rows = [
             [
@@ -198,12 +198,6 @@ class Sweep:
             trial.pop("values") | trial | {"curve": " ".join(f"{item:g}" for item in trial["curve"])} for trial in shown
         ]
 
-    def to_csv(self) -> str:
-        return write_csv(self.records())
-
-    def to_markdown(self) -> str:
-        return self.table().to_markdown()
-
     def to_json(self) -> str:
         """Return the sweep as JSON: its trials, the best one, and notes."""
         try:
@@ -225,7 +219,7 @@ class Sweep:
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.text import Text
 
-        yield self.table(SHOWN_TRIALS).to_rich(words=0)
+        yield self.text_table(SHOWN_TRIALS).to_rich(words=0)
         if (more := len(self.trials) - SHOWN_TRIALS) > 0:
             yield Text(f"{plural(more, 'trial')} more; --format csv has all", style="dim")
         yield Text()
@@ -236,14 +230,6 @@ class Sweep:
         from tenfold.reports.display import as_plain_text
 
         return as_plain_text(self, shutil.get_terminal_size((120, 24)).columns)
-
-    def _repr_html_(self) -> str:
-        """Return the sweep as a notebook shows it."""
-        from tenfold.runs.run import details_table, values_table
-
-        table = self.table(SHOWN_TRIALS)
-        about = details_table(f"sweep {self.run.id}", [("", line) for line in self.lines()])
-        return values_table(table.columns, table.rows) + about
 
     def __repr__(self) -> str:
         return f"<Sweep {self.run.id}: {plural(len(self.trials), 'trial')}>"

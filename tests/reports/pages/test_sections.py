@@ -7,7 +7,7 @@ import pytest
 from made_runs import FACTS, made_folds, make_crossval, make_run
 from rich.console import Console
 
-from tenfold.reports import run_plots as fold_plots
+from tenfold.reports import plots
 from tenfold.reports.comparison import Comparison
 from tenfold.reports.pages.run_pages import render_report
 from tenfold.reports.pages.sections import folds_section, machine_section, run_headline
@@ -42,7 +42,7 @@ class TestPage:
 
 class TestStrip:
     def test_every_part_has_its_points_mean_and_interval(self, run):
-        chart = fold_plots.fold_scores_plot(run, "accuracy")
+        chart = plots.fold_scores_plot(run, "accuracy")
         assert [strip.name for strip in chart.strips] == ["training", "validation", "test"]
         assert chart.unit == "%"
         for strip in chart.strips:
@@ -54,7 +54,7 @@ class TestStrip:
 
 class TestLanes:
     def test_one_lane_a_core_one_span_a_fold_and_core(self, run):
-        chart = fold_plots.fold_timeline(run)
+        chart = plots.fold_timeline(run)
         assert chart.rows == ["core 0", "core 1"]
         assert set(chart.texts) == {f"fold {at}" for at in range(1, 6)}
         assert [name for name, _ in chart.kinds] == ["fold", "failed fold"]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tenfold.reports import run_plots, setting_plots, summary
+from tenfold.reports import plots, summary
 from tenfold.reports.charts import Chart, LaneChart, PlotStyles
 from tenfold.reports.comparison import Comparison, ResultTable
 from tenfold.reports.comparison_rows import (
@@ -33,7 +33,7 @@ from tenfold.reports.formatting import (
 )
 from tenfold.reports.pages.page import mean_figure, page_figures
 from tenfold.reports.pages.sections import DOUBTFUL, Headline, describe_run, page_title
-from tenfold.reports.run_plots import first_steps, timeline_plot, total_seconds
+from tenfold.reports.plots import first_steps, timeline_plot, total_seconds
 from tenfold.reports.tables import OPTIONAL, SHARES, heat_maps
 
 MOST_CURVES = 8
@@ -85,13 +85,13 @@ def comparison_tables(comparison: Comparison) -> dict[str, Any]:
 
 def settings_table(results: ResultTable, styles: PlotStyles) -> dict[str, Any]:
     """Return the table of settings, each with the color of its curves and whether its numbers are doubtful."""
-    names, cells = results.cells()
+    table = results.text_table()
     colors = [styles.style(row).color or "var(--ink)" for row in results.rows]
     texts = [column.words for column in results.columns()]
     doubtful = [bool(row.doubts) for row in results.rows]
     return {
-        "columns": list(zip(names, texts, strict=True)),
-        "rows": list(zip(colors, cells, doubtful, strict=True)),
+        "columns": list(zip(table.columns, texts, strict=True)),
+        "rows": list(zip(colors, table.rows, doubtful, strict=True)),
         "optional": OPTIONAL,
     }
 
@@ -175,15 +175,15 @@ def _speedup_note(rows: Sequence[Row]) -> list[str]:
 def comparison_charts(comparison: Comparison) -> dict[str, Any]:
     """Return the plots of finished runs and the captions that depend on them: scaling, devices, speed and quality."""
     rows, styles = comparison.rows, PlotStyles(comparison.rows)
-    groups = run_plots.device_groups(rows)
-    side_by_side = run_plots.choose_groups(groups)
+    groups = plots.device_groups(rows)
+    side_by_side = plots.choose_groups(groups)
     metric = rows_metric(rows)
     charts: dict[str, Chart | None] = {
-        "target": setting_plots.target_plot(rows, styles),
-        "speedup": setting_plots.speedup_plot(rows, styles),
-        "efficiency": setting_plots.efficiency_plot(rows, styles),
-        "devices": run_plots.devices_plot(side_by_side, styles),
-        "tradeoff": setting_plots.tradeoff_plot(rows, styles),
+        "target": plots.target_plot(rows, styles),
+        "speedup": plots.speedup_plot(rows, styles),
+        "efficiency": plots.efficiency_plot(rows, styles),
+        "devices": plots.devices_plot(side_by_side, styles),
+        "tradeoff": plots.tradeoff_plot(rows, styles),
     }
     return {
         "charts": charts,

@@ -27,6 +27,14 @@ from tenfold.reports.pages.comparison_page import comparison_content, settings_t
 from tenfold.reports.pages.page import download_link, page_figures, render_template, run_figure, save_page
 from tenfold.reports.pages.sections import fold_charts, fold_figures, folds_section, folds_so_far, machine_section
 from tenfold.reports.plan import Plan
+from tenfold.reports.plots import (
+    forecast_speedup_plot,
+    has_bands,
+    probe_plot,
+    scaling_plot,
+    share_plots,
+    twin_timeline_plot,
+)
 from tenfold.reports.related_runs import (
     Baseline,
     choose_other,
@@ -36,12 +44,10 @@ from tenfold.reports.related_runs import (
     offered_runs,
     similar_runs,
 )
-from tenfold.reports.run_plots import twin_timeline_plot
 from tenfold.reports.run_tables import failed_folds, script_tables
-from tenfold.reports.setting_plots import forecast_speedup_plot, has_bands, probe_plot, scaling_plot, share_plots
 from tenfold.reports.summary import model_quality
 from tenfold.reports.sweep import Sweep, sweep_plots
-from tenfold.reports.tables import SHARES, TextTable
+from tenfold.reports.tables import SHARES
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL, SWEEP
 
@@ -131,7 +137,7 @@ def render_plan(plan: Plan) -> str:
         "truth": summary.page_statement(plan.rows),
         "headline": _plan_headline(plan),
         "findings": plan.choice(),
-        "table": TextTable(*plan.cells()),
+        "table": plan.text_table(),
         "notes": plan.explanations(),
         "probes": probes is not None,
         "figures": page_figures([], plan.rows, {"probes": probes}),
@@ -214,7 +220,7 @@ def render_scaling(scaling: ScalingStudy) -> str:
         "details": [f"{scaling.samples:,} samples per worker in weak scaling", f"predicted for {scaling.link}"],
         "truth": summary.page_statement(scaling.strong),
         "sentences": scaling.sentences(),
-        "table": scaling.table(),
+        "table": scaling.text_table(),
         "notes": scaling.notes(),
         "figures": page_figures([], scaling.strong, charts),
         "downloads": _numbers("tenfold-scaling", scaling),

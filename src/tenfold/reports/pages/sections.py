@@ -25,8 +25,8 @@ from tenfold.reports.formatting import (
     ratio,
 )
 from tenfold.reports.pages.page import mean_curves, run_figure
+from tenfold.reports.plots import fold_runs, fold_scores_plot, fold_timeline
 from tenfold.reports.related_runs import Baseline, find_single_worker
-from tenfold.reports.run_plots import fold_runs, fold_scores_plot, fold_timeline
 from tenfold.reports.run_tables import (
     RecordedFold,
     epochs_table,
@@ -196,7 +196,7 @@ def flatten_details(details: Any, *path: str) -> Iterable[tuple[str, str]]:
     if isinstance(details, dict):
         for key, value in details.items():
             yield from flatten_details(value, *path, str(key))
-    elif isinstance(details, list) and any(isinstance(fact, dict | list) for fact in details):
+    elif isinstance(details, list) and any(isinstance(item, dict | list) for item in details):
         for at, value in enumerate(details):
             yield from flatten_details(value, *path, str(at))
     elif details is not None and details != []:
@@ -332,7 +332,7 @@ def sweep_section(run: Run) -> dict[str, Any] | None:
         return None
     about = "Each line is a trial: the stronger its color, the better; dashed ones were pruned."
     sweep = Sweep(run)
-    return {"table": sweep.table(), "lines": sweep.remarks(), "about": about}
+    return {"table": sweep.text_table(), "lines": sweep.remarks(), "about": about}
 
 
 def sweep_headline(run: Run) -> Headline:
