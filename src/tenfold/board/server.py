@@ -69,8 +69,8 @@ class Board:
             return {"runs": self.runs.select(request.query_params.get("q", "")[:1000])}
 
         def scaling(request: Request) -> dict[str, Any]:
-            asked = request.query_params
-            return pages.race_scaling(asked.get("link", ""), int(asked.get("workers", "0")))
+            query = request.query_params
+            return pages.race_scaling(query.get("link", ""), int(query.get("workers", "0")))
 
         def versus(request: Request) -> dict[str, Any]:
             return {"versus": pages.versus(number(request), request.path_params["other"])}

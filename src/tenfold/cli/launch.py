@@ -86,19 +86,7 @@ def launch(
         script, nodes = output or file.with_suffix(".sbatch"), nodes or 2
         if output is None and script.exists():
             raise MachineError(f"{script} exists; use -o {script} to replace it, or -o with another name")
-        if per_host is not None:
-            _check_workers(workers, f"{nodes} nodes", nodes * per_host)
-        text = start.slurm(
-            what,
-            name=file.stem,
-            nodes=nodes,
-            per_node=per_host or start.share_out(workers, nodes),
-            threads=(experiment.machine.threads if experiment else None) or 1,
-            gpus=experiment is not None and experiment.machine.device.startswith("cuda"),
-            port=port,
-            python=python,
-        )
-        write_file(script, text)
+        write_file(script, _slurm_script(what, file.stem, experiment, nodes, per_host, port=port, python=python))
         typer.echo(f"wrote {script}; `sbatch {script}` queues it")
         return
     parsed = start.read_hosts(hosts, per_host or 1)
@@ -129,6 +117,33 @@ def _experiment(file: Path, more: list[str]) -> "Experiment | None":
     if not file.is_file():
         raise MachineError(f"there is no script {file}; give an experiment file or a script")
     return None
+
+
+def _slurm_script(
+    what: list[str],
+    name: str,
+    experiment: "Experiment | None",
+    nodes: int,
+    per_host: int | None,
+    *,
+    port: int,
+    python: str | None,
+) -> str:
+    from tenfold.launch import start
+
+    workers = experiment.parallel.workers if experiment else 1
+    if per_host is not None:
+        _check_workers(workers, f"{nodes} nodes", nodes * per_host)
+    return start.slurm(
+        what,
+        name=name,
+        nodes=nodes,
+        per_node=per_host or start.share_out(workers, nodes),
+        threads=(experiment.machine.threads if experiment else None) or 1,
+        gpus=experiment is not None and experiment.machine.device.startswith("cuda"),
+        port=port,
+        python=python,
+    )
 
 
 def _check_workers(workers: int, place: str, there: int) -> None:

@@ -162,10 +162,10 @@ def measure_until(
     alone, *others = sorted(lack(profile), key=lambda setting: (setting[1], -setting[0]))
     wanted = [(size, *item) for size in sizes for item in (alone, *reversed(others))]
     bursts = _measure(wanted, task, deadline, report)
-    entries = {setting: step_entry(name, setting, found) for setting, found in bursts.items()}
-    evaluating = [evaluating_entry(name, setting, found) for setting, found in bursts.items() if found[0].evaluated]
+    entries = {setting: step_entry(name, setting, timed) for setting, timed in bursts.items()}
+    evaluating = [evaluating_entry(name, setting, timed) for setting, timed in bursts.items() if timed[0].evaluated]
     profile = _with_startup(profile, bursts)
-    whole = [entries[setting] for setting, found in bursts.items() if len(found) == TURNS]
+    whole = [entries[setting] for setting, timed in bursts.items() if len(timed) == TURNS]
     if len(whole) == len(wanted):
         measured = profile.add(steps=whole, evaluating=evaluating)
         measured.save_changes(before, place)
@@ -366,11 +366,11 @@ def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -
         return profile
     longer = probes.round_overhead(task.experiment, task.splits, task.threads, added, report)
     seconds = {name: overheads.get(name, {}) | {nbytes: whole} for name, (whole, _) in longer.items()}
-    known = profile.costs.round_overhead_shares
-    shares = {name: known.get(name, {}) | {nbytes: parts} for name, (_, parts) in longer.items()}
+    earlier = profile.costs.round_overhead_shares
+    shares = {name: earlier.get(name, {}) | {nbytes: parts} for name, (_, parts) in longer.items()}
     return profile.with_costs(
         round_overhead=overheads | seconds,
-        round_overhead_shares=known | shares,
+        round_overhead_shares=earlier | shares,
         round_overhead_load=max(profile.costs.round_overhead_load, load_per_core()),
     )
 

@@ -75,8 +75,8 @@ def replay_changed(run: Run, links: Sequence[str] = USUAL_LINKS) -> WhatIf:
     replayed = predict_time(workload, hardware).seconds
     scale = float(run.seconds or 0.0) / replayed
     changes = [
-        Change(what, scale * predict_time(one_workload, one_hardware).seconds, basis)
-        for what, one_workload, one_hardware, basis in _changed(workload, hardware, links, _state_bytes(run, workload))
+        Change(what, scale * predict_time(changed, changed_hardware).seconds, basis)
+        for what, changed, changed_hardware, basis in _changed(workload, hardware, links, _state_bytes(run, workload))
     ]
     return WhatIf(run, steps, replayed, [*changes, *_measured_precisions(run)])
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -178,6 +179,8 @@ def _means(some: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
 # and s the part of its epochs after which it does so and stops. The curve may be too high or too low for all epochs
 # alike; V is the mean over this error (Gauss-Hermite quadrature).
 
+BELOW = NormalDist().cdf
+"""The share of a normal distribution below a number of standard deviations."""
 NODES = ((-(3**0.5), 1 / 6), (0.0, 2 / 3), (3**0.5, 1 / 6))
 """Standard errors and weights of a normal distribution in three points."""
 FARTHEST = 16
@@ -222,7 +225,7 @@ def probability(curve: LearningCurve, goal: Goal, epochs: int, *, optimism: floa
 
     With `optimism` the setting is better than its curve by that number of its own standard errors.
     """
-    return _below(_room(curve, goal, epochs, optimism) / math.hypot(curve.error(epochs * goal.epoch), goal.noise))
+    return BELOW(_room(curve, goal, epochs, optimism) / math.hypot(curve.error(epochs * goal.epoch), goal.noise))
 
 
 def schedules(
@@ -243,7 +246,7 @@ def schedules(
     candidates: list[tuple[int, float, list[float]]] = []
     for epochs in range(more_than + 1, most + 1):
         room, error = _room(curve, goal, epochs, optimism), curve.error(epochs * goal.epoch)
-        chances = [_below((room - z * error) / goal.noise) for z, _ in NODES]
+        chances = [BELOW((room - z * error) / goal.noise) for z, _ in NODES]
         candidates.append((epochs, probability(curve, goal, epochs, optimism=optimism), chances))
         if candidates[-1][1] > CERTAIN:
             break
@@ -277,11 +280,6 @@ def _room(curve: LearningCurve, goal: Goal, epochs: int, optimism: float) -> flo
     """Return by how much the gap after these epochs should be smaller than the goal's, as a logarithm."""
     samples = epochs * goal.epoch
     return math.log(goal.gap) - math.log(curve.gap(samples)) + optimism * curve.own_error(samples)
-
-
-def _below(deviations: float) -> float:
-    """Return the share of a normal distribution below this number of standard deviations."""
-    return 0.5 * math.erfc(-deviations / math.sqrt(2))
 
 
 ENOUGH, LEAST_SHARE, LARGEST_SHARE = 1000, 1 / 6, 1 / 3
