@@ -35,7 +35,7 @@ def test_a_plan_learns_prints_and_can_be_trained(tmp_path: Path, monkeypatch: py
     assert plan.to_markdown().startswith("| ")
     assert "<table>" in plan._repr_html_()
     page = plan.report(tmp_path / "plan.html").read_text(encoding="utf-8")
-    assert "earned back" in page
+    assert "pays off" in page
     assert "validation accuracy" in page
     plan.best.save(tmp_path / "best.toml")
     assert tenfold.Experiment.load(tmp_path / "best.toml") == plan.best

@@ -85,7 +85,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenfold.api.compare.train_and_record", interrupted)
     said = compare(*SMALL, "--lr", "0.1,0.2")
     assert said.exit_code == 130
-    assert said.stderr.splitlines()[-1] == "interrupted; run the same command again to do the rest"
+    assert said.stderr.splitlines()[-1] == "interrupted; run the same command again to continue"
     assert said.stdout == ""
 
 

@@ -136,7 +136,7 @@ class TestTable:
             *("", "4.0", "", "9.0")
         ]
         assert [line["factor_against_cpu"] for line in json.loads(both.to_json())["rows"]] == [None, 4.0, None, 9.0]
-        assert "factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise" in both.lines()
+        assert "factor against cpu (× cpu) = Tcpu/T, with all other settings equal" in both.lines()
 
 
 class TestPlot:

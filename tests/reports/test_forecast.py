@@ -45,7 +45,7 @@ class TestTable:
     def test_without_one_worker_there_is_no_speedup(self):
         alone = sweep([2, 4])
         assert [row.speedup for row in alone.rows] == [None, None]
-        assert "no speedup, as there is no prediction for one worker: add 1 to the workers" in alone.lines()
+        assert "no speedup because there is no prediction for one worker; add 1 to the workers" in alone.lines()
 
     def test_it_is_predicted_in_every_form(self, forecast):
         assert all("predicted" in row for row in forecast.text_table().rows)

@@ -193,7 +193,7 @@ def choose_task(model: str, report: Callable[[str], None]) -> RaceTask:
     try:
         load("mnist")
     except DataError:
-        report("MNIST is not within reach: the digits that come with scikit-learn take its place")
+        report("MNIST is not available, so the digits that come with scikit-learn are used instead")
         return image_task(model, "digits")
     return image_task(model, "mnist")
 

@@ -171,7 +171,7 @@ def main() -> None:
             sys.exit(2)
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
             more = 2 * (cores.open_file_limit() or 512)
-            print_error(f"this process may not open more files; raise the limit with `ulimit -n {more}`")
+            print_error(f"too many open files; raise the limit with `ulimit -n {more}`")
             sys.exit(2)
         if not signals_received:
             raise

@@ -134,7 +134,7 @@ def watching(quiet: bool, on: object = None) -> "Iterator[GridProgress]":
         with GridProgress(quiet=quiet) as progress:
             yield progress
     except KeyboardInterrupt:
-        exit_interrupted("run the same command again to do the rest", on)
+        exit_interrupted("run the same command again to continue", on)
 
 
 def print_result(result: "ResultTable | ScalingStudy | Sweep", form: Form, report: Path | None = None) -> None:
@@ -311,7 +311,7 @@ def _wants_again(result: "Comparison") -> bool:
         return False
     print_rich(result)
     count = len(result.doubtful)
-    return typer.confirm(f"run {count} marked run{'s' if count > 1 else ''} again?", err=True)
+    return typer.confirm(f"repeat the {count} marked run{'s' if count > 1 else ''}?", err=True)
 
 
 def _start_early_for(grid: dict[str, list[Any]]) -> None:

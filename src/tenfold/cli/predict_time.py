@@ -360,7 +360,7 @@ def whatif(
         for change in replayed.changes
     ]
     title = f"Run {replayed.run.id}: {duration(replayed.seconds)} measured"
-    table = TextTable(["with", "rests on", "would have taken", "of measured"], rows, title=title)
+    table = TextTable(["with", "based on", "would have taken", "of measured"], rows, title=title)
     print_rich(table.to_rich(words=2))
     error = replayed.replayed / replayed.seconds - 1
     typer.echo(

@@ -242,7 +242,7 @@ def _resume_sweep(interrupted: "Run", where: options.Where | None, as_json: bool
     try:
         done = tenfold.Sweep(tenfold.resume(interrupted, on=on, **given))
     except KeyboardInterrupt:
-        exit_interrupted(f"`tenfold resume {interrupted.id}` does the rest", on)
+        exit_interrupted(f"`tenfold resume {interrupted.id}` continues it", on)
     print_result(done, Form.JSON if as_json else Form.TABLE)
 
 

@@ -251,7 +251,7 @@ class Submitter:
         except TenfoldError:
             raise
         except Exception as error:  # it has been shut down, or whatever an executor raises
-            return b"", f"the executor takes no job: {_first_line(error)}"
+            return b"", f"the executor accepts no jobs: {_first_line(error)}"
         return None
 
     def _take_back(self, place: int, future: "Future[Any]") -> JobEnd | None:
@@ -292,7 +292,7 @@ class Submitter:
         if now > self._idle_until:
             self._idle_until = math.inf
             self.notify(
-                f"{self.name}: no job has been seen to begin yet; it has no free workers, or they do not see "
+                f"{self.name}: no job has started yet; there are no free workers, or they cannot read "
                 f"{short_path(self.folder) if self.folder else 'the run store'}"
             )
 
@@ -405,7 +405,7 @@ def _end_of(future: "Future[Any]") -> JobEnd | Exception:
     match end:
         case (bytes() as bundle, str() as error):
             return bundle, error
-    return TypeError("the job returned something else than a bundle")
+    return TypeError("the job returned something other than a bundle")
 
 
 def _describe_loss(error: Exception, attempts: int, *, remade: bool) -> str:

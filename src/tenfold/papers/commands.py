@@ -160,7 +160,7 @@ def _run_all(
                         raise
                     results.append(RecipeResult(item, about["scale"], [], problem=str(error).partition("\n")[0]))
     except KeyboardInterrupt:
-        exit_interrupted("finished runs are recorded: run the same command again to do the rest", on)
+        exit_interrupted("finished runs are recorded: run the same command again to continue", on)
     return results
 
 

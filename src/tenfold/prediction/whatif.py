@@ -185,7 +185,7 @@ def _other_strategies(workload: Workload, hardware: Hardware) -> Iterator[tuple[
                     f"strategy {name}",
                     changed,
                     scaled,
-                    f"the profile of this machine says how its rounds differ{about}",
+                    f"rounds differ as in this machine's profile{about}",
                 )
 
 

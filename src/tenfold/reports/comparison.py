@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
-SEVERAL_PARTS = "metrics of cross-validations are on the folds left out of training, others on the part evaluated last"
-FACTOR_PER_SAMPLE = "the factor against cpu is of times per sample, as some runs stopped before others"
+SEVERAL_PARTS = "metrics of cross-validations are measured on the held-out folds, all others on the part evaluated last"
+FACTOR_PER_SAMPLE = "the factor against cpu compares times per sample, because some runs stopped early"
 LAYOUTS = ((2, False), (2, True), (1, True))
 """Ways to print a table, of which the first that fits is used: spaces between columns, and broken headings."""
 
@@ -99,7 +99,7 @@ class ResultTable(Result):
         if {run.kind for row in self.rows for run in row.runs} == {SCRIPT}:
             text += ", from the first process group to the end of the script"
         elif not any(is_time(name) and name != "seconds" for name in self.shown):
-            text += ", without startup, evaluation, saving"
+            text += ", excluding startup, evaluation and saving"
         if any(len(row.runs) > 1 for row in self.rows):
             text += "; mean ± standard deviation over the repeats"
         notes = [text]
@@ -118,10 +118,10 @@ class ResultTable(Result):
         """Return the factor against the CPU in words, or why there is none; empty where the device does not vary."""
         if any(row.factor_against_cpu is not None for row in self.rows):
             per_sample = any(row.factor_per_sample for row in self.rows)
-            text = "factor against cpu (× cpu) = Tcpu/T, with the same settings otherwise"
+            text = "factor against cpu (× cpu) = Tcpu/T, with all other settings equal"
             return [text, *([FACTOR_PER_SAMPLE] if per_sample else [])]
         if any("device" in row.settings for row in self.rows):
-            return ["no factor against cpu, as no run on cpu has the same settings: add device cpu"]
+            return ["no factor against cpu because no run on cpu has the same settings; add device cpu"]
         return []
 
     def explanations(self, omitted: Sequence[str] = ()) -> list[str]:
@@ -155,7 +155,7 @@ class ResultTable(Result):
             yield from (crosstable.to_rich(), Text())
         lines = self.lines(omitted)
         if omitted:
-            lines.append(f"omitted, as the terminal is narrow: {', '.join(omitted)}; --format csv has all columns")
+            lines.append(f"hidden because the terminal is narrow: {', '.join(omitted)}; --format csv has all columns")
         for line in lines:
             yield Text(line, style="dim")
 
@@ -188,7 +188,7 @@ def _record(row: Row, shown: Sequence[str]) -> dict[str, Any]:
 
 __all__ = ["Comparison", "Row", "Spread"]
 
-PER_SAMPLE = "speedup, efficiency and PI are of times per sample, as some runs stopped before others"
+PER_SAMPLE = "speedup, efficiency and PI compare times per sample, because some runs stopped early"
 
 
 class Comparison(ResultTable):
@@ -268,7 +268,7 @@ class Comparison(ResultTable):
             notes += self.device_notes()
         if reused := sum(row.reused for row in self.rows):
             of = f"{reused} of {plural(len(self.runs), 'run')}"
-            notes.append(f"{of} had been recorded before, on this machine, and not run again (--fresh, fresh=True)")
+            notes.append(f"{of} were already recorded on this machine (--fresh or fresh=True repeats them)")
         if len({row.clock for row in self.rows}) > 1:
             notes.append("measured times are compared only with measured ones, predicted with predicted ones")
         return notes
@@ -283,7 +283,7 @@ class Comparison(ResultTable):
         if any(row.workers > 1 for row in self.rows):
             alone = any(row.workers == 1 for row in self.rows)
             why = "no run with one worker has the same settings and clock" if alone else "no run has one worker"
-            return [f"no speedup, as {why}: add workers 1 to the comparison"]
+            return [f"no speedup because {why}; add workers 1 to the comparison"]
         return ["gain = Tslowest/Tn"]
 
     def findings(self) -> list[str]:

@@ -140,10 +140,10 @@ Doubt = Literal["speedup", "load", "jobs"]
 DOUBTS: dict[Doubt, str] = {
     "speedup": "the speedup exceeds 115% of the cores: other programs or spinning threads probably slowed down the run "
     "with one worker; repeat it on an idle machine",
-    "load": "the machine's load exceeded its number of cores when this was measured, or the steps that it is predicted "
-    "from: other programs were running, so the time is unreliable",
-    "jobs": "the folds were jobs of an executor, which decided how many were trained at the same time: the time is no "
-    "measure of the workers; --on local measures it",
+    "load": "the time is unreliable: other programs were running (load above the number of cores) when it was "
+    "measured, or the steps that it is predicted from",
+    "jobs": "the folds were jobs of an executor, which decided how many ran at once, so the time does not show what "
+    "the workers gain; --on local measures that",
 }
 
 
@@ -508,7 +508,7 @@ def notable_rows(rows: Sequence[Row]) -> list[tuple[str, Row]]:
 
 
 NOT_VALIDATED = (
-    "a setting is selected by the validation part, and none of these runs has one; set validation_fraction, such as "
+    "settings are selected on the validation part, but none of these runs has one; set validation_fraction, such as "
     "validation_fraction=0.1, or cross-validate with folds"
 )
 

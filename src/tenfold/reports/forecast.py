@@ -173,7 +173,7 @@ class Forecast(ResultTable):
         if any(row.speedup is not None and row.workers > 1 for row in self.rows):
             notes.append("speedup = T1/Tn; efficiency = speedup per worker")
         elif any(row.workers > 1 for row in self.rows):
-            notes.append("no speedup, as there is no prediction for one worker: add 1 to the workers")
+            notes.append("no speedup because there is no prediction for one worker; add 1 to the workers")
         notes += self._pace_note()
         speeds = summary.speed_notes(forecast.prediction.machine_speed for forecast in self.forecasts)
         return notes + speeds + self.device_notes()
@@ -385,7 +385,7 @@ class ScalingPoint:
     score: float | None = None
     """The main metric, of trained models."""
     is_worse: bool = False
-    """Whether the model is less good than that of one worker by more than the noise."""
+    """Whether the model is worse than that of one worker by more than the noise."""
 
 
 class ScalingStudy(Result):
@@ -485,8 +485,8 @@ class ScalingStudy(Result):
         if worse := [point for point in self.strong if point.is_worse]:
             counts = ", ".join(str(point.workers) for point in worse)
             texts.append(
-                f"Not at equal accuracy: {counts} workers, by more than the noise{self._at_what(worse[-1])}; what is "
-                "predicted says nothing about accuracy."
+                f"Worse than one worker by more than the noise: {counts} workers{self._at_what(worse[-1])}; predicted "
+                "times say nothing about accuracy."
             )
         return texts
 
@@ -502,10 +502,10 @@ class ScalingStudy(Result):
             "strong: the same data for all workers together; speedup = T1/Tn, efficiency = speedup / workers",
             f"weak: {self.samples:,} training samples per worker; efficiency = T1/Tn",
             *(
-                [f"{WORSE.strip()} the model is less good than that of one worker by more than the noise"]
+                [f"{WORSE.strip()} the model is worse than that of one worker by more than the noise"]
                 * any(point.is_worse for point in (*self.strong, *self.weak))
             ),
-            "times are training alone, and each is compared with one worker by the same clock",
+            "times are training only; each is compared with one worker on the same clock",
             *self.doubts.values(),
             *(f"failed: {label}: {why}" for label, why in self.failed.items()),
         ]

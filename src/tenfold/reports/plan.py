@@ -145,13 +145,13 @@ class Plan(ResultTable):
             reason: sum(assessment.dropped == reason for assessment in self.search.assessments) for reason in UNTRIED
         }
         return [
-            "all times are predicted; to target: training time without startup, evaluation, saving",
+            "all times are predicted; to target: training time, excluding startup, evaluation and saving",
             f"{summary.INTERVAL}; in all: with startup, evaluation and saving",
-            "epochs: those with the fewest expected seconds in all to the target, where a run stops; one that misses "
-            "it is repeated with more",
+            "epochs: the number with the fewest expected seconds to the target, where a run stops; a run that misses "
+            "it is repeated with more epochs",
             "reach it: seeds that reached the target in trial runs with these epochs, or (~) the estimated share of "
             "runs",
-            "probe: the longest run in the search of it or of another that learns the same, on the validation part",
+            "probe: on the validation part, after the longest trial run of the setting or of one that learns the same",
             *summary.speed_notes(self.search.machine_speeds),
             *(DOUBTS[doubt] for doubt in load_doubts(self.search.calibration_load)),
             *(f"not tried: {plural(count, 'setting')} ({why})" for why, count in untried.items() if count),
@@ -186,9 +186,9 @@ class Plan(ResultTable):
         if repaid is None:
             return text
         if repaid.runs is None:
-            return f"{text}; the experiment as given is as fast, so it is not earned back"
+            return f"{text}; the experiment as given is just as fast, so planning does not pay off"
         saved, again = duration(repaid.seconds_saved), plural(repaid.runs, "run")
-        return f"{text}; a run saves {saved} over the experiment as given: earned back after {again}"
+        return f"{text}; each run saves {saved} over the experiment as given, so planning pays off after {again}"
 
     def report(self, path: str | Path) -> Path:
         from tenfold.reports.pages.page import save_page
@@ -231,7 +231,7 @@ def _threads(assessment: Assessment) -> str:
 
 def _evidence(assessment: Assessment) -> str:
     if not assessment.tried:
-        return "; it was not tried with these epochs, so they are extrapolated from shorter runs"
+        return "; extrapolated from shorter runs, as it was not tried with this many epochs"
     early = (
         assessment.stops_after is not None
         and assessment.epochs is not None

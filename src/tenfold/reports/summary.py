@@ -138,9 +138,7 @@ MEASURED, PREDICTED = "measured", "predicted"
 HOW_RUN = {MEASURED: "real", PREDICTED: "simulated"}
 """The names of runs by their clock in plots of metrics: a simulated run learns exactly as a real one."""
 INTERVAL = "[low-high]: eight of ten runs should fall in this range"
-UNCALIBRATED = (
-    "uncalibrated: step times were given by hand, not measured, and the predicted times are no better than these"
-)
+UNCALIBRATED = "uncalibrated: step times were given by hand, not measured; predicted times are only as good as those"
 
 
 class HasClock(Protocol):
@@ -287,7 +285,7 @@ def prediction_notes(run: Run) -> list[str]:
         reasons.insert(0, f"The clock is {UNCALIBRATED}.")
     reasons += [f"{text[0].upper()}{text[1:]}." for text in speed_notes([run.result.get("machine_speed", 1.0)])]
     if (run.result.get("calibration_load") or 0.0) > MOST_LOAD_PER_CORE:
-        reasons.append("The steps that it rests on were measured while other programs were running: it is unreliable.")
+        reasons.append("It is based on steps measured while other programs were running, so it is unreliable.")
     if (seconds := run.result.get("simulated_in")) is not None:
         reasons.append(f"The simulation itself took {duration(seconds)}, measured.")
     return reasons

@@ -87,7 +87,7 @@ class Sweep(Result):
         self.run = run
         details = run.metadata.get("sweep")
         if details is None or not set(details["space"]) <= set(FIELDS):
-            raise StoreError(f"what run {run.id} says of its sweep is damaged, or was recorded by another version")
+            raise StoreError(f"the sweep recorded in run {run.id} is damaged, or from another version")
         self.objective: str = details["objective"]
         """A metric, "seconds" or "seconds_to_target"."""
         self.lower_is_better: bool = details["lower"]
@@ -180,9 +180,7 @@ class Sweep(Result):
         states = ("finished", "pruned", "failed", "interrupted", "running")
         lines = [", ".join(f"{counts[state]} {state}" for state in states if counts[state])]
         if self.part == "test" and self.objective not in TIMES:
-            lines.append(
-                "chosen on the test part, so that its value there is too optimistic; set validation_fraction = 0.1"
-            )
+            lines.append("chosen on the test part, so its value there is too optimistic; set validation_fraction = 0.1")
         failed = [f"trial {trial.number} failed: {one_line(trial.error)}" for trial in self.trials if trial.error]
         lines += failed[:3] + ([f"{len(failed) - 3} more failed"] if len(failed) > 3 else [])
         try:

@@ -389,10 +389,10 @@ def explain_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
         if part not in PARTS or name in EXPLAINED or is_time(name):
             continue
         if not any(row_value(row, name).values for row in rows):
-            why = "it is not counted in these runs" if part == "train" else f"the runs have no {part} part"
+            why = "these runs did not record it" if part == "train" else f"the runs have no {part} part"
             explanations.append(f"no {words}: {why}")
         elif part == "train" and not any("spread" in run.result for row in rows for run in row.runs):
-            explanations.append(f"{words}: on the batches of the last epoch, as they were trained on")
+            explanations.append(f"{words}: on the batches of the last epoch, measured during training")
     return explanations
 
 

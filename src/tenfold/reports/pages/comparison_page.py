@@ -137,7 +137,7 @@ def _target_numbers(rows: Sequence[Row]) -> Headline:
     if not reached:
         return []
     soonest = min(reached, key=lambda row: row.seconds_to_target.mean or 0.0)
-    name = f"soonest to the target {soonest.experiment.training.target:g}, {soonest.clock}"
+    name = f"first to reach the target {soonest.experiment.training.target:g}, {soonest.clock}"
     numbers = [(name, duration(soonest.seconds_to_target.mean), soonest.label)]
     faster = [row for row in reached if row.workers > 1 and (row.target_speedup or 0.0) > 1 and not row.doubts]
     if faster:

@@ -154,7 +154,7 @@ def _plan_headline(plan: Plan) -> sections.Headline:
     repaid = plan.repayment
     if repaid is not None and repaid.runs is not None:
         saved = f"{duration(repaid.seconds_saved)} saved per run"
-        numbers.append(("earned back after", plural(repaid.runs, "run"), saved))
+        numbers.append(("pays off after", plural(repaid.runs, "run"), saved))
     return numbers
 
 
