@@ -1,4 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -48,57 +47,20 @@ class TestFiles:
         with pytest.raises(MachineError, match="cannot be written"):
             made_profile().save(tmp_path / "file" / "profile.toml")
 
-
-class TestSavingChanges:
-    def test_what_another_process_has_saved_meanwhile_is_kept(self, tmp_path: Path) -> None:
-        place = made_profile().save(tmp_path / "profile.toml")
-        before = Profile.load(place)
-        steps = [Step(work="mlp", batch_size=size, threads=1, workers=1, mean=1e-3) for size in (128, 256)]
-        one = before.add(steps=steps[:1]).with_costs(start={2: 0.2})
-        other = before.add(steps=steps[1:]).with_costs(start={8: 0.8}, adding=3e-10)
-        one.save_changes(before, place)
-        other.save_changes(before, place)
-        found = Profile.load(place)
-        assert {step.batch_size for step in found.steps} == {16, 64, 128, 256}
-        assert found.costs.start == {1: 0.1, 2: 0.2, 4: 0.4, 8: 0.8}
-        assert found.costs.adding == 3e-10
-
-    def test_steps_of_another_hour_are_not_mixed_with_new_ones(self, tmp_path: Path) -> None:
+    def test_steps_of_another_hour_are_not_mixed_with_new_ones(self) -> None:
         at = {name: (datetime.now(UTC) - timedelta(minutes=ago)).isoformat("T", "seconds") for name, ago in AGES}
         steps = [
             Step(work=work, batch_size=64, threads=1, workers=workers, mean=1e-3, at=at[when])
             for work, workers, when in (("mlp", 1, "old"), ("mlp", 2, "recent"), ("other", 1, "old"))
         ]
-        place = Profile(made="", machine=FACTS).add(steps=steps).save(tmp_path / "profile.toml")
-        before = Profile.load(place)
+        before = Profile(made="", machine=FACTS).add(steps=steps)
         new = steps[1].model_copy(update={"workers": 4})
-        before.without_steps_of_another_hour("mlp").add(steps=[new]).save_changes(before, place)
-        assert [(step.work, step.workers) for step in Profile.load(place).steps] == [
+        after = before.without_steps_of_another_hour("mlp").add(steps=[new])
+        assert [(step.work, step.workers) for step in after.steps] == [
             ("mlp", 2),
             ("mlp", 4),
             ("other", 1),
         ]
-
-    @pytest.mark.parametrize("content", [None, "damaged"])
-    def test_one_that_cannot_be_read_is_replaced(self, tmp_path: Path, content: str | None) -> None:
-        place = tmp_path / "new" / "profile.toml"
-        if content is not None:
-            place.parent.mkdir()
-            place.write_text(content)
-        made_profile().save_changes(made_profile(), place)
-        assert Profile.load(place).steps == made_profile().steps
-
-    def test_processes_take_turns(self, tmp_path: Path) -> None:
-        place = made_profile().save(tmp_path / "profile.toml")
-        before = Profile.load(place)
-
-        def save(size: int) -> None:
-            step = Step(work="mlp", batch_size=size, threads=1, workers=1, mean=1e-3)
-            before.add(steps=[step]).save_changes(before, place)
-
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(save, range(1000, 1016)))
-        assert {step.batch_size for step in Profile.load(place).steps} >= set(range(1000, 1016))
 
 
 class TestCheck:

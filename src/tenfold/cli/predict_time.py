@@ -419,7 +419,7 @@ def calibrate(
         earlier = Profile.load(place)
     with showing_progress(quiet or as_json) as show:
         profile = measure(experiment, earlier, quick=quick, progress=show)
-    profile.save_changes(earlier, place)
+    profile.save(place)
     if as_json:
         print_json(profile.model_dump(exclude={"steps": {"__all__": {"trace"}}}))
         return

@@ -146,11 +146,11 @@ def measure_until(
         counts = {workers for threads, workers in settings if threads == 1 and workers > 1}
         with_share = with_orthogonalization(profile, replace(task, threads=1), counts, report)
         if with_share is not profile:
-            with_share.save_changes(profile, place)
+            with_share.save(place)
         profile = with_share
     name, batch = work_of(task)
     sizes = sorted({batch, max(1, batch // SMALLER_BY)}, reverse=True)
-    nbytes, before = task.metadata.nbytes, profile
+    nbytes = task.metadata.nbytes
 
     def lack(current: Profile) -> list[tuple[int, int]]:
         return [setting for setting in settings if not all(current.has_step(name, size, *setting) for size in sizes)]
@@ -168,7 +168,7 @@ def measure_until(
     whole = [entries[setting] for setting, timed in bursts.items() if len(timed) == TURNS]
     if len(whole) == len(wanted):
         measured = profile.add(steps=whole, evaluating=evaluating)
-        measured.save_changes(before, place)
+        measured.save(place)
         profile = measured
     extended = profile.add(steps=entries.values(), evaluating=evaluating)
     return _with_rounds(extended, name, nbytes), {setting[1:] for setting in bursts}
@@ -301,7 +301,7 @@ def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: Cl
     if cluster is HERE:
         measured = with_orthogonalization(measured, task, {task.workers}, report)
     if measured is not profile:
-        measured.save_changes(profile, place)
+        measured.save(place)
     return measured
 
 

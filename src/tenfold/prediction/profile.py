@@ -2,8 +2,7 @@
 
 import math
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,8 +29,6 @@ from tenfold.prediction.measurements import (
 
 ADVICE = "run `tenfold calibrate`"
 DIGITS = 5
-LOCK_SECONDS = 10.0
-"""How long to wait for another process that writes a profile."""
 
 
 class Profile(Entry):
@@ -65,38 +62,12 @@ class Profile(Entry):
 
         path = Path(path) if path is not None else profile_path()
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             content = tomli_w.dumps(_written(self.model_dump(exclude_none=True))).encode()
             write_atomically(path, content, named_by_user=True)
         except OSError as error:
             raise MachineError(f"the profile {path} cannot be written: {error.strerror}; name another file") from None
         return path
-
-    def save_changes(self, before: "Profile | None", path: str | Path | None = None) -> Path:
-        """Write the measurements since `before` was read, and keep those that other processes have written since."""
-        path = Path(path) if path is not None else profile_path()
-        profile: Profile = self
-        with _locked(path):
-            with suppress(MachineError):  # one that cannot be read, or is not there, is replaced
-                latest = type(self).load(path)
-                if before is not None and latest.check(self.machine) is None:
-                    profile = latest._with_changes(before, self)
-            return profile.save(path)
-
-    def _with_changes(self, before: "Profile", after: "Profile") -> Self:
-        """Return the profile with the additions from `before` to `after`, without the steps that were dropped."""
-        entries = {
-            name: [entry for entry in getattr(after, name) if entry not in getattr(before, name)]
-            for name in ("averaging", "evaluating", "steps")
-        }
-        dropped = [step for step in before.steps if step not in after.steps]
-        costs = {}
-        for name, value in after.costs:
-            if value != getattr(before.costs, name):
-                here = getattr(self.costs, name)
-                costs[name] = here | value if isinstance(value, dict) else value
-        steps = tuple(step for step in self.steps if step not in dropped)
-        newer = self.model_copy(update={"made": after.made, "machine": after.machine, "steps": steps})
-        return newer.add(**entries).with_costs(**costs)
 
     def check(self, metadata: dict[str, Any]) -> str | None:
         """Return why this profile does not apply to the machine with these metadata, as a sentence; None if it does."""
@@ -266,23 +237,6 @@ class Profile(Entry):
             return 0.0
         nearest = min(measured, key=lambda entry: (_apart(entry.threads, threads), _apart(entry.workers, workers)))
         return nearest.seconds * (samples / workers) / (nearest.samples / nearest.workers)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process at a time change a profile; without a lock where its file system has none."""
-    from filelock import FileLock
-
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=LOCK_SECONDS)
-    except (OSError, NotImplementedError):
-        pass
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _cost(entries: Sequence[Averaging], workers: int, fan: int, nbytes: int) -> float:
