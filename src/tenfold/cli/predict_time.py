@@ -37,42 +37,45 @@ if TYPE_CHECKING:
 CLUSTER = "The virtual cluster"
 GRIDDED = ("workers", "strategy", "sync_every", "link", "threads")
 """Fields that may have several values here."""
+FileOrScript = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads this form for an argument that may be left out
+    typer.Argument(
+        help="An experiment file, or a torch.distributed script (.py). Default: all fields at their defaults.",
+        show_default=False,
+    ),
+]
+Arguments = Annotated[
+    Optional[list[str]],  # noqa: UP045 - likewise
+    typer.Argument(help="The script's own arguments, after --.", show_default=False),
+]
+Module = Annotated[
+    str | None,
+    typer.Option("-m", help="Run a torch.distributed module as a script, as `python -m` does.", metavar="MODULE"),
+]
+OfCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", help="A TOML file that describes the nodes, or `here` for this machine.", rich_help_panel=CLUSTER
+    ),
+]
+OnlyTime = Annotated[
+    bool,
+    typer.Option(
+        "--only-time",
+        help="Only predict the time: do not train; run a script for a few dozen steps only.",
+        rich_help_panel=CLUSTER,
+    ),
+]
 
 
 @options.with_fields(*(name for name in options.OF_TRAINING if name not in GRIDDED), several=GRIDDED, panel=GRID)
 def simulate(
-    file: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads this form for an argument that may be left out
-        typer.Argument(
-            help="An experiment file, or a torch.distributed script (.py). Default: all fields at their defaults.",
-            show_default=False,
-        ),
-    ] = None,
-    arguments: Annotated[
-        Optional[list[str]],  # noqa: UP045 - likewise
-        typer.Argument(help="The script's own arguments, after --.", show_default=False),
-    ] = None,
+    file: FileOrScript = None,
+    arguments: Arguments = None,
     settings: options.Set = None,
-    module: Annotated[
-        str | None,
-        typer.Option("-m", help="Run a torch.distributed module as a script, as `python -m` does.", metavar="MODULE"),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            help="A TOML file that describes the nodes, or `here` for this machine.",
-            rich_help_panel=CLUSTER,
-        ),
-    ] = None,
-    only_time: Annotated[
-        bool,
-        typer.Option(
-            "--only-time",
-            help="Only predict the time: do not train; run a script for a few dozen steps only.",
-            rich_help_panel=CLUSTER,
-        ),
-    ] = False,
+    module: Module = None,
+    cluster: OfCluster = None,
+    only_time: OnlyTime = False,
     output: options.Report = None,
     form: Annotated[Form, typer.Option("--format", help="How to print several settings.")] = Form.TABLE,
     runs: options.Runs = None,

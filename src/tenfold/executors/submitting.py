@@ -232,7 +232,7 @@ class Submitter:
                 place = self._futures.pop(future)
                 if (end := self._take_back(place, future)) is not None:
                     yield place, end
-                    if future.exception() is None:  # else it may be run again by another command
+                    if not future.cancelled() and future.exception() is None:  # else another command may run it again
                         self._remove_folder(queue.jobs[place])  # if `recorded` has not, as there was no run
             self._look()
 
