@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tenfold
+from tenfold.data.splitting import SHARD_KINDS
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError, MachineError
 from tenfold.experiment import Experiment
@@ -63,7 +64,7 @@ def test_a_world_of_one_is_no_special_case(fields: dict[str, Any]) -> None:
     assert serial.metrics == process.metrics
 
 
-@pytest.mark.parametrize("kind", ["contiguous", "fractions", "iid", "label-skew"])
+@pytest.mark.parametrize("kind", sorted(SHARD_KINDS))
 @pytest.mark.parametrize("data", [numbered, Numbered], ids=["tensors", "dataset"])
 def test_every_sample_is_learned_from_once_an_epoch(data: Any, kind: str, tmp_path: Path) -> None:
     """Law 1, as the models themselves saw it."""

@@ -154,7 +154,7 @@ class TestOutputs:
     def test_no_cell_breaks_and_none_is_missing(self, usual, width):
         text = shown(usual, width)
         assert max(map(len, text.splitlines())) <= width
-        assert "omitted" not in text
+        assert "hidden" not in text
         lines = [line.split() for line in text.splitlines()]
         for row in usual.text_table().rows:
             assert " ".join(row).split() in lines

@@ -65,7 +65,7 @@ class TestBaseline:
         stopped = Comparison([run(8.0, 4), run(1.0, 1, workers=2)])
         assert [row.speedup for row in stopped.rows] == pytest.approx([1.0, 2.0])
         assert stopped.rows[1].improvement == pytest.approx(50)
-        assert any("are of times per sample" in line for line in stopped.lines())
+        assert any("compare times per sample" in line for line in stopped.lines())
         assert find_baseline(stopped.runs[1]).speedup == pytest.approx(2.0)
         assert "over one worker, run 1, per sample" in render_report(stopped.runs[1:])
         whole = Comparison([run(8.0, 4, lr=0.5), run(4.0, 4, workers=2, lr=0.5)])

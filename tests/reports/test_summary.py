@@ -173,8 +173,8 @@ class TestComparisons:
         assert all(row.label.endswith(summary.HOW_RUN[row.clock]) for row in rows)
 
     def test_notes_say_who_told_the_times(self, mixed, real, virtual):
-        assert Comparison([real]).lines()[0].startswith("times are measured, without")
-        assert Comparison([virtual]).lines()[0].startswith("times are predicted, without")
+        assert Comparison([real]).lines()[0].startswith("times are measured, excluding")
+        assert Comparison([virtual]).lines()[0].startswith("times are predicted, excluding")
         assert mixed.lines()[0].startswith("times are measured or predicted, see clock")
         assert summary.UNCALIBRATED in mixed.lines()
         assert summary.UNCALIBRATED not in Comparison([virtual]).lines()

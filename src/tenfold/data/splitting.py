@@ -256,6 +256,7 @@ def make_folds(
 # Both are pure functions of their seeds, so every worker computes them itself.
 
 Shard = NDArray[np.int64]
+SHARD_KINDS = ("iid", "contiguous", "label-skew", "fractions")
 
 
 def make_shards(
