@@ -93,7 +93,7 @@ class TestBaseline:
         assert find_baseline(alone) is None
         assert find_baseline(timed(4.0, workers=2, lr=0.25)) is None
         assert f"over one worker, run {alone.id}" in render_report([two])
-        assert "doubtful: the machine" in render_report([timed(4.0, workers=2, load=BUSY)])
+        assert "doubtful: other programs" in render_report([timed(4.0, workers=2, load=BUSY)])
         assert other.id != alone.id
 
 

@@ -140,8 +140,8 @@ Doubt = Literal["speedup", "load", "jobs"]
 DOUBTS: dict[Doubt, str] = {
     "speedup": "the speedup exceeds 115% of the cores: other programs or spinning threads probably slowed down the run "
     "with one worker; repeat it on an idle machine",
-    "load": "the time is unreliable: other programs were running (load above the number of cores) when it was "
-    "measured, or the steps that it is predicted from",
+    "load": "other programs were running (a load above the number of cores) when this, or the steps that it is "
+    "predicted from, was measured, so the time is unreliable",
     "jobs": "the folds were jobs of an executor, which decided how many ran at once, so the time does not show what "
     "the workers gain; --on local measures that",
 }
