@@ -6,7 +6,7 @@ import io
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tenfold.common.files import json_text
 from tenfold.common.imports import optional_module
@@ -14,6 +14,9 @@ from tenfold.reports.run_tables import name_of
 from tenfold.reports.tables import TextTable
 from tenfold.runs import Run
 from tenfold.runs.run import values_table
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 """The first characters of text that a spreadsheet would take for a formula; an apostrophe before it makes it text."""
@@ -41,6 +44,9 @@ def as_cell(value: Any) -> Any:
 class Result(ABC):
     """What a command returns, in every form: terminal, notebook, CSV, JSON and Markdown."""
 
+    words: ClassVar[int] = 1
+    """How many columns at the left of the table hold words."""
+
     @abstractmethod
     def records(self) -> list[dict[str, Any]]:
         """Return the rows as flat dictionaries of numbers and text."""
@@ -52,6 +58,10 @@ class Result(ABC):
     @abstractmethod
     def lines(self) -> list[str]:
         """Return the lines below the table."""
+
+    def shown_table(self) -> TextTable:
+        """Return the table that a terminal or a notebook shows."""
+        return self.text_table()
 
     def extra_json(self) -> dict[str, Any]:
         """Return the content of the JSON beside the rows."""
@@ -67,13 +77,20 @@ class Result(ABC):
     def to_markdown(self) -> str:
         return self.text_table().to_markdown()
 
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.text import Text
+
+        yield from (self.shown_table().to_rich(self.words), Text())
+        for line in self.lines():
+            yield Text(line, style="dim")
+
     def __str__(self) -> str:
         from tenfold.reports.display import as_plain_text
 
         return as_plain_text(self, shutil.get_terminal_size((120, 24)).columns)
 
     def _repr_html_(self) -> str:
-        table, lines = self.text_table(), "<br>".join(html.escape(line) for line in self.lines())
+        table, lines = self.shown_table(), "<br>".join(html.escape(line) for line in self.lines())
         return f"{values_table(table.columns, table.rows)}<p>{lines}</p>"
 
 

@@ -41,7 +41,7 @@ from tenfold.reports.tables import Column, TextTable
 from tenfold.runs import Run
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, Group, RenderResult
+    from rich.console import Group
 
 
 HELPFUL_FACTOR = 1.02
@@ -391,6 +391,8 @@ class ScalingPoint:
 class ScalingStudy(Result):
     """How training time changes with the workers: for the same data, and for the same data per worker."""
 
+    words = 2
+
     def __init__(
         self,
         strong: Comparison,
@@ -529,10 +531,6 @@ class ScalingStudy(Result):
         from tenfold.reports.pages.run_pages import render_scaling
 
         return save_page(render_scaling(self), path)
-
-    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
-        yield self.text_table().to_rich(words=2)
-        yield from self.lines()
 
     def __repr__(self) -> str:
         return f"<ScalingStudy to {plural(max(point.workers for point in self.strong), 'worker')}>"

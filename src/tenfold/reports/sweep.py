@@ -25,7 +25,7 @@ from tenfold.runs.storage.tables import RunRecord
 from tenfold.runs.store import SWEEP
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+    pass
 
 TIMES = ("seconds", "seconds_to_target")
 """Possible goals of a sweep besides metrics."""
@@ -79,6 +79,8 @@ class Trial:
 
 class Sweep(Result):
     """A recorded sweep: its trials, the best of them, and the experiment that trains with the best values."""
+
+    words = 0
 
     def __init__(self, run: Run) -> None:
         """Wrap the run of a sweep, as `tenfold.open_run` returns it."""
@@ -163,16 +165,21 @@ class Sweep(Result):
         ]
         return TextTable(["trial", "run", *self.space, self.heading, "epochs", "training", "state"], rows)
 
+    def shown_table(self) -> TextTable:
+        return self.text_table(SHOWN_TRIALS)
+
     def lines(self) -> list[str]:
         """Return conclusions from the trials, in sentences: the best one, which fields matter, and others."""
         first, *rest = self.remarks()
+        more = len(self.trials) - SHOWN_TRIALS
+        hidden = [f"{plural(more, 'more trial')} not shown; --format csv has all"] if more > 0 else []
         shares = sorted(self.importance.items(), key=lambda pair: -pair[1])
         conclusions = ["importance: " + ", ".join(f"{name} {share:.0%}" for name, share in shares)] if shares else []
         with suppress(StoreError):
             best = self.best
             written = f"{best.label}: {self.heading} {self.written(best.value)}"
             conclusions.append(f"best: trial {best.number} (run {best.run}), {written}")
-        return [first, *conclusions, *rest]
+        return [*hidden, first, *conclusions, *rest]
 
     def remarks(self) -> list[str]:
         """Return how the trials ended, how far the best can be trusted, and what to do with it."""
@@ -213,21 +220,6 @@ class Sweep(Result):
     def report(self, path: str | Path = "report.html") -> Path:
         """Write an HTML report with the table and plots, and return its path."""
         return self.run.report(path)
-
-    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
-        from rich.text import Text
-
-        yield self.text_table(SHOWN_TRIALS).to_rich(words=0)
-        if (more := len(self.trials) - SHOWN_TRIALS) > 0:
-            yield Text(f"{plural(more, 'trial')} more; --format csv has all", style="dim")
-        yield Text()
-        for line in self.lines():
-            yield Text(line, style="dim")
-
-    def __str__(self) -> str:
-        from tenfold.reports.display import as_plain_text
-
-        return as_plain_text(self, shutil.get_terminal_size((120, 24)).columns)
 
     def __repr__(self) -> str:
         return f"<Sweep {self.run.id}: {plural(len(self.trials), 'trial')}>"
