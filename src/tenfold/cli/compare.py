@@ -15,10 +15,9 @@ from tenfold.cli.output import exit_interrupted, exit_partial, print_rich, start
 from tenfold.errors import ExperimentError
 
 if TYPE_CHECKING:
-    from tenfold.reports.comparison import Comparison, ResultTable
-    from tenfold.reports.forecast import ScalingStudy
+    from tenfold.reports.comparison import Comparison
+    from tenfold.reports.exports import Result
     from tenfold.reports.progress import GridProgress
-    from tenfold.reports.sweep import Sweep
 
 
 GRID = "The grid: values separated by commas"
@@ -137,7 +136,7 @@ def watching(quiet: bool, on: object = None) -> "Iterator[GridProgress]":
         exit_interrupted("run the same command again to continue", on)
 
 
-def print_result(result: "ResultTable | ScalingStudy | Sweep", form: Form, report: Path | None = None) -> None:
+def print_result(result: "Result", form: Form, report: Path | None = None) -> None:
     """Print a table of settings in the wanted form, and write its HTML report; exit with 3 if some runs failed."""
     if form is Form.TABLE:
         print_rich(result)

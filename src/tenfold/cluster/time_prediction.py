@@ -1,7 +1,7 @@
 """How long a run would take, and how certain that is."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,17 @@ class TimePrediction:
     """How fast this machine was when the prediction was made, relative to its calibration."""
     exchange_times: Floats | None = None
     """When each worker's step takes effect [steps, workers]; known only for strategies without rounds."""
+
+    def with_computing(self, compute: Floats, added: float) -> "TimePrediction":
+        """Return the prediction with other seconds of computing, by which it takes `added` seconds longer."""
+        low, high = self.interval
+        return replace(
+            self,
+            seconds=self.seconds + added,
+            interval=(low + added, high + added),
+            total=self.total + added,
+            times=self.times | {"compute": compute},
+        )
 
     def result(self, samples: int, seconds: float | None = None) -> dict[str, Any]:
         """Return the part of a run's result that is predicted; `seconds` are those of a run that stopped early."""

@@ -169,15 +169,8 @@ def predict_fold_times(task: Task, predict: Callable[[Task], TimePrediction]) ->
 
 def _slowed(prediction: TimePrediction, factor: float) -> TimePrediction:
     """Return a prediction whose steps take `factor` times as long, because workers share the cores of their node."""
-    added = (factor - 1) * float(prediction.times["compute"].max())
-    low, high = prediction.interval
-    return replace(
-        prediction,
-        seconds=prediction.seconds + added,
-        interval=(low + added, high + added),
-        total=prediction.total + added,
-        times=prediction.times | {"compute": factor * prediction.times["compute"]},
-    )
+    compute = prediction.times["compute"]
+    return prediction.with_computing(factor * compute, (factor - 1) * float(compute.max()))
 
 
 def _repeated(prediction: TimePrediction, turns: int) -> TimePrediction:

@@ -383,13 +383,8 @@ def _about_threads(task: Task, profile: Profile, cluster: Cluster) -> Iterator[s
 
 def _delayed(prediction: TimePrediction, seconds: float) -> TimePrediction:
     """Return the prediction with the extra seconds that the first steps take on a cold machine."""
-    low, high = prediction.interval
     return replace(
-        prediction,
-        seconds=prediction.seconds + seconds,
-        interval=(low + seconds, high + seconds),
-        total=prediction.total + seconds,
-        times=prediction.times | {"compute": prediction.times["compute"] + seconds},
+        prediction.with_computing(prediction.times["compute"] + seconds, seconds),
         marks={step: at + seconds for step, at in prediction.marks.items()},
         spans=tuple(_stretched(prediction.spans, seconds)),
     )

@@ -60,10 +60,6 @@ class ResultTable(Result):
     """The columns that the table shows beside the settings; by default those that say something about the rows."""
 
     @abstractmethod
-    def report(self, path: str | Path) -> Path:
-        """Write an HTML report with the table and plots, and return its path."""
-
-    @abstractmethod
     def notes(self) -> list[str]:
         """Return the lines that explain the table, except for those in COLUMN_NOTES."""
 

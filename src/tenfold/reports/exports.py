@@ -6,6 +6,7 @@ import io
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tenfold.common.files import json_text
@@ -42,7 +43,7 @@ def as_cell(value: Any) -> Any:
 
 
 class Result(ABC):
-    """What a command returns, in every form: terminal, notebook, CSV, JSON and Markdown."""
+    """What a command returns, in every form: terminal, notebook, page, CSV, JSON and Markdown."""
 
     words: ClassVar[int] = 1
     """How many columns at the left of the table hold words."""
@@ -58,6 +59,10 @@ class Result(ABC):
     @abstractmethod
     def lines(self) -> list[str]:
         """Return the lines below the table."""
+
+    @abstractmethod
+    def report(self, path: str | Path) -> Path:
+        """Write an HTML report with the table and plots, and return its path."""
 
     def shown_table(self) -> TextTable:
         """Return the table that a terminal or a notebook shows."""

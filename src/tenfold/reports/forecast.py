@@ -526,7 +526,6 @@ class ScalingStudy(Result):
         return [*self.sentences(), *self.notes()]
 
     def report(self, path: str | Path) -> Path:
-        """Write an HTML report with table, plots and sentences, and return its path."""
         from tenfold.reports.pages.page import save_page
         from tenfold.reports.pages.run_pages import render_scaling
 

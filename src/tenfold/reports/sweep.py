@@ -218,7 +218,6 @@ class Sweep(Result):
         )
 
     def report(self, path: str | Path = "report.html") -> Path:
-        """Write an HTML report with the table and plots, and return its path."""
         return self.run.report(path)
 
     def __repr__(self) -> str:
