@@ -1,7 +1,6 @@
 """A sweep and its trials, as the run store has them: the values, how good they were, the best; and their plots."""
 
 import math
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
