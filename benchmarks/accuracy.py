@@ -34,7 +34,7 @@ from tenfold.errors import TenfoldError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import with_defaults
 from tenfold.machine.cores import using_threads
-from tenfold.runs import Stopwatch
+from tenfold.runs.events import Stopwatch
 from tenfold.training import Replica, base_lr, choose_loss
 from tenfold.workers.task import Resolved, Task, make_network
 

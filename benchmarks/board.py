@@ -30,7 +30,8 @@ from support.filled_store import fill_store
 from support.other_boards import SELECTED, find_boards, measure_board
 
 from tenfold.experiment import Experiment
-from tenfold.runs import Metric, Started, Store
+from tenfold.runs import Store
+from tenfold.runs.events import Metric, Started
 
 CHROMIUM = Path("/usr/bin/chromium")
 RUNNING = 10

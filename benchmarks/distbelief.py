@@ -30,7 +30,7 @@ from support.options import make_parser, write_json
 from torch import Tensor, nn
 
 import tenfold
-from tenfold.engines.resolve_experiment import resolve
+from tenfold.engines.prepare import resolve
 from tenfold.experiment import Experiment
 from tenfold.machine.cores import using_threads
 from tenfold.workers.task import Task, make_network

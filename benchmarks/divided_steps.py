@@ -18,12 +18,12 @@ from torch import nn
 
 from tenfold.experiment import Parallel, Training
 from tenfold.machine import cores
-from tenfold.mixing.builders import Mixing
 from tenfold.registry import MODELS
 from tenfold.training import Replica, flat_size
 from tenfold.training.flat_weights import exchange_size
 from tenfold.workers.channels import SharedChannels
 from tenfold.workers.rounds import SharedOrthogonalization, stacks_worth_sharing
+from tenfold.workers.task import Mixing
 from tenfold.workers.trainers import make_averaging_trainer
 
 NETWORKS_AND_STEPS: dict[str, tuple[str, dict[str, Any], int]] = {

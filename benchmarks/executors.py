@@ -24,7 +24,7 @@ from support.options import make_parser, write_json
 
 import tenfold
 from tenfold.registry import EXECUTORS
-from tenfold.runs import JobsChanged
+from tenfold.runs.events import JobsChanged
 
 RUN: dict[str, Any] = {"model": "mlp", "data": "digits", "epochs": 1, "threads": 1}
 

@@ -31,7 +31,7 @@ from support.options import make_parser, write_json
 from support.turns import spread
 
 import tenfold
-from tenfold.runs import EpochEnded, Event, WorkerDropped, WorkerJoined
+from tenfold.runs.events import EpochEnded, Event, WorkerDropped, WorkerJoined
 
 PUBLISHED = 0.977
 PAIR = 2

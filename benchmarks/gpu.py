@@ -28,7 +28,7 @@ from tenfold.engines.prepare import prepare
 from tenfold.engines.processes import Serial
 from tenfold.errors import TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.runs import Event, Metric, Note, Stopwatch, Warned
+from tenfold.runs.events import Event, Metric, Note, Stopwatch, Warned
 from tenfold.training.network_call import autocast
 from tenfold.training.replica import set_matmul_precision
 from tenfold.workers.task import Resolved, Task, make_network

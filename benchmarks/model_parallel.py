@@ -16,7 +16,7 @@ from support.options import make_parser, write_json
 
 import tenfold
 from tenfold.mixing.round import balance, bound
-from tenfold.runs import Event, Span
+from tenfold.runs.events import Event, Span
 
 COMPUTING = ("data", "compute", "communicate")
 

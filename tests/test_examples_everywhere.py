@@ -17,7 +17,8 @@ from tenfold.engines.one_device import train_replicas
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
 from tenfold.machine import cores
-from tenfold.runs import Run, Stopwatch
+from tenfold.runs import Run
+from tenfold.runs.events import Stopwatch
 
 pytestmark = pytest.mark.usefixtures("_workers_with_imports")
 EXAMPLES = Path(__file__).parents[1] / "examples"

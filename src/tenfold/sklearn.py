@@ -31,8 +31,9 @@ from tenfold.experiment import FIELDS, Experiment
 from tenfold.experiment.section_fields import USUAL_BATCH
 from tenfold.experiment.values import PythonObject, count_workers
 from tenfold.registry import MODELS
-from tenfold.runs import Event, Run, Stopwatch, Store
+from tenfold.runs import Run, Store
 from tenfold.runs.callbacks import Callbacks, as_list
+from tenfold.runs.events import Event, Stopwatch
 from tenfold.runs.run import History
 from tenfold.training.flat_weights import flat_dtype
 from tenfold.training.measures import compares_numbers

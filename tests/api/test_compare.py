@@ -17,8 +17,9 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import with_defaults
 from tenfold.experiment.values import PythonObject
-from tenfold.runs import Event, FoldChanged, Store
-from tenfold.runs.storage.damage import remove_run
+from tenfold.runs import Store
+from tenfold.runs.events import Event, FoldChanged
+from tenfold.runs.maintenance import remove_run
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 1, "threads": 1, "hidden": [4]}
 

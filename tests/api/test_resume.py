@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 import tenfold
 from tenfold.errors import ExperimentError, ModelError, StoreError
 from tenfold.executors.jobs import Job, train_rank
-from tenfold.runs import EpochEnded, Event, Started
+from tenfold.runs.events import EpochEnded, Event, Started
 
 pytestmark = pytest.mark.usefixtures("_in_a_folder_of_its_own")
 SMALL: dict[str, Any] = {

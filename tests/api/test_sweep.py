@@ -12,7 +12,7 @@ import tenfold
 from tenfold.api.search import Range, SpaceSearch, split_space
 from tenfold.api.sweep import Objective
 from tenfold.errors import ExperimentError, MachineError, StoreError
-from tenfold.runs import EpochEnded, Metric, Note
+from tenfold.runs.events import EpochEnded, Metric, Note
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
 pytestmark = pytest.mark.timeout(120)
@@ -236,7 +236,7 @@ def test_what_cannot_work_is_said_before_anything_is_recorded(
 
 
 def test_a_trial_is_removed_with_its_sweep_only(tmp_path: Path) -> None:
-    from tenfold.runs.storage.damage import to_remove
+    from tenfold.runs.maintenance import to_remove
 
     sweep = tenfold.sweep(**SMALL, lr=[0.1, 0.2], sampler="grid", runs=tmp_path)
     store = sweep.run.store

@@ -349,10 +349,9 @@ class TestModels:
         network, x, y = small_network(), torch.zeros(8, 3), torch.zeros(8)
         loader = DataLoader(TensorDataset(x, y), batch_size=4)
         for given, call in (
-            ((network, x, y), "model=network, data=(x, y))"),
-            ((nn.Linear, loader.dataset), "model=Linear, data=dataset)"),
+            ((network, x, y), "tenfold.train(model=..., data=...)"),
             ((network, loader), "data=loader.dataset, batch_size=4); Tenfold makes the batches itself"),
-            (("mlp", "digits"), 'tenfold.train(model="mlp", data="digits")'),
+            (("mlp", "digits"), "tenfold.train(model=..., data=...)"),
             ((tenfold.Experiment(), x), "train(experiment, lr=0.1)"),
         ):
             with pytest.raises(ExperimentError, match=re.escape(call)):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import tenfold
 from tenfold.cli import app
 from tenfold.errors import ModelError, UserCodeError
-from tenfold.runs import EpochEnded
+from tenfold.runs.events import EpochEnded
 
 pytestmark = pytest.mark.usefixtures("_warm_server", "_in_a_folder_of_its_own")
 X = torch.randn(96, 5, generator=torch.Generator().manual_seed(0))

@@ -11,7 +11,7 @@ from torch import nn
 
 import tenfold
 from tenfold.api.train import warn
-from tenfold.runs import Warned
+from tenfold.runs.events import Warned
 from tenfold.training import choose_loss
 from tenfold.workers.task import Task, describe_untrained_loss
 

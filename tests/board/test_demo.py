@@ -12,7 +12,7 @@ from tenfold.engines import resolve
 from tenfold.engines.prepare import prepare
 from tenfold.errors import DataError, ExperimentError
 from tenfold.reports.display import as_plain_text
-from tenfold.runs import Metric
+from tenfold.runs.events import Metric
 from tenfold.workers.task import make_network
 
 

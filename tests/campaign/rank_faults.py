@@ -206,7 +206,7 @@ def _check(said: Said, number: signal.Signals) -> None:
 
 def launcher(name: str) -> list[str]:
     """Return the command that starts two ranks: torchrun where there is no MPI."""
-    from tenfold.launch.start import find_mpirun
+    from tenfold.launchers import find_mpirun
 
     program = find_mpirun() if name == "mpirun" and importlib.util.find_spec("mpi4py") is not None else None
     if program is None:

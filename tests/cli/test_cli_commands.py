@@ -12,7 +12,7 @@ from looped import looped
 import tenfold
 from tenfold.cli import app
 from tenfold.cli.output import prefix
-from tenfold.runs import EpochEnded, Event
+from tenfold.runs.events import EpochEnded, Event
 
 SMALL = ("--model", "mlp", "--data", "digits", "--epochs", "2", "--threads", "1", "--set", "limit=200")
 COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback]

@@ -12,7 +12,7 @@ from slurm_cluster import slurm_cluster, why_not
 
 import tenfold
 from tenfold.executors import slurm
-from tenfold.runs import EpochEnded
+from tenfold.runs.events import EpochEnded
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -13,8 +13,7 @@ from wave_messages import messages
 from tenfold.cluster import LINKS, Cluster
 from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES
-from tenfold.mixing.collectives import COLLECTIVES, Server
-from tenfold.mixing.round import exact_round, group_round, idle_round, shifted_round
+from tenfold.mixing.round import COLLECTIVES, Server, exact_round, group_round, idle_round, shifted_round
 
 LATENCY, BANDWIDTH, ADDING = 1e-3, 1e6, 3e-7
 A, B, C = LATENCY, 1 / BANDWIDTH, ADDING

@@ -475,7 +475,7 @@ def test_a_job_of_slurm_imports_nothing_from_the_current_folder(folder: Path, mo
 def test_the_version_of_the_code_is_noted_without_running_what_a_repository_names(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenfold.engines.prepare.COMMIT_SECONDS", 1e-6)
+    monkeypatch.setattr("tenfold.machine.metadata.COMMIT_SECONDS", 1e-6)
     (folder / "code.txt").write_text("one")
     (folder / ".gitattributes").write_text("* filter=planted\n")
     for command in (

@@ -16,7 +16,8 @@ from tenfold.crossval.fold import make_fold_splits
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError, StoreError, TrainingError
 from tenfold.machine.cores import budget
-from tenfold.runs import Event, Lifecycle, Metric, stored_predictions
+from tenfold.runs import stored_predictions
+from tenfold.runs.events import Event, Lifecycle, Metric
 from tenfold.training import all_targets
 from tenfold.workers.task import Resolved
 

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, TensorDataset
 from tenfold.data import DatasetPart, Part, Splits, Tensors, load
 from tenfold.data.dataset_part import join_parts, quiet_randomness, with_loader
 from tenfold.data.part import MOST_PENDING, CopyTimer, SubsetPart
-from tenfold.runs import Span, Stopwatch
+from tenfold.runs.events import Span, Stopwatch
 from tenfold.workers.worker import SINGLE_SPANS, Timekeeper
 
 X = torch.arange(40, dtype=torch.float32).reshape(10, 2, 2)

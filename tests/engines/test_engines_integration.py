@@ -20,7 +20,7 @@ from tenfold.errors import ExperimentError, MachineError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
-from tenfold.runs import Event, Metric
+from tenfold.runs.events import Event, Metric
 from tenfold.workers.task import Resolved, make_network
 
 pytestmark = pytest.mark.timeout(60)

@@ -18,7 +18,7 @@ from tenfold.engines.prepare import prepare
 from tenfold.engines.processes import Serial
 from tenfold.errors import DataError, ExperimentError, MachineError
 from tenfold.experiment import Experiment, Training
-from tenfold.launch.detect import World, detect_world
+from tenfold.launchers import World, detect_world
 from tenfold.mixing.round import exact_round, shifted_round
 from tenfold.training.stacked_replicas import find_capture_obstacle
 from tenfold.transport.meeting import network_of

@@ -17,7 +17,7 @@ from launching import end_ranks, free_address, launch, start_rank, start_ranks, 
 from launching import run as run_command
 
 import tenfold
-from tenfold.runs import Lifecycle, Span
+from tenfold.runs.events import Lifecycle, Span
 
 pytestmark = pytest.mark.timeout(90)
 SIZE = 3

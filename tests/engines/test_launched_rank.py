@@ -17,11 +17,11 @@ from tenfold.engines.prepare import describe
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import with_defaults
-from tenfold.launch.detect import World
-from tenfold.runs import Stopwatch, Store, checkpoint
+from tenfold.launchers import World
+from tenfold.runs import Store, checkpoint
+from tenfold.runs.events import Stopwatch
 from tenfold.transport.network import Network
-from tenfold.workers.coordinator import Coordinator
-from tenfold.workers.task import Saved
+from tenfold.workers.coordinator import Coordinator, Saved
 
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 50, "threads": 1}
 

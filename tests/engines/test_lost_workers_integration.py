@@ -22,7 +22,7 @@ from waiting import wait_until
 import tenfold
 from tenfold.errors import ModelError, UserCodeError, WorkerLost
 from tenfold.machine.liveness import LOOK_SECONDS, is_alive
-from tenfold.runs import Event, Metric
+from tenfold.runs.events import Event, Metric
 from tenfold.workers import pool as crew
 
 pytestmark = pytest.mark.timeout(60)

@@ -20,8 +20,9 @@ from tenfold.engines.one_device import train_replicas, train_together, with_numb
 from tenfold.engines.processes import Serial
 from tenfold.errors import Diverged, ExperimentError, ModelError, TenfoldError, TrainingError
 from tenfold.mixing import STRATEGIES
-from tenfold.runs import EpochEnded, Event, Lifecycle, Metric, Span, Stopwatch, checkpoint
+from tenfold.runs import checkpoint
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.events import EpochEnded, Event, Lifecycle, Metric, Span, Stopwatch
 from tenfold.workers.task import Task, make_network
 
 FUSED: dict[str, Any] = {"engine": "one-device", "workers": 3, "strategy": "ring", "sync_every": 2, "stacking": "loop"}

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tenfold.engines.prepare import user_files
 from tenfold.experiment import Experiment
+from tenfold.machine.metadata import user_files
 
 
 @pytest.fixture(autouse=True)

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from tenfold.engines import choose
 from tenfold.engines.launched import Launched, assign_states
-from tenfold.engines.prepare import prepare
+from tenfold.engines.prepare import prepare, validate, validate_combination
 from tenfold.engines.processes import divide_among
-from tenfold.engines.resolve_experiment import validate, validate_combination
 from tenfold.errors import ExperimentError, StoreError, WorkerLost
 from tenfold.experiment import Experiment
-from tenfold.launch.detect import World
-from tenfold.runs import Stopwatch
-from tenfold.runs.storage.claim import LostWorker
+from tenfold.launchers import World
+from tenfold.runs.events import Stopwatch
+from tenfold.workers.coordinator import LostWorker
 from tenfold.workers.task import Resolved
 
 

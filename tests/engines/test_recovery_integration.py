@@ -17,7 +17,7 @@ import tenfold
 from tenfold.errors import UserCodeError
 from tenfold.reports import summary
 from tenfold.reports.pages.run_pages import render_report
-from tenfold.runs import Event, Lifecycle, Metric, WorkerDropped, WorkerJoined
+from tenfold.runs.events import Event, Lifecycle, Metric, WorkerDropped, WorkerJoined
 
 pytestmark = pytest.mark.timeout(90)
 SAMPLES, EPOCHS = 48, 5

@@ -9,8 +9,8 @@ from threaded import make_task
 
 from tenfold.engines import Outcome
 from tenfold.engines.processes import Serial
-from tenfold.runs import Event, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.events import Event, Stopwatch, Warned
 from tenfold.workers.task import Task
 
 FEW: dict[str, Any] = SMALL | {"limit": 90, "epochs": 3, "batch_size": 8, "schedule": "cosine", "hidden": [8]}

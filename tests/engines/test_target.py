@@ -10,7 +10,7 @@ from tenfold.engines.one_device import train_replicas
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.runs import Stopwatch
+from tenfold.runs.events import Stopwatch
 from tenfold.workers.task import Resolved
 
 DIGITS: dict[str, Any] = {"model": "mlp", "data": "digits", "epochs": 6, "batch_size": 32, "limit": 400}

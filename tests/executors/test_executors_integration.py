@@ -27,9 +27,10 @@ from tenfold.cli import app
 from tenfold.errors import ExperimentError
 from tenfold.executors.jobs import Job, run_job
 from tenfold.executors.submitting import Submitter
-from tenfold.runs import EpochEnded, FoldChanged, JobsChanged, Metric, Note, Started, Store
+from tenfold.runs import Store
 from tenfold.runs.bundle import unpack
 from tenfold.runs.callbacks import StopBehind
+from tenfold.runs.events import EpochEnded, FoldChanged, JobsChanged, Metric, Note, Started
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("_workers_with_imports")]
 CLUSTER: list[Any] = []

@@ -11,7 +11,7 @@ import pytest
 
 import tenfold
 from tenfold.executors import submitting
-from tenfold.runs import Note
+from tenfold.runs.events import Note
 
 pytestmark = pytest.mark.timeout(240)
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "limit": 200, "epochs": 1, "threads": 1}

@@ -16,7 +16,7 @@ from slurm_cluster import slurm_cluster, why_not
 import tenfold
 from tenfold.errors import ExperimentError
 from tenfold.executors import slurm
-from tenfold.runs import JobsChanged
+from tenfold.runs.events import JobsChanged
 
 pytestmark = [
     pytest.mark.timeout(240),

@@ -238,7 +238,6 @@ def test_other_names_point_to_fields():
     [
         ({"learning_rate": 0.1}, "training"),
         ({"epoch": 3}, "training"),
-        ({"overlap": True}, "unknown field; it was removed"),
         ({"num_workers": 2}, "parallel"),
         ({"shuffle": True}, "shuffled"),
         ({"nodes": 3}, "parallel"),

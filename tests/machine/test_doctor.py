@@ -9,7 +9,7 @@ from fake_machines import build_cgroup2, build_sys, layout, write
 from tenfold.machine import cores, doctor
 from tenfold.machine.devices import Gpu
 from tenfold.machine.doctor import Finding, examine
-from tenfold.runs.storage.tables import Abilities
+from tenfold.runs.tables import Abilities
 
 GB = 10**9
 

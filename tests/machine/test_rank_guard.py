@@ -13,7 +13,7 @@ import pytest
 from waiting import wait_until
 
 from tenfold.errors import WorkerLost
-from tenfold.launch.detect import World
+from tenfold.launchers import World
 from tenfold.machine.liveness import is_alive
 from tenfold.machine.rank_guard import GuardAddress
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(60)
 HERE = Path(__file__).parent
 GUARDED = """
 import ctypes, json, sys
-from tenfold.launch.detect import World
+from tenfold.launchers import World
 from tenfold.machine.rank_guard import RankGuard
 world = World(rank=1, size=2, local_rank=0, local_size=1, launcher="torchrun")
 guard = RankGuard(world, "test_rank_guard:report", stopped_seconds=0.2, kill_seconds=0.2)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from looped import looped
 from wave_messages import Message, Phases, phases_of, within
 
-from tenfold.mixing.collectives import COLLECTIVES, Server, operation_waves
+from tenfold.mixing.round import COLLECTIVES, Server, operation_waves
 
 N = 5040 * 16  # divisible by every group size and power of two below
 SIZES = [2, 3, 4, 5, 6, 7, 8, 9, 12, 16]

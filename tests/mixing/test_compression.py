@@ -10,8 +10,8 @@ from torch import Tensor
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Parallel
 from tenfold.mixing import COMPRESSIONS
-from tenfold.mixing.builders import Mixing
 from tenfold.mixing.compression import Compressor, Int8, OneBit, Packed, TopK, row_lengths
+from tenfold.workers.task import Mixing
 
 law = settings(deadline=None, derandomize=True, max_examples=40)
 sizes = st.integers(0, 3000)

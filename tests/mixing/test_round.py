@@ -5,8 +5,7 @@ from wave_messages import Message, messages
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import Round
-from tenfold.mixing.collectives import COLLECTIVES
-from tenfold.mixing.round import exact_round, group_round, idle_round, shifted_round
+from tenfold.mixing.round import COLLECTIVES, exact_round, group_round, idle_round, shifted_round
 
 RING_OF_FOUR = shifted_round(4, (-1, 1))
 

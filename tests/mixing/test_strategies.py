@@ -12,8 +12,7 @@ from wave_messages import messages, within
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import STRATEGIES, Strategy
-from tenfold.mixing.collectives import COLLECTIVES
-from tenfold.mixing.round import CENTER, Exchange, ExchangeVectors
+from tenfold.mixing.round import CENTER, COLLECTIVES, Exchange, ExchangeVectors
 from tenfold.mixing.strategies import (
     ADPSGD,
     EASGD,

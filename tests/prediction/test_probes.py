@@ -17,7 +17,7 @@ from tenfold.prediction import calibration as step_times
 from tenfold.prediction import probes as burst
 from tenfold.prediction.measurements import tiny_regression
 from tenfold.prediction.probes import Burst, vector_experiment
-from tenfold.runs import Span
+from tenfold.runs.events import Span
 from tenfold.workers.task import Resolved, Task
 
 SETTINGS = [(16, 1), (1, 1), (8, 2), (4, 4), (2, 8), (1, 16)]

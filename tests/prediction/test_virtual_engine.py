@@ -11,7 +11,7 @@ from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.machine import cores
 from tenfold.prediction.task_prediction import predict_task
 from tenfold.prediction.virtual_engine import PredictedEvents, describe_division, free_memory, replica_bytes
-from tenfold.runs import Event, Metric
+from tenfold.runs.events import Event, Metric
 
 CLUSTER = {"groups": [{"count": 9, "step_seconds": 0.01, "link": "1gbe"}], "stragglers": {"transient": 0.2}}
 SMALL: dict[str, Any] = {"model": "mlp", "data": "digits", "hidden": [4], "limit": 60, "epochs": 6, "workers": 3}

@@ -11,7 +11,7 @@ from engine_models import LAWFUL, SMALL, same, train
 
 from tenfold.errors import ExperimentError, MachineError
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
-from tenfold.runs import Lifecycle
+from tenfold.runs.events import Lifecycle
 
 pytestmark = pytest.mark.timeout(90)
 BY_HAND = {"groups": [{"count": 9, "step_seconds": 0.01, "link": "1gbe"}], "stragglers": {"transient": 0.2}}

@@ -22,7 +22,7 @@ from tenfold.reports.comparison import Comparison
 from tenfold.reports.comparison_rows import Row, Spread, make_rows, with_ratios
 from tenfold.reports.pages import run_pages as report
 from tenfold.reports.plots import target_plot
-from tenfold.runs import Span
+from tenfold.runs.events import Span
 
 NAME = "factor against cpu"
 

@@ -18,7 +18,8 @@ from tenfold.reports.display import as_plain_text
 from tenfold.reports.pages.comparison_page import comparison_tables
 from tenfold.reports.plots import scaling_curves
 from tenfold.reports.tables import heat_maps
-from tenfold.runs import Metric, Recorder, Store
+from tenfold.runs import Recorder, Store
+from tenfold.runs.events import Metric
 
 OTHER_TIMES = {"evaluate": 1.0, "start": 2.0, "save": 0.5}
 CORES = {**FACTS, "machine": {**FACTS["machine"], "cpu": {"budget": 4}}}

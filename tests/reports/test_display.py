@@ -7,8 +7,8 @@ import pytest
 from rich.text import Text
 
 import tenfold
-from tenfold.launch.detect import is_watched
 from tenfold.reports import display as notebook
+from tenfold.reports.display import is_watched
 
 FIELDS = {"model": "mlp", "data": "digits", "limit": 100, "epochs": 2, "threads": 1}
 

@@ -7,7 +7,8 @@ from made_runs import make_crossval, make_run, read_run
 from tenfold.experiment import Experiment
 from tenfold.reports import exports as export
 from tenfold.reports.exports import write_csv
-from tenfold.runs import Metric, Recorder, Store
+from tenfold.runs import Recorder, Store
+from tenfold.runs.events import Metric
 
 
 def test_csv_holds_every_measurement_of_every_run(tmp_path):

@@ -9,7 +9,7 @@ from rich.console import Console
 from tenfold.experiment import Experiment
 from tenfold.reports.display import as_plain_text
 from tenfold.reports.progress import FoldProgress, GridProgress, RankTimes, RunProgress
-from tenfold.runs import Event, FoldChanged, FoldsStarted, Metric, Span, Warned
+from tenfold.runs.events import Event, FoldChanged, FoldsStarted, Metric, Span, Warned
 
 
 def listen(experiment, events, *, terminal=False, width=100, **options):

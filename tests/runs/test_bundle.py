@@ -12,8 +12,9 @@ from made_store import refused
 
 import tenfold
 from tenfold.experiment import Experiment
-from tenfold.runs import Recorded, Store
+from tenfold.runs import Store
 from tenfold.runs.bundle import pack, unpack
+from tenfold.runs.events import Recorded
 
 FIELDS = {"model": "mlp", "data": "digits", "epochs": 1, "threads": 1}
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from tenfold.errors import ExperimentError, StopTraining
-from tenfold.runs import Ended, EpochEnded, FoldChanged, Metric, Note
 from tenfold.runs.callbacks import Callback, Callbacks, as_list
+from tenfold.runs.events import Ended, EpochEnded, FoldChanged, Metric, Note
 
 LOSS = Metric(at=1.0, name="loss", value=0.5, part="train", step=1, epoch=0, seconds=1.0)
 ACCURACY = Metric(at=1.0, name="accuracy", value=0.9, part="test", step=1, epoch=0, seconds=1.0)

@@ -5,8 +5,8 @@ import pytest
 import tenfold
 from tenfold.engines.one_device import train_replicas
 from tenfold.engines.prepare import prepare
-from tenfold.runs import Stopwatch
 from tenfold.runs.callbacks import Callbacks
+from tenfold.runs.events import Stopwatch
 from tenfold.workers.task import Resolved
 
 FIELDS = {"model": "mlp", "data": "digits", "limit": 300, "epochs": 6, "threads": 1}

@@ -5,19 +5,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from looped import looped
 
-from tenfold.runs import (
+from tenfold.runs import events
+from tenfold.runs.events import (
+    STAGES,
     Ended,
     FoldChanged,
     FoldsStarted,
+    Lifecycle,
     Metric,
     Note,
     Recorded,
     Span,
+    Stopwatch,
     Warned,
     WorkerDropped,
-    events,
+    as_row,
+    from_row,
 )
-from tenfold.runs.events import STAGES, Lifecycle, Stopwatch, as_row, from_row
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 any_event = st.one_of(

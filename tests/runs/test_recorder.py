@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from made_store import new_run, some_events
 
 from tenfold.errors import StoreError
-from tenfold.runs import EpochEnded, Metric, Recorder, Span, WorkerDropped, WorkerJoined, recorder
+from tenfold.runs import Recorder, recorder
+from tenfold.runs.events import EpochEnded, Metric, Span, WorkerDropped, WorkerJoined
 from tenfold.runs.recorder import chrome_trace
 
 

@@ -3,7 +3,8 @@ from made_store import DIGITS, new_run, some_events
 
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
-from tenfold.runs import Metric, Run
+from tenfold.runs import Run
+from tenfold.runs.events import Metric
 
 
 def opened(store, number, **kwargs):

@@ -10,7 +10,8 @@ from forked import start_forked
 from fuse_folder import mounted_or_skipped
 from made_store import DIGITS, new_run
 
-from tenfold.runs import Metric, Store
+from tenfold.runs import Store
+from tenfold.runs.events import Metric
 from tenfold.workers.fork_server import context
 
 

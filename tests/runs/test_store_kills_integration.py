@@ -10,7 +10,8 @@ import pytest
 from made_store import DIGITS
 from stepped_processes import can_trace, run
 
-from tenfold.runs import EpochEnded, Store, checkpoint
+from tenfold.runs import Store, checkpoint
+from tenfold.runs.events import EpochEnded
 
 WRITERS, EPOCHS = 10, 2
 CREATED, FINISHED = 1, 2 + 2 * EPOCHS

@@ -13,7 +13,8 @@ from made_store import DIGITS
 
 from tenfold.common import files
 from tenfold.errors import StoreError
-from tenfold.runs import EpochEnded, Store, checkpoint, store
+from tenfold.runs import Store, checkpoint, store
+from tenfold.runs.events import EpochEnded
 
 WRITERS = 10
 COMMON = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -7,7 +7,8 @@ import pytest
 
 import tenfold
 from tenfold.errors import StoreError
-from tenfold.runs import Note, stored_predictions
+from tenfold.runs import stored_predictions
+from tenfold.runs.events import Note
 from tenfold.runs.stored_predictions import Predictions
 
 

@@ -83,7 +83,7 @@ def marked(count: int = 1) -> dict[str, Any]:
 def validate_until_a_fold_is_done(runs: str) -> None:
     """Cross-validate, and die by SIGKILL as soon as the first fold is finished."""
     import tenfold
-    from tenfold.runs import FoldChanged
+    from tenfold.runs.events import FoldChanged
 
     def die(event: Any) -> None:
         if isinstance(event, FoldChanged) and event.status == "finished":

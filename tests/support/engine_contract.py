@@ -11,7 +11,7 @@ import tenfold
 from tenfold.data import Tensors
 from tenfold.engines.prepare import prepare
 from tenfold.errors import ModelError
-from tenfold.runs import EpochEnded, Event, Lifecycle, Metric, Span
+from tenfold.runs.events import EpochEnded, Event, Lifecycle, Metric, Span
 from tenfold.training import choose_loss, choose_metrics, evaluate
 from tenfold.workers.task import Resolved
 

@@ -14,7 +14,7 @@ import torch
 from engine_models import Failing
 
 import tenfold
-from tenfold.launch.detect import detect_world
+from tenfold.launchers import detect_world
 
 
 class FailingOnce(Failing):

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tenfold.launch.start import find_mpirun
+from tenfold.launchers import find_mpirun
 
 
 def mpirun() -> list[str]:

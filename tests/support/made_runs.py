@@ -11,7 +11,8 @@ import numpy as np
 
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.experiment import Experiment
-from tenfold.runs import Ended, EpochEnded, Event, Metric, Recorder, Run, Span, Started, Store, Warned
+from tenfold.runs import Recorder, Run, Store
+from tenfold.runs.events import Ended, EpochEnded, Event, Metric, Span, Started, Warned
 
 FACTS: dict[str, Any] = {
     "machine": {

@@ -5,7 +5,8 @@ import pytest
 import tenfold
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
-from tenfold.runs import EpochEnded, Metric, Span, Store
+from tenfold.runs import Store
+from tenfold.runs.events import EpochEnded, Metric, Span
 
 DIGITS = Experiment(model="mlp", data="digits")
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
-from tenfold.runs import EpochEnded, Metric, Store
-from tenfold.runs.storage.claim import Claim
+from tenfold.runs import Store
+from tenfold.runs.claim import Claim
+from tenfold.runs.events import EpochEnded, Metric
 
 DIGITS = Experiment(model="mlp", data="digits")
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from tenfold.engines.prepare import prepare
 from tenfold.experiment import Experiment
-from tenfold.runs import Event, Stopwatch
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.events import Event, Stopwatch
 from tenfold.transport.segment import StopReason as Stop
 from tenfold.workers.channels import Channels, SharedChannels
-from tenfold.workers.coordinator import Coordinator
-from tenfold.workers.task import Decision, Message, Resolved, Task
+from tenfold.workers.coordinator import Coordinator, Decision, Message
+from tenfold.workers.task import Resolved, Task
 from tenfold.workers.worker import Worker
 
 State = dict[str, Tensor]

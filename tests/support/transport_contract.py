@@ -14,8 +14,7 @@ import torch
 from forked import programs_server
 
 from tenfold.mixing import Round
-from tenfold.mixing.collectives import Server
-from tenfold.mixing.round import exact_round
+from tenfold.mixing.round import Server, exact_round
 from tenfold.transport import Transport, average_in_rank_order, compute_shares
 from tenfold.workers.fork_server import context, start_server
 

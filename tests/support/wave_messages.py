@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tenfold.mixing import Round
-from tenfold.mixing.collectives import Collective, Group, Wave, Waves
+from tenfold.mixing.round import Collective, Group, Wave, Waves
 
 
 class Message(NamedTuple):

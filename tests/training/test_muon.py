@@ -10,7 +10,7 @@ from tenfold.experiment import Training
 from tenfold.registry import MODELS
 from tenfold.training import Replica
 from tenfold.training.muon import COEFFICIENTS, Muon, as_matrices, factors, find_matrices, gram
-from tenfold.training.replica import plan_lr_schedule
+from tenfold.training.schedules import plan_lr_schedule
 from tenfold.training.stack import StackedReplicas
 from tenfold.training.stacked_optimizers import make_rule
 

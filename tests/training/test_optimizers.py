@@ -13,8 +13,7 @@ from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Training
 from tenfold.training import OPTIMIZERS, Replica, base_lr
 from tenfold.training.optimizers import ASSUMED, count_state_vectors, make_optimizer
-from tenfold.training.replica import plan_lr_schedule
-from tenfold.training.schedules import check_own_schedule
+from tenfold.training.schedules import check_own_schedule, plan_lr_schedule
 
 
 def made(**fields):

@@ -8,7 +8,7 @@ from sklearn import metrics
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Experiment, Training
 from tenfold.training import METRICS, choose_metrics
-from tenfold.training.scorers import OF_NUMBERS, ranking_metric, scorer
+from tenfold.training.metrics import OF_NUMBERS, ranking_metric, scorer
 
 torch.manual_seed(0)
 

@@ -14,7 +14,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.training import Replica, stack, stacked_replicas
 from tenfold.training.flat_weights import FlatState
-from tenfold.training.replica import plan_lr_schedule
+from tenfold.training.schedules import plan_lr_schedule
 from tenfold.training.stack import Stack, StackedReplicas, is_worth_compiling, largest_group
 from tenfold.training.stacked_optimizers import Loop
 from tenfold.training.stacked_replicas import Lockstep, ReplicaRows

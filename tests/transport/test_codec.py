@@ -15,11 +15,11 @@ from looped import looped
 import tenfold
 from tenfold.engines.launched_rank import Orders
 from tenfold.errors import DataError, TrainingError, WorkerLost
-from tenfold.runs import Metric, Warned
+from tenfold.runs.events import Metric, Warned
 from tenfold.training.evaluation import EvaluatedShare
 from tenfold.training.metrics import ExactSum, PairCounts
 from tenfold.transport import codec
-from tenfold.workers.task import EpochTrained, Evaluated
+from tenfold.workers.coordinator import EpochTrained, Evaluated
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(

@@ -16,7 +16,7 @@ import pytest
 import torch.distributed as dist
 
 from tenfold.errors import MachineError, TrainingError, WorkerLost
-from tenfold.launch.detect import World, detect_world
+from tenfold.launchers import World, detect_world
 from tenfold.transport import meeting as world
 from tenfold.transport.meeting import StartupWatch, report_stop
 

@@ -17,7 +17,7 @@ from launchers import mpirun
 from transport_contract import Join, TransportContract, receive
 
 from tenfold.errors import TrainingError
-from tenfold.launch.detect import detect_world
+from tenfold.launchers import detect_world
 from tenfold.transport.network import NetworkTransport
 
 pytestmark = pytest.mark.timeout(60)

@@ -9,10 +9,9 @@ import torch
 from threaded import make_task
 
 from tenfold.data import Tensors
-from tenfold.runs import Metric, Stopwatch, Warned
+from tenfold.runs.events import Metric, Stopwatch, Warned
 from tenfold.training.evaluation import EvaluatedShare, evaluate_share
-from tenfold.workers.coordinator import Coordinator
-from tenfold.workers.task import EpochTrained, Finished
+from tenfold.workers.coordinator import Coordinator, EpochTrained, Finished
 
 DATA = {"train": (torch.randn(8, 2), torch.randn(8)), "test": (torch.randn(4, 2), torch.randn(4))}
 

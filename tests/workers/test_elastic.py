@@ -8,17 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold.errors import WorkerLost
-from tenfold.workers.elastic import Replacement, Roster
-from tenfold.workers.task import (
-    EpochTrained,
-    EvaluationBegan,
-    Finished,
-    Handover,
-    Membership,
-    Paused,
-    Ready,
-    Welcome,
-)
+from tenfold.workers.coordinator import EpochTrained, Finished
+from tenfold.workers.elastic import EvaluationBegan, Handover, Membership, Paused, Ready, Replacement, Roster, Welcome
 
 
 def paused(rounds: int = 0, passed: int = 0) -> Paused:

@@ -16,7 +16,7 @@ from torch import nn
 
 from tenfold.data import SubsetPart, Tensors
 from tenfold.errors import ExperimentError, MachineError
-from tenfold.runs import Printed, Stopwatch
+from tenfold.runs.events import Printed, Stopwatch
 from tenfold.transport import segment as shared_arrays
 from tenfold.transport.segment import allocate as shared_arrays_allocate
 from tenfold.workers import process as worker_process

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment, Parallel
 from tenfold.mixing import STRATEGIES
-from tenfold.mixing.builders import Mixing
 from tenfold.training.muon import Muon, as_matrices
 from tenfold.workers import rounds as shared_orthogonalization
 from tenfold.workers.rounds import (
@@ -26,7 +25,7 @@ from tenfold.workers.rounds import (
     parallel_pays,
     stacks_worth_sharing,
 )
-from tenfold.workers.task import make_network
+from tenfold.workers.task import Mixing, make_network
 
 SYNCHRONOUS = [name for name in STRATEGIES if not STRATEGIES[name].asynchronous]
 
@@ -376,7 +375,7 @@ class TestOptimizerState:
 
 
 def test_the_loss_of_an_epoch_counts_every_sample_once() -> None:
-    from tenfold.workers.task import EpochTrained
+    from tenfold.workers.coordinator import EpochTrained
 
     threads = Threads(make_task(**SMALL | UNEQUAL, workers=3)).train()
     for messages in threads.heard:

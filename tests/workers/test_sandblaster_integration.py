@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import tenfold
-from tenfold.engines.resolve_experiment import resolve
+from tenfold.engines.prepare import resolve
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.machine.cores import using_threads
-from tenfold.runs import EpochEnded, Event
+from tenfold.runs.events import EpochEnded, Event
 from tenfold.workers.task import make_network
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("_in_a_folder_of_its_own")]

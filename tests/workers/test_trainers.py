@@ -100,8 +100,8 @@ def test_staleness_is_told_by_every_worker() -> None:
 
 def test_what_is_pushed_is_where_the_replica_is() -> None:
     """The device without memory stands for a GPU."""
-    from tenfold.mixing.builders import Mixing
     from tenfold.workers.channels import single_worker_channels
+    from tenfold.workers.task import Mixing
     from tenfold.workers.trainers import make_averaging_trainer
 
     mixing = Mixing.of(Parallel(strategy="downpour"))

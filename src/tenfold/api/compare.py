@@ -17,7 +17,6 @@ from tenfold.common.imports import Origin
 from tenfold.crossval import CrossValidation
 from tenfold.data.loading import is_one_part
 from tenfold.engines import require_no_launcher
-from tenfold.engines.prepare import measuring_machine, origin, user_files
 from tenfold.errors import ExperimentError, StopTraining, StoreError, TenfoldError, TrainingError
 from tenfold.executors.jobs import Job, JobEnd
 from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named, follow_jobs
@@ -25,25 +24,24 @@ from tenfold.experiment import FIELDS, FOLD_FIELDS, SECTIONS, STAGE_FIELDS, Expe
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Grid
 from tenfold.experiment.values import TakesList, label_of
-from tenfold.launch.detect import is_watched
-from tenfold.machine.metadata import collect_metadata
-from tenfold.mixing.builders import Mixing
+from tenfold.machine.metadata import collect_metadata, measuring_machine, origin, user_files
 from tenfold.mixing.strategies import exchange_pattern
 from tenfold.registry import SOURCES, suggest
 from tenfold.reports.comparison import Comparison
 from tenfold.reports.comparison_rows import NOT_VALIDATED, require_columns
 from tenfold.reports.differences import describe_settings
+from tenfold.reports.display import is_watched
 from tenfold.reports.loggers import make_loggers
 from tenfold.reports.progress import GridProgress, Turn
-from tenfold.runs import Emit, Run, Stopwatch, Store
+from tenfold.runs import Run, Store
 from tenfold.runs.bundle import Bundle, unpack
 from tenfold.runs.callbacks import Callbacks, as_list
-from tenfold.runs.events import ignore
+from tenfold.runs.claim import Claim
+from tenfold.runs.events import Emit, Stopwatch, ignore
 from tenfold.runs.open_run import open_run
 from tenfold.runs.run import as_asked
-from tenfold.runs.storage.claim import Claim
 from tenfold.runs.store import CROSSVAL, one_invocation
-from tenfold.workers.task import resolve_defaults
+from tenfold.workers.task import Mixing, resolve_defaults
 
 KIND = "compare"
 WAIT_SECONDS = 0.5

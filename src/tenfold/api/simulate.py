@@ -35,7 +35,8 @@ from tenfold.reports.forecast import Forecast, ScalingStudy, Twin
 from tenfold.reports.formatting import duration, metric_value, plural, ratio
 from tenfold.reports.progress import Turn
 from tenfold.reports.related_runs import find_single_worker
-from tenfold.runs import Emit, Run, Stopwatch, Store
+from tenfold.runs import Run, Store
+from tenfold.runs.events import Emit, Stopwatch
 from tenfold.runs.open_run import open_run
 from tenfold.runs.store import SCRIPT, absolute, one_invocation
 from tenfold.workers.task import Task

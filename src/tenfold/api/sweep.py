@@ -28,25 +28,26 @@ from tenfold.common.metric_traits import LOSS, main_metric
 from tenfold.engines import Outcome, RecordedRun, Resolved, require_no_launcher, resolve
 from tenfold.engines.base import record_work, train_recorded
 from tenfold.engines.one_device import cannot_train_together, train_together, with_numbers, without_numbers
-from tenfold.engines.prepare import check_new_run, describe, prepare, user_files
+from tenfold.engines.prepare import check_new_run, describe, prepare
 from tenfold.errors import Diverged, ExperimentError, StopTraining, StoreError, TenfoldError, TrainingError
 from tenfold.executors.jobs import OF_RUN, Job
 from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named, follow_jobs, recorded_executor
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
+from tenfold.machine.metadata import user_files
 from tenfold.registry import suggest
 from tenfold.reports.differences import describe_settings
 from tenfold.reports.formatting import duration, grouped, metric_value
 from tenfold.reports.loggers import make_loggers
 from tenfold.reports.progress import Turn
 from tenfold.reports.sweep import TIMES, Sweep, Trial, measure_importance
-from tenfold.runs import Emit, Ended, EpochEnded, Event, Note, Recorded, Run, Stopwatch, Store
+from tenfold.runs import Run, Store
 from tenfold.runs.bundle import Bundle, BundledRecord, EndedRun
 from tenfold.runs.callbacks import Callbacks, StopBehind, as_list
-from tenfold.runs.events import ignore
+from tenfold.runs.events import Emit, Ended, EpochEnded, Event, Note, Recorded, Stopwatch, ignore
 from tenfold.runs.run import as_trained
-from tenfold.runs.storage.tables import RunRecord
 from tenfold.runs.store import SWEEP, TRIAL, absolute
+from tenfold.runs.tables import RunRecord
 from tenfold.training import choose_metrics
 from tenfold.training.measures import require_direction
 from tenfold.workers.task import Task
@@ -212,7 +213,7 @@ def _sweep(
     metadata |= {"lower": goal.lower, "part": goal.part, "prune": prune}
     number = find(store, base, metadata)
     before: dict[str, Any] = store.find(number)["result"] if number is not None else {}
-    asked = _asked_before(before)
+    asked = {int(trial): values for trial, values in before.get("sweep", {}).get("asked", {}).items()}
     num_trials = (
         len({record["metadata"]["trial"]["number"] for record in store.trials(number)} | set(asked)) if number else 0
     )
@@ -260,11 +261,6 @@ def _find_sweep(store: Store, base: Experiment, metadata: dict[str, Any]) -> int
                 if not recorded.unrecorded_fields and stored(recorded) == wanted:
                     return int(record["id"])
     return None
-
-
-def _asked_before(result: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Return the values of the trials that a sweep had begun when it was interrupted, by their number."""
-    return {int(number): values for number, values in result.get("sweep", {}).get("asked", {}).items()}
 
 
 @dataclass(frozen=True)

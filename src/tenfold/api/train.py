@@ -13,7 +13,7 @@ from tenfold.common.imports import remember_named, warn_user
 from tenfold.crossval import CrossValidation
 from tenfold.data import Splits
 from tenfold.engines import RecordedRun, Resolved, require_no_launcher, resolve
-from tenfold.engines.prepare import check_new_run, check_same_data, describe, module_digests, prepare
+from tenfold.engines.prepare import check_new_run, check_same_data, describe, prepare
 from tenfold.errors import StopTraining, StoreError
 from tenfold.executors.folds import check_jobs, train_on
 from tenfold.executors.jobs import Job
@@ -21,13 +21,15 @@ from tenfold.executors.submitting import LOCAL, Asked, Submitter, executor_named
 from tenfold.experiment import Experiment
 from tenfold.experiment.experiment import fields_by_name
 from tenfold.experiment.field_types import Fields
-from tenfold.launch.detect import detect_world, is_watched
+from tenfold.launchers import detect_world
+from tenfold.machine.metadata import module_digests
 from tenfold.prediction.ledger import Ledger
-from tenfold.reports.display import Display
+from tenfold.reports.display import Display, is_watched
 from tenfold.reports.loggers import make_loggers
 from tenfold.reports.progress import FoldProgress, RunProgress
-from tenfold.runs import Emit, Event, Note, Run, Stopwatch, Store, Warned, WorkerDropped
+from tenfold.runs import Run, Store
 from tenfold.runs.callbacks import Callbacks, as_list
+from tenfold.runs.events import Emit, Event, Note, Stopwatch, Warned, WorkerDropped
 from tenfold.runs.store import CROSSVAL, FOLD, MEMBERS, SCRIPT, SWEEP, absolute
 from tenfold.workers.task import Task
 

@@ -34,8 +34,9 @@ from tenfold.registry import MODELS, suggest
 from tenfold.reports.display import Display
 from tenfold.reports.forecast import signed_percent
 from tenfold.reports.formatting import duration, metric_value, plural
-from tenfold.runs import Emit, EpochEnded, Event, Metric, Recorded, Run, Span, Started, Stopwatch
+from tenfold.runs import Run
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.events import Emit, EpochEnded, Event, Metric, Recorded, Span, Started, Stopwatch
 from tenfold.runs.open_run import open_run
 from tenfold.runs.store import one_invocation
 from tenfold.workers.fork_server import start_server

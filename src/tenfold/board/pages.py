@@ -35,10 +35,11 @@ from tenfold.reports.pages.run_pages import about_curves, common_content, render
 from tenfold.reports.pages.sections import fold_charts, fold_figures, state_note
 from tenfold.reports.related_runs import compare_runs
 from tenfold.reports.summary import ledger_note, model_quality
-from tenfold.runs import EpochEnded, FoldChanged, FoldsStarted, Run, Started, Store
+from tenfold.runs import Run, Store
+from tenfold.runs.events import EpochEnded, FoldChanged, FoldsStarted, Started
 from tenfold.runs.open_run import filter_runs
-from tenfold.runs.storage.tables import RunRecord
 from tenfold.runs.store import CROSSVAL, INVOCATION, SCRIPT, SWEEP, Follower
+from tenfold.runs.tables import RunRecord
 
 MOST_RUNS = 64
 """The most runs that are kept in memory; the least recently used one is dropped first."""

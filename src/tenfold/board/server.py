@@ -31,11 +31,11 @@ from tenfold.common.imports import tenfold_command
 from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError
 from tenfold.reports.pages.page import TYPES, page_style, static_files
 from tenfold.runs import Store
+from tenfold.runs.claim import LOCK
+from tenfold.runs.maintenance import remove_run, rename_run, to_remove
 from tenfold.runs.run import announced_board
-from tenfold.runs.storage.claim import LOCK
-from tenfold.runs.storage.damage import remove_run, rename_run, to_remove
-from tenfold.runs.storage.tables import checked_tags
 from tenfold.runs.store import Follower
+from tenfold.runs.tables import checked_tags
 
 LONGEST_BODY = 64 * 1024
 MOST_COLUMNS = 4000

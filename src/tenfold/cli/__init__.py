@@ -196,7 +196,7 @@ def _guard_rank() -> None:
     """Under a launcher, start a guard, before torch is imported, that tells other ranks if this one is stopped."""
     if sys.argv[1:2] not in (["train"], ["resume"]):
         return
-    from tenfold.launch.detect import detect_world
+    from tenfold.launchers import detect_world
 
     with suppress(TenfoldError):  # about invalid launcher variables; the command reports it
         world = detect_world()

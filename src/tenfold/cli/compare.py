@@ -150,17 +150,8 @@ def print_result(result: "Result", form: Form, report: Path | None = None) -> No
         exit_partial(f"{result.failure_counts()}; run the same command again to repeat them")
 
 
-COMPARED = (
-    *("workers", "strategy", "folds", "sync_every", "model", "data", "epochs", "batch_size", "optimizer", "lr"),
-    *("precision", "loader_workers", "threads", "device"),
-)
-"""Fields with an option for several values in `compare`."""
-SWEPT = ("lr", "batch_size", "optimizer", "precision", "model", "data", "epochs", "workers", "strategy", "sync_every")
-"""Those with an option for ranges and lists in `sweep`."""
-
-
 @options.with_executor
-@options.with_fields("name", "target", "seed", "pin", several=COMPARED, panel=GRID)
+@options.with_fields("name", "target", "seed", "pin", several=options.COMPARED, panel=GRID)
 def compare(
     file: options.File = None,
     settings: options.Set = None,
@@ -203,7 +194,7 @@ def compare(
     [cyan]tenfold compare lenet.toml --workers 1,2,4,8 --target 0.99 -o compare.html[/],
     [cyan]tenfold compare --data digits --lr 0.01,0.1 --vary momentum=0,0.9 -o compare.html[/]
     """
-    given = {name: fields.pop(name) for name in COMPARED}
+    given = {name: fields.pop(name) for name in options.COMPARED}
     settings, listed = with_several_values(settings)
     grid: dict[str, Any] = grid_of(given, [*(vary or []), *listed], settings)
     groups = settings_together(together)
@@ -231,7 +222,7 @@ SPACE = "What varies: ranges and lists of values"
 
 
 @options.with_executor
-@options.with_fields("name", "target", "seed", several=SWEPT, panel=SPACE, metavar="LOW:HIGH[:log]|A,B,...")
+@options.with_fields("name", "target", "seed", several=options.SWEPT, panel=SPACE, metavar="LOW:HIGH[:log]|A,B,...")
 def sweep(
     file: options.File = None,
     settings: options.Set = None,
@@ -286,7 +277,7 @@ def sweep(
     [cyan]tenfold sweep lenet.toml --lr 0.01,0.1 --workers 1,2,4 --sampler grid --objective seconds_to_target
     --target 0.99[/]
     """
-    given = {name: fields.pop(name) for name in SWEPT}
+    given = {name: fields.pop(name) for name in options.SWEPT}
     lists = grid_of(given, vary, settings)
     experiment = options.experiment_from(file, settings, **fields)
     if where is None:

@@ -16,7 +16,7 @@ from tenfold.errors import MachineError
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
-    from tenfold.launch.start import Host
+    from tenfold.launchers import Host
 
 
 class Launcher(StrEnum):
@@ -77,11 +77,11 @@ def launch(
         raise MachineError("--slurm writes a script that starts torchrun; give it to sbatch, without --run or mpirun")
     if hosts is not None and nodes is not None:
         raise MachineError("--nodes is for --slurm; with --hosts, the file lists the machines")
-    from tenfold.launch import start
+    from tenfold import launchers
 
     more = arguments or []
     experiment = _experiment(file, more)
-    workers, what = experiment.parallel.workers if experiment else 1, start.program(file, more)
+    workers, what = experiment.parallel.workers if experiment else 1, launchers.program(file, more)
     if hosts is None:
         script, nodes = output or file.with_suffix(".sbatch"), nodes or 2
         if output is None and script.exists():
@@ -89,13 +89,13 @@ def launch(
         write_file(script, _slurm_script(what, file.stem, experiment, nodes, per_host, port=port, python=python))
         typer.echo(f"wrote {script}; `sbatch {script}` queues it")
         return
-    parsed = start.read_hosts(hosts, per_host or 1)
+    parsed = launchers.read_hosts(hosts, per_host or 1)
     _check_workers(workers, "the hosts", sum(host.slots for host in parsed))
     python = python or (sys.executable if run else None)
     if launcher is Launcher.TORCHRUN:
-        commands = start.torchrun(parsed, what, port=port, name=file.stem, python=python)
+        commands = launchers.torchrun(parsed, what, port=port, name=file.stem, python=python)
     else:
-        commands = [(start.Host("localhost"), start.mpirun(parsed, what, python=python))]
+        commands = [(launchers.Host("localhost"), launchers.mpirun(parsed, what, python=python))]
     text = "".join(f"# on {host.name}\n{shlex.join(command)}\n" for host, command in commands)
     if output is None:
         typer.echo(text, nl=False)
@@ -129,16 +129,16 @@ def _slurm_script(
     port: int,
     python: str | None,
 ) -> str:
-    from tenfold.launch import start
+    from tenfold import launchers
 
     workers = experiment.parallel.workers if experiment else 1
     if per_host is not None:
         _check_workers(workers, f"{nodes} nodes", nodes * per_host)
-    return start.slurm(
+    return launchers.slurm(
         what,
         name=name,
         nodes=nodes,
-        per_node=per_host or start.share_out(workers, nodes),
+        per_node=per_host or launchers.share_out(workers, nodes),
         threads=(experiment.machine.threads if experiment else None) or 1,
         gpus=experiment is not None and experiment.machine.device.startswith("cuda"),
         port=port,
@@ -156,7 +156,7 @@ def _check_workers(workers: int, place: str, there: int) -> None:
 
 def _run(commands: "list[tuple[Host, list[str]]]") -> int:
     """Run the commands to their end; a signal that ends this process ends them, too."""
-    from tenfold.launch.start import run_everywhere
+    from tenfold.launchers import run_everywhere
 
     def say(host: str, line: str) -> None:
         typer.echo(f"[{host}] {line}")

@@ -303,6 +303,15 @@ Device = FIELDS["device"].of_one("device")
 OF_FOLDS = ("folds", "fold_kind", "fold_repeats", "fold_mode")
 OF_TRAINING = tuple(name for name in FIELDS if name not in ("loader_workers", "link", *OF_FOLDS))
 """The fields with an option in commands that train one experiment."""
+GRIDDED = ("workers", "strategy", "sync_every", "link", "threads")
+"""The fields with an option for several values in `simulate`."""
+COMPARED = (
+    *("workers", "strategy", "folds", "sync_every", "model", "data", "epochs", "batch_size", "optimizer", "lr"),
+    *("precision", "loader_workers", "threads", "device"),
+)
+"""Those in `compare`."""
+SWEPT = ("lr", "batch_size", "optimizer", "precision", "model", "data", "epochs", "workers", "strategy", "sync_every")
+"""Those with an option for ranges and lists in `sweep`."""
 
 
 def with_fields(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
     from tenfold.reports.display import Display
-    from tenfold.runs import Emit, Event, Run
+    from tenfold.runs import Run
+    from tenfold.runs.events import Emit, Event
 
 
 PARTIAL = 3
@@ -37,7 +38,7 @@ def interruption_code() -> int:
 
 def launched_rank() -> int | None:
     """Return this process's rank among those that a launcher started; None without a launcher."""
-    from tenfold.launch.detect import detect_world
+    from tenfold.launchers import detect_world
 
     world = detect_world()
     return None if world is None or world.size == 1 else world.rank
@@ -124,7 +125,7 @@ def following(display: "Display", runs: Path | None, quiet: bool, on: object = N
 
     When the run is interrupted, say how to resume it, after the display has closed, which would erase the message.
     """
-    from tenfold.runs import Recorded
+    from tenfold.runs.events import Recorded
 
     number: int | None = None
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 
 CLUSTER = "The virtual cluster"
-GRIDDED = ("workers", "strategy", "sync_every", "link", "threads")
-"""Fields that may have several values here."""
 FileOrScript = Annotated[
     Optional[str],  # noqa: UP045 - typer reads this form for an argument that may be left out
     typer.Argument(
@@ -68,7 +66,9 @@ OnlyTime = Annotated[
 ]
 
 
-@options.with_fields(*(name for name in options.OF_TRAINING if name not in GRIDDED), several=GRIDDED, panel=GRID)
+@options.with_fields(
+    *(name for name in options.OF_TRAINING if name not in options.GRIDDED), several=options.GRIDDED, panel=GRID
+)
 def simulate(
     file: FileOrScript = None,
     arguments: Arguments = None,
@@ -95,7 +95,7 @@ def simulate(
     [cyan]tenfold simulate train_ddp.py --workers 16 --link 10gbe -- --epochs 2[/],
     [cyan]tenfold simulate -m package.train --workers 16 -- --epochs 2[/]
     """
-    given = {name: fields.pop(name) for name in GRIDDED}
+    given = {name: fields.pop(name) for name in options.GRIDDED}
     settings, several = with_several_values(settings)
     grid: dict[str, Any] = grid_of(given, several, settings)
     if module is not None or (file is not None and file.endswith(".py")):

@@ -254,7 +254,7 @@ def remove(
     from tenfold.errors import ExperimentError
     from tenfold.reports.formatting import byte_size, plural
     from tenfold.runs import Store
-    from tenfold.runs.storage.damage import empty_trash, remove_run, to_remove, trash_folder, trash_size
+    from tenfold.runs.maintenance import empty_trash, remove_run, to_remove, trash_folder, trash_size
 
     if not (references or chosen or empty):
         raise ExperimentError("no runs given; give their numbers, or use --filter or --empty-trash")

@@ -84,7 +84,7 @@ def doctor(runs: options.Runs = None, as_json: options.Json = False) -> None:
 
 def _examine_runs(folder: Path, *, files: bool) -> "list[Finding]":
     from tenfold.machine.doctor import Finding
-    from tenfold.runs.storage.damage import find_damage
+    from tenfold.runs.maintenance import find_damage
 
     if not (folder / "tenfold.db").exists():
         return [Finding("runs", f"none in {folder}")]

@@ -15,7 +15,8 @@ from tenfold.errors import ExperimentError, MachineError
 
 if TYPE_CHECKING:
     from tenfold.experiment import Experiment
-    from tenfold.runs import Emit, Event, Run
+    from tenfold.runs import Run
+    from tenfold.runs.events import Emit, Event
 
 
 ShowBoard = Annotated[bool, typer.Option("--board", help="Open a local web page that shows the run live.")]
@@ -51,7 +52,7 @@ class BoardWindow:
 
     def watch(self, listen: "Emit") -> "Emit":
         """Return a listener that opens the page when the run has a number, and passes all events on."""
-        from tenfold.runs import Recorded
+        from tenfold.runs.events import Recorded
 
         def hear(event: "Event") -> None:
             if isinstance(event, Recorded) and self._address:
@@ -129,7 +130,7 @@ def train(
     if experiment.parallel.workers > 1 and launched_rank() is None and where is None:
         start_early()
     import tenfold
-    from tenfold.launch.detect import detect_world
+    from tenfold.launchers import detect_world
     from tenfold.reports.progress import RankTimes, RunProgress
 
     quiet = quiet or as_json or bool(launched_rank())

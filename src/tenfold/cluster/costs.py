@@ -7,7 +7,7 @@ Phases come in turn, the messages of a phase travel at once. A message from s to
 
 where a port belongs to one worker and kind of link, or to a node or a line that several workers share; it sends and
 receives at once. A phase of a group ends with its last message. With one kind of link for all this gives the closed
-forms of `tenfold.mixing.collectives`.
+forms of `tenfold.mixing.round`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tenfold.cluster.hardware import Floats
 from tenfold.errors import ExperimentError
 from tenfold.mixing import Round
-from tenfold.mixing.collectives import Integers, Wave, operation_waves
+from tenfold.mixing.round import Integers, Wave, operation_waves
 
 
 @dataclass(frozen=True, eq=False)

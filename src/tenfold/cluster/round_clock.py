@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tenfold.cluster.hardware import Floats, Hardware, RoundCost, StepTime
 from tenfold.cluster.workload import Pace, Workload, divide_among_the_free
 from tenfold.mixing import Round, Strategy
-from tenfold.mixing.collectives import Integers
+from tenfold.mixing.round import Integers
 
 SINGLE_STEPS, LANES = 25, 64
 """How many steps, of how many workers, are recorded one by one."""

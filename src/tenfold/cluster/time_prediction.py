@@ -11,7 +11,7 @@ from tenfold.cluster.hardware import Floats, Hardware
 from tenfold.cluster.round_clock import ClockSpan, TimeKind, Timing, run_round_clock
 from tenfold.cluster.workload import Workload
 from tenfold.errors import ExperimentError
-from tenfold.mixing.collectives import Server
+from tenfold.mixing.round import Server
 
 REPEATS, FEWEST = 20, 3
 BUDGET, HEAP_BUDGET = 100_000_000, 1_000_000

@@ -103,11 +103,8 @@ def names_data_file(name: str) -> bool:
     return ":" not in name and (bool(Path(name).suffix) or "/" in name or Path(name).exists())
 
 
-def check_output(path: Path, what: str, *endings: str, in_place: bool = False) -> None:
-    """Raise a StoreError if a file cannot be written: before the work whose result it is for.
-
-    With `in_place`, a file that exists is written to; by default a new one replaces it, as `replacing` does.
-    """
+def check_output(path: Path, what: str, *endings: str) -> None:
+    """Raise a StoreError if a file cannot be written: before the work whose result it is for."""
     try:
         if endings and path.suffix.lower() not in endings and not _is_stream(path):
             raise StoreError(f"{what} is written to a file that ends with {' or '.join(endings)}, not to {path}")
@@ -116,7 +113,7 @@ def check_output(path: Path, what: str, *endings: str, in_place: bool = False) -
         above = next((folder for folder in path.absolute().parents if folder.exists()), path.parent)
         if not above.is_dir():
             raise StoreError(f"{path} cannot be written: {above} is not a folder")
-        opened = path if _is_stream(path) or (in_place and path.exists()) else above
+        opened = path if _is_stream(path) else above
         if not os.access(opened, os.W_OK):
             raise StoreError(f"{path} cannot be written: permission denied")
     except OSError as error:

@@ -19,7 +19,7 @@ class MetricTraits:
     """The properties of one metric."""
 
     path: str = ""
-    """Where it is defined; "" for a scorer of scikit-learn, which `training/scorers.py` wraps."""
+    """Where it is defined; "" for a scorer of scikit-learn, which `training/metrics.py` wraps."""
     lower_is_better: bool = False
     of_numbers: bool = False
     """Whether it compares numbers, not classes."""

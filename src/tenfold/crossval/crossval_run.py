@@ -40,7 +40,8 @@ from tenfold.engines.processes import Processes
 from tenfold.errors import DataError, ExperimentError, StopTraining, StoreError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
-from tenfold.runs import (
+from tenfold.runs import Store, checkpoint
+from tenfold.runs.events import (
     Emit,
     EpochEnded,
     Event,
@@ -50,10 +51,8 @@ from tenfold.runs import (
     Recorded,
     Started,
     Stopwatch,
-    Store,
     Warned,
     WorkerDropped,
-    checkpoint,
 )
 from tenfold.training.measures import require_direction
 from tenfold.workers.fork_server import start_server_for

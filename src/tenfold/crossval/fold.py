@@ -15,15 +15,15 @@ from tenfold.data import Fold, Part, SubsetPart, make_folds
 from tenfold.data.loading import with_same_scaling
 from tenfold.engines import Outcome
 from tenfold.engines.base import Train, open_for_resume, train_recorded
-from tenfold.engines.prepare import audit
-from tenfold.engines.resolve_experiment import installed_engine
+from tenfold.engines.prepare import audit, installed_engine
 from tenfold.errors import TenfoldError
 from tenfold.experiment import FOLD_FIELDS, Experiment, Parallel
 from tenfold.experiment.values import AUTO
 from tenfold.machine.cores import NOT_PINNED, CoreMap, using_threads
 from tenfold.registry import ENGINES
-from tenfold.runs import Emit, Event, Metric, Stopwatch, Store, checkpoint, stored_predictions
+from tenfold.runs import Store, checkpoint, stored_predictions
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.events import Emit, Event, Metric, Stopwatch
 from tenfold.runs.run import fold_name
 from tenfold.runs.store import FOLD
 from tenfold.training import choose_loss, choose_metrics

@@ -20,8 +20,8 @@ from tenfold.experiment import Experiment
 from tenfold.machine import cores
 from tenfold.machine.cores import apply, budget, cpu_count_of, plan
 from tenfold.machine.liveness import WorkerProgress
-from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Stopwatch
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.events import Emit, EpochEnded, Event, Lifecycle, Stopwatch
 from tenfold.workers.pool import WorkerConnection, WorkerPool, attach_to_parent
 from tenfold.workers.process import TaskSnapshot, forward_warnings
 from tenfold.workers.task import Task

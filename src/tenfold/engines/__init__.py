@@ -1,7 +1,7 @@
 """Engines: where replicas run, and how their run is recorded."""
 
 from tenfold.engines.base import Engine, Outcome, RecordedRun
-from tenfold.engines.resolve_experiment import choose, make_engine, require_no_launcher, resolve, validate
+from tenfold.engines.prepare import choose, make_engine, require_no_launcher, resolve, validate
 from tenfold.workers.task import Resolved
 
 __all__ = [

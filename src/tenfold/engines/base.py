@@ -4,22 +4,23 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tenfold.common.files import remove_partial_files, short_path
 from tenfold.common.imports import describe_error
 from tenfold.data import Splits
-from tenfold.engines.prepare import check_new_run, check_same_data, describe, prepare
-from tenfold.engines.resolve_experiment import Notify
+from tenfold.engines.prepare import Notify, check_new_run, check_same_data, describe, prepare
 from tenfold.errors import Diverged, RunTakenOver, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
-from tenfold.launch.detect import World
+from tenfold.launchers import World
 from tenfold.machine.metadata import EnergyMeter, machine_load
-from tenfold.runs import Emit, Recorded, Recorder, Stopwatch, Store, Warned, checkpoint, stored_predictions
+from tenfold.runs import Recorder, Store, checkpoint, stored_predictions
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.claim import check_claim
+from tenfold.runs.events import Emit, Recorded, Stopwatch, Warned
 from tenfold.runs.recorder import EventDispatcher, keeping_console
-from tenfold.runs.storage.claim import check_claim
 from tenfold.runs.store import absolute
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.workers.coordinator import Coordinator
@@ -120,7 +121,7 @@ def record_work(
     then it is interrupted and can be resumed.
     """
     path = store.folder_of(run)
-    is_first = _is_first()
+    is_first = next(_places) == 0
     load_before, energy = machine_load(), EnergyMeter()
     with keeping_console(path) as console:
         dispatcher = EventDispatcher(Recorder(store, run), stopwatch, listen, console, dict(known or {}), partial)
@@ -135,13 +136,8 @@ def record_work(
     return outcome
 
 
-_began: list[bool] = []
-
-
-def _is_first() -> bool:
-    """Return whether no other work was recorded in this process; libraries prepare themselves during the first."""
-    _began.append(True)
-    return len(_began) == 1
+_places = count()
+"""Numbers the works that are recorded in this process; libraries prepare themselves during the first."""
 
 
 def _run_or_record_failure(work: Work, dispatcher: EventDispatcher, path: Path, *, can_resume: bool) -> Outcome:

@@ -35,23 +35,32 @@ from tenfold.engines.launched_rank import (
     scatter,
     watch_progress,
 )
-from tenfold.engines.prepare import assign_cores, check_new_run, check_same_data, describe, load_task, module_digests
-from tenfold.engines.resolve_experiment import NEEDS_LAUNCHER, Notify, is_launched
+from tenfold.engines.prepare import (
+    NEEDS_LAUNCHER,
+    Notify,
+    assign_cores,
+    check_new_run,
+    check_same_data,
+    describe,
+    is_launched,
+    load_task,
+)
 from tenfold.errors import ExperimentError, StoreError, TrainingError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
-from tenfold.launch.detect import World
+from tenfold.launchers import World
 from tenfold.machine import cores
+from tenfold.machine.metadata import module_digests
 from tenfold.registry import SOURCES
-from tenfold.runs import Emit, Stopwatch, Store, Warned
+from tenfold.runs import Store
 from tenfold.runs.checkpoint import Resumption
-from tenfold.runs.storage.claim import LostWorker, lost_in
+from tenfold.runs.events import Emit, Stopwatch, Warned
 from tenfold.runs.store import RemoteStore
 from tenfold.training.replica import training_environment
 from tenfold.transport.meeting import JoinedRank, join
 from tenfold.workers.channels import Channels
-from tenfold.workers.coordinator import Coordinator
-from tenfold.workers.task import Decision, Message, Resolved, Task, make_network
+from tenfold.workers.coordinator import Coordinator, Decision, LostWorker, Message, lost_in
+from tenfold.workers.task import Resolved, Task, make_network
 from tenfold.workers.worker import Worker
 
 CLOCKS_DIFFER_BY = 5.0

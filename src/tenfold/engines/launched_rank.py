@@ -28,19 +28,20 @@ from tenfold.common.imports import is_users
 from tenfold.data import Part, Splits, Tensors
 from tenfold.data.part import Indices, as_indices, digest, move, select_rows, tree_leaves, tree_map
 from tenfold.errors import DataError, ExperimentError, TrainingError, WorkerLost
-from tenfold.launch.detect import World
+from tenfold.launchers import World
 from tenfold.machine import devices
 from tenfold.machine.liveness import LOOK_SECONDS, LifeWatch, WorkerProgress, describe_stall
 from tenfold.machine.rank_guard import start_guard
-from tenfold.runs import Emit, Event, Metric, Note, Span, Warned, checkpoint
+from tenfold.runs import checkpoint
+from tenfold.runs.events import Emit, Event, Metric, Note, Span, Warned
 from tenfold.training.evaluation import EvaluatedShare
 from tenfold.training.metrics import ExactSum, PairCounts
 from tenfold.transport import Network
 from tenfold.transport.codec import describe_tensor, empty_tensors, register
 from tenfold.transport.meeting import REPORT_STOP
 from tenfold.transport.network import LEAVE_SECONDS
-from tenfold.workers.coordinator import Coordinator
-from tenfold.workers.task import Decision, Message, Saved, Task
+from tenfold.workers.coordinator import Coordinator, Decision, Message, Saved
+from tenfold.workers.task import Task
 
 
 @contextmanager

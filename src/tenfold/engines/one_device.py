@@ -6,28 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 from tenfold.engines.base import Engine, Outcome
-from tenfold.engines.resolve_experiment import (
-    is_launched,
-    trains_on_cpu,
-    why_not_among_ranks,
-    why_transport_needs_launcher,
-)
+from tenfold.engines.prepare import is_launched, trains_on_cpu, why_not_among_ranks, why_transport_needs_launcher
 from tenfold.errors import ExperimentError, TenfoldError
 from tenfold.experiment import Experiment, Training
-from tenfold.launch.detect import World
+from tenfold.launchers import World
 from tenfold.machine import cores
 from tenfold.models.networks import scaling_buffers
-from tenfold.runs import Emit, Event, Stopwatch
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.events import Emit, Event, Stopwatch
 from tenfold.training import base_lr
-from tenfold.training.replica import plan_lr_schedule, training_environment
-from tenfold.training.schedules import SCHEDULES
+from tenfold.training.replica import training_environment
+from tenfold.training.schedules import SCHEDULES, plan_lr_schedule
 from tenfold.training.stack import StackedReplicas
 from tenfold.training.stacked_optimizers import make_rule
 from tenfold.training.stacked_replicas import Lockstep, ReplicaRows, resident
 from tenfold.workers.channels import Channels, StackedTransport
-from tenfold.workers.coordinator import Coordinator
-from tenfold.workers.task import Decision, Message, Resolved, Task, make_network
+from tenfold.workers.coordinator import Coordinator, Decision, Message
+from tenfold.workers.task import Resolved, Task, make_network
 from tenfold.workers.worker import Timekeeper, Worker
 
 NUMBERS = ("lr", "momentum", "weight_decay", "seed")

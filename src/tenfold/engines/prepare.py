@@ -1,41 +1,345 @@
-"""From a resolved experiment to a task: load the data, and share the cores among workers."""
+"""From an experiment as it was given to the task of its workers: checks, defaults, engine, data, cores, metadata."""
 
-import hashlib
-import os
-import shlex
-import subprocess
-import sys
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, replace
-from functools import cache, lru_cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from tenfold import data
-from tenfold.common.files import names_data_file, open_regular
-from tenfold.common.imports import locate, resolve
+from tenfold.common.imports import resolve as import_object
+from tenfold.common.imports import warn_user
 from tenfold.data import loading
 from tenfold.data.dataset_part import Columns
 from tenfold.data.part import labels_in
 from tenfold.data.streams import StreamPart
 from tenfold.data.user_datasets import ValueRules
-from tenfold.engines.resolve_experiment import choose
 from tenfold.errors import DataError, ExperimentError, StoreError
-from tenfold.experiment import Experiment, Machine
-from tenfold.experiment.values import PythonObject, UnrecordedObject
-from tenfold.machine import cores
+from tenfold.experiment import STAGE_FIELDS, Experiment, Machine, Parallel
+from tenfold.experiment.values import AUTO, PythonObject, UnrecordedObject, format_value, member_of
+from tenfold.launchers import World, detect_world
+from tenfold.machine import cores, devices
 from tenfold.machine.cores import NOT_PINNED, CoreMap, cpu_count_of, plan
-from tenfold.machine.metadata import collect_metadata
-from tenfold.registry import SCHEDULES, SOURCES
+from tenfold.machine.metadata import collect_metadata, origin
+from tenfold.registry import ENGINES, SCHEDULES, STRATEGIES, package_of
 from tenfold.training.measures import check_labels, check_target, compares_numbers, takes_any_labels
+from tenfold.training.optimizers import try_options
 from tenfold.training.schedules import check_own_schedule
-from tenfold.workers.task import Resolved, Task
+from tenfold.workers.task import Mixing, Resolved, Task
+
+if TYPE_CHECKING:
+    from tenfold.engines.base import Engine
+
+Notify = Callable[[str], None]
+
+
+def ignore(_text: str) -> None:
+    """Do nothing with a text."""
+
+
+def resolve(experiment: Experiment, notify: Notify = ignore) -> Resolved:
+    """Return the experiment as it will be trained here, with its engine; raise ExperimentError if it cannot be.
+
+    `notify` is called with an engine's notes before the training begins.
+    """
+    resolved, engine_class = _resolve(experiment, detect_world(), notify)
+    return replace(resolved, engine=engine_class.create(resolved, notify))
+
+
+def make_engine(resolved: Resolved) -> "Engine":
+    """Return the engine that trains an experiment of which no engine has been made yet, such as that of a fold."""
+    return choose(resolved.experiment, resolved.world).create(resolved, ignore)
+
+
+def choose(experiment: Experiment, world: World | None = None, notify: Notify = ignore) -> "type[Engine]":
+    """Return the class of the engine that the experiment names, or with "auto" of the first that is meant for it.
+
+    Engines of installed packages come first, of which `notify` is told: the built-in ones leave nothing over.
+    """
+    named = experiment.machine.engine
+    if named != AUTO:
+        return _checked(member_of(ENGINES, named))
+    if (installed := installed_engine(experiment, world)) is not None:
+        notify(f'engine "{installed}" of the package {package_of(ENGINES.plugins[installed])}')
+        return _checked(ENGINES[installed])
+    built_in = (ENGINES[name] for name in ENGINES.built_in)  # imported only up to the one that is meant
+    usual = (engine_class for engine_class in built_in if engine_class.is_usual(experiment, world))
+    engine_class: type[Engine] | None = next(usual, None)
+    if engine_class is None:
+        raise ExperimentError(
+            f"no engine is meant for {experiment.parallel.workers} workers on {experiment.machine.device}; set "
+            f"machine.engine to one of {', '.join(ENGINES)}"
+        )
+    return engine_class
+
+
+def installed_engine(experiment: Experiment, world: World | None = None) -> str | None:
+    """Return the name of the installed package's engine that "auto" means; None if it means a built-in one.
+
+    Only a class that says itself whether it `is_usual` can be meant: one that inherits from a built-in engine would
+    otherwise replace it as soon as it is installed. A package that cannot be imported is left out, with a warning.
+    """
+    for name in ENGINES.plugins:
+        try:
+            engine_class = _checked(ENGINES[name])
+        except ExperimentError as error:
+            warn_user(f"{error}; other engines are used")
+            continue
+        if "is_usual" in vars(engine_class) and engine_class.is_usual(experiment, world):
+            return name
+    return None
+
+
+def _checked(member: Any) -> "type[Engine]":
+    """Return an engine's class; raise ExperimentError for anything else."""
+    from tenfold.engines.base import Engine
+
+    if not (isinstance(member, type) and issubclass(member, Engine)):
+        raise ExperimentError(f"machine.engine should be a subclass of tenfold.engines.Engine, not {member!r}")
+    return member
+
+
+def is_launched(experiment: Experiment, world: World | None) -> bool:
+    """Return whether the workers are a launcher's ranks: several, or the last that is left of them."""
+    if world is None:
+        return False
+    return world.size > 1 or (world.restarts > 0 and experiment.machine.on_failure == "continue")
+
+
+def trains_on_cpu(experiment: Experiment) -> bool:
+    """Return whether the experiment's device is the CPU, by name or because there is no GPU."""
+    device = experiment.machine.device
+    return (devices.resolve("auto").type if device == "auto" else device) == "cpu"
+
+
+# Whether an experiment can run here: settings that contradict each other, or the launcher that started this program.
+#
+# A single value is checked when the experiment is made (`tenfold.experiment`); what needs the data or this machine's
+# cores and memory is checked by `prepare`, before a run is recorded.
+
+NEEDS_LAUNCHER = "requires a launcher; start the program with torchrun, mpirun or srun, or use auto"
+
+
+def validate(experiment: Experiment, world: World | None = None) -> "type[Engine]":
+    """Return the class of the engine that trains an experiment; raise ExperimentError where that is impossible.
+
+    `world` describes the launcher's ranks, if there are any.
+    """
+    return _resolve(experiment, world, ignore)[1]
+
+
+def _resolve(experiment: Experiment, world: World | None, notify: Notify) -> "tuple[Resolved, type[Engine]]":
+    if (folds := experiment.parallel.folds) is not None:
+        raise ExperimentError(
+            f"parallel.folds = {folds}: training makes one model; use `tenfold crossval` or "
+            "tenfold.cross_validate to train one for each fold"
+        )
+    engine_class = choose(experiment, world, notify)
+    if (reason := engine_class.supports(experiment, world)) is not None:
+        raise ExperimentError(reason)
+    if world is not None and (engine_class.needs_launcher or is_launched(experiment, world)):
+        resolved = Resolved.of(experiment.replace(workers=world.size), world)
+    else:
+        resolved = Resolved.of(experiment)
+    validate_combination(resolved)
+    if resolved.experiment.parallel.divides_model:
+        _raise_first(_problems_of_divided_model(resolved, engine_class))
+    training = resolved.experiment.training
+    if training.optimizer_options or training.nesterov or training.needs_closure:
+        try_options(training)
+    return resolved, engine_class
+
+
+def require_no_launcher(what: str) -> None:
+    """Raise ExperimentError under a launcher, for commands that would start their own workers in every rank."""
+    world = detect_world()
+    if world is not None and world.size > 1:
+        raise ExperimentError(
+            f"{what} starts its own workers, but {world.launcher} has started {world.size} ranks; "
+            f"start it without {world.launcher}"
+        )
+
+
+def validate_combination(resolved: Resolved) -> None:
+    """Raise ExperimentError for fields that do not work together, such as a strategy and an outer optimizer."""
+    _raise_first(_problems_of_combination(resolved))
+
+
+def _raise_first(problems: Iterator[str]) -> None:
+    if (problem := next(problems, None)) is not None:
+        raise ExperimentError(problem)
+
+
+def _problems_of_combination(resolved: Resolved) -> Iterator[str]:
+    experiment, strategy = resolved.experiment, resolved.strategy
+    training, parallel, machine = experiment.training, experiment.parallel, experiment.machine
+    may_shrink, n = machine.on_failure == "continue" and not machine.is_virtual, parallel.replicas
+    by_gradients, optimizer = parallel.average == "gradients", f'training.optimizer = "{training.optimizer}"'
+    yield from _problems_of_idle_stages(parallel)
+    yield from _problems_of_inexact_rounds(resolved.mixing, range(n, 0, -1) if may_shrink else [n])
+    if may_shrink and n > 1 and strategy.asynchronous:
+        yield (
+            f'machine.on_failure = "continue" requires a strategy with rounds, and parallel.strategy = '
+            f'"{parallel.strategy}" has none; use one such as butterfly, or set machine.on_failure = "end"'
+        )
+    if training.optimizer_traits.steps_with_all_workers:
+        yield from _problems_of_joint_steps(resolved)
+    if by_gradients:
+        for field, plain in (("outer", "none"), ("optimizer_state", "local")):
+            if getattr(parallel, field) != plain:
+                averages = 'parallel.average = "gradients" averages before every step'
+                yield f'{averages} and requires parallel.{field} = "{plain}"'
+    if by_gradients and training.needs_closure:
+        yield (
+            f"{optimizer} evaluates several gradients a step, which cannot be averaged; set parallel.average = "
+            '"weights"'
+        )
+    if parallel.optimizer_state == "average" and training.needs_closure:
+        yield f'{optimizer} has no state to average; set parallel.optimizer_state = "local"'
+    if training.precision == "fp64" and machine.device.startswith("mps"):
+        yield 'training.precision = "fp64" is not available on Apple\'s GPUs; set machine.device = "cpu"'
+    if training.compile is True and not machine.is_virtual and trains_on_cpu(experiment):
+        yield (
+            "training.compile is for GPUs: on CPUs compiled networks were slower; leave it unset, or set it to "
+            '"auto", which compiles on GPUs alone'
+        )
+    if training.precision == "fp16":
+        yield from _problems_of_fp16(experiment, asynchronous=strategy.asynchronous)
+    if strategy.asynchronous:
+        yield from _problems_without_rounds(experiment)
+
+
+def _problems_of_divided_model(resolved: Resolved, engine_class: "type[Engine]") -> Iterator[str]:
+    """Yield the options that a model divided among workers does not have."""
+    experiment = resolved.experiment
+    training, parallel = experiment.training, experiment.parallel
+    divide = f'parallel.divide = "{parallel.divide}"'
+    if not engine_class.divides_models:
+        yield (
+            f"{divide} needs worker processes on the CPUs of one machine, not the engine {engine_class.name}; use "
+            'machine.device = "cpu" without a launcher'
+        )
+    if resolved.strategy.asynchronous:
+        yield f'{divide} needs a strategy with rounds, not "{parallel.strategy}"; use butterfly'
+    if experiment.machine.on_failure == "continue":
+        yield f'{divide}: no worker can do without the others; set machine.on_failure = "end"'
+    if training.needs_closure or training.optimizer_traits.averages_weights:
+        yield f"{divide}: {training.optimizer} needs the whole model on one worker; use muon or sgd"
+    if parallel.divide == "layers" and training.accumulate > 1:
+        yield (
+            f"{divide}: micro-batches are the pieces of a batch; set parallel.micro_batches = {training.accumulate} "
+            "instead of training.accumulate"
+        )
+
+
+def _problems_of_idle_stages(parallel: Parallel) -> Iterator[str]:
+    """Yield the fields of a pipeline that have no effect, as the layers are not divided."""
+    if parallel.divide == "layers":
+        return
+    for field in STAGE_FIELDS:
+        value = getattr(parallel, field)
+        if value != Parallel.model_fields[field].default:
+            given = format_value(list(value) if isinstance(value, tuple) else value)
+            yield (
+                f'parallel.{field} = {given} has no effect with parallel.divide = "{parallel.divide}"; set '
+                'parallel.divide = "layers", or leave it unset'
+            )
+
+
+def _problems_of_inexact_rounds(mixing: Mixing, counts: Sequence[int]) -> Iterator[str]:
+    """Yield the options that need identical replicas after each round, where some count of workers lacks these."""
+    parallel, strategy = mixing.parallel, mixing.strategy
+    choices = {
+        "outer": parallel.outer != "none",
+        "compression": mixing.make_compressor(1).error_feedback,
+        "average": parallel.average == "gradients",
+    }
+    inexact = next((n for n in counts if strategy.period(n) != 1 or not strategy.round(0, n).is_exact), None)
+    exact = [name for name in STRATEGIES.built_in if STRATEGIES[name].always_exact]
+    for field, chosen in choices.items():
+        if chosen and inexact is not None:
+            left = f" with the {inexact} workers that may be left" if inexact != parallel.workers else ""
+            yield (
+                f'parallel.{field} = "{getattr(parallel, field)}" requires identical replicas after each round, '
+                f'which "{parallel.strategy}" does not guarantee{left}; use {" or ".join(exact)}'
+            )
+
+
+def _problems_without_rounds(experiment: Experiment) -> Iterator[str]:
+    """Yield the options that need rounds, which asynchronous strategies do not have."""
+    training, parallel = experiment.training, experiment.parallel
+    strategy = f'parallel.strategy = "{parallel.strategy}"'
+    if training.ema is not None:
+        yield (
+            f"training.ema needs a strategy with rounds, and {strategy} has none; use one such as butterfly, or leave "
+            "it unset"
+        )
+    if training.evaluate_every < 1:
+        yield f"training.evaluate_every must be 1 with {strategy}, whose workers wait for others only after an epoch"
+    for field, plain in (("compression", "none"), ("optimizer_state", "local")):
+        if getattr(parallel, field) != plain:
+            yield f'{strategy} requires parallel.{field} = "{plain}"'
+    if training.needs_closure:
+        yield f'training.optimizer = "{training.optimizer}" cannot be used with "{parallel.strategy}"; use sgd'
+
+
+def _problems_of_joint_steps(resolved: Resolved) -> Iterator[str]:
+    """Yield what an optimizer cannot do whose steps all workers take together."""
+    experiment = resolved.experiment
+    training, parallel = experiment.training, experiment.parallel
+    problems = {
+        "a launcher's ranks: start it without one": resolved.world is not None,
+        f'machine.device = "{experiment.machine.device}": set it to "cpu"': not trains_on_cpu(experiment),
+        f'parallel.divide = "{parallel.divide}": leave it unset': parallel.divides_model,
+        f'parallel.strategy = "{parallel.strategy}": leave it unset': not resolved.strategy.always_exact,
+        f'parallel.outer = "{parallel.outer}": leave it unset': parallel.outer != "none",
+        f'parallel.compression = "{parallel.compression}": leave it unset': parallel.compression != "none",
+        f"training.clip = {training.clip}: its line search needs whole gradients; leave it unset": training.clip,
+        "training.ema: its weights do not move step by step; leave it unset": training.ema is not None,
+        f"training.accumulate = {training.accumulate}: it cuts batches into portions": training.accumulate > 1,
+        "model.batchnorm: set it to false": experiment.model.batchnorm,
+    }
+    for text, holds in problems.items():
+        if holds:
+            yield f'training.optimizer = "{training.optimizer}" cannot be used with {text}'
+
+
+def _problems_of_fp16(experiment: Experiment, *, asynchronous: bool) -> Iterator[str]:
+    """Yield where steps cannot be skipped when their gradients overflow."""
+    parallel, skipping = experiment.parallel, 'training.precision = "fp16" skips steps whose gradients overflow, which'
+    if trains_on_cpu(experiment):
+        yield 'training.precision = "fp16" is for GPUs; on a CPU use "bf16", which needs no loss scaling'
+    if experiment.training.needs_closure:
+        yield f'{skipping} {experiment.training.optimizer} cannot do; use "bf16"'
+    if asynchronous or (parallel.workers > 1 and parallel.average == "gradients"):
+        yield (
+            f'{skipping} a worker cannot do alone while gradients are exchanged; use "bf16", or parallel.average = '
+            '"weights" with a strategy that has rounds'
+        )
+
+
+def why_not_among_ranks(engine: str, world: World | None) -> str | None:
+    """Return why an engine that starts its own workers cannot be used by a launcher's ranks; None without these."""
+    if world is None or world.size == 1:
+        return None
+    return (
+        f'machine.engine = "{engine}" starts its own workers, but {world.launcher} has started {world.size} ranks; use '
+        f"auto, or start the program without {world.launcher}"
+    )
+
+
+def why_transport_needs_launcher(experiment: Experiment) -> str | None:
+    """Return why a transport between hosts cannot be used without a launcher; None for the others."""
+    transport = experiment.machine.transport
+    if transport in ("auto", "shared-memory"):
+        return None
+    return f'machine.transport = "{transport}" {NEEDS_LAUNCHER}'
+
+
+# From a resolved experiment to a task: load the data, share the cores among workers, and describe all that is recorded.
 
 
 def check_new_run(task: Task) -> None:
@@ -145,12 +449,10 @@ def python_value(given: Any, field: str) -> Any:
     if isinstance(given, UnrecordedObject):
         raise DataError(f"{field} {given} was given as a Python object; pass it again")
     if isinstance(given, str):
-        return resolve(given, field, DataError)
+        return import_object(given, field, DataError)
     return given.value if isinstance(given, PythonObject) else given
 
 
-COMMIT_SECONDS = 2.0
-"""How long the commit of a folder is taken to be the same."""
 MOST_CLASSES_COUNTED = 100
 """With more classes than this, the audit of shards counts only samples, not those of each class."""
 
@@ -198,27 +500,6 @@ def recording_executor(name: str) -> Iterator[None]:
         _executor.reset(before)
 
 
-def origin(experiment: Experiment) -> dict[str, Any]:
-    """Return what started a run: the command line, the version of the code, and the user's files it was made with."""
-    return {"command": _command(), "code": _commit(), "user_files": user_files(experiment)}
-
-
-def measuring_machine(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Return the recorded metadata on which the time of a run depends, beside its experiment.
-
-    The threads that an experiment leaves open follow from the cores.
-    """
-    machine = recorded.get("machine", {})
-    cpu, packages = machine.get("cpu", {}), recorded.get("packages") or machine.get("packages", {})
-    return {
-        "host": machine.get("host"),
-        "processor": cpu.get("model"),
-        "cores": [cpu.get(name) for name in ("logical", "usable_physical", "quota", "budget")],
-        "gpus": [gpu.get("name") for gpu in machine.get("gpus", ())],
-        "versions": {name: packages.get(name) for name in ("tenfold", "torch")},
-    }
-
-
 def check_same_data(record: dict[str, Any], task: Task) -> None:
     """Raise StoreError if the data differ from those that the run was started with."""
     if record["metadata"]["data"]["fingerprint"] != task.splits.fingerprint():
@@ -242,90 +523,3 @@ def audit(task: Task) -> dict[str, Any]:
         if isinstance(train, StreamPart)
         else len(dealt) == len(train) and bool((np.bincount(dealt, minlength=len(train)) == 1).all()),
     }
-
-
-def user_files(experiment: Experiment) -> dict[str, str]:
-    """Return a digest of each file, folder or module of the user's that an experiment names, by its name there.
-
-    It changes when the file does, or the names, sizes or times of the files in a folder. What a module imports is not
-    looked at.
-    """
-    name = experiment.data.name
-    digests = module_digests(experiment.import_paths)
-    if isinstance(name, str) and ":" not in name and name not in SOURCES and names_data_file(name):
-        digests[name] = file_digest(Path(name).expanduser())
-    return digests
-
-
-def module_digests(named: Iterable[object]) -> dict[str, str]:
-    """Return a digest of the source file of each module that an import path names; other values are left out."""
-    modules = dict.fromkeys(path.partition(":")[0] for path in named if isinstance(path, str) and ":" in path)
-    return {module: file_digest(_source(module)) for module in modules}
-
-
-def _source(module: str) -> Path | None:
-    """Return the file of a module, which may be in the current folder."""
-    files = locate(module)
-    return Path(files[-1]) if files is not None else None
-
-
-def file_digest(path: Path | None) -> str:
-    """Return a digest of a file's content, or of a folder's list of files; "" if there is neither."""
-    if path is None or not (path.is_file() or path.is_dir()):
-        return ""
-    if path.is_dir():
-        return hashlib.blake2b(repr(_listed(path)).encode(), digest_size=8).hexdigest()
-    stat = path.stat()
-    return _content_digest(path.resolve(), stat.st_size, stat.st_mtime_ns)
-
-
-def _listed(folder: Path) -> list[tuple[str, int, int]]:
-    """Return the names, sizes and times of the files in a folder, without broken links."""
-    files = []
-    for path in sorted(folder.rglob("*")):
-        with suppress(FileNotFoundError):  # removed meanwhile
-            if path.is_file():
-                stat = path.stat()
-                files.append((str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns))
-    return files
-
-
-@cache
-def _content_digest(path: Path, _size: int, _time: int) -> str:
-    """Return a digest of a file's content; a file of the same size and time is not read again."""
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
-
-
-def _command() -> str:
-    program = Path(sys.argv[0])
-    return shlex.join(["tenfold" if program.name in ("__main__.py", "tenfold") else program.name, *sys.argv[1:]])
-
-
-def _commit() -> str:
-    """Return the commit of the current folder, looked up again after a while: many short runs begin in a second."""
-    return _commit_of(Path.cwd(), round(time.monotonic() / COMMIT_SECONDS))
-
-
-@lru_cache(maxsize=4)
-def _commit_of(here: Path, _period: int) -> str:
-    """Return the commit of the folder that the run was started in, "+" for uncommitted changes; "" outside git.
-
-    A repository may name programs in its own settings: hooks, monitors, filters. The first two are not run by these
-    commands. Where it has filters, which look at changed files, "?" stands for not having looked.
-    """
-    try:
-        if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
-            return ""  # known without starting git
-        commit = _git("rev-parse", "--short=12", "HEAD")
-        filters = _git("config", "--show-scope", "--includes", "--get-regexp", r"^filter\.", check=False)
-        if any(line.startswith(("local", "worktree")) for line in filters.splitlines()):
-            return f"{commit}?"
-        return commit + ("+" if _git("diff-index", "--name-only", "--ignore-submodules", "HEAD") else "")
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-def _git(*command: str, check: bool = True) -> str:
-    line = ["git", "-c", "core.fsmonitor=false", *command]
-    return subprocess.run(line, capture_output=True, text=True, timeout=5, check=check).stdout.strip()

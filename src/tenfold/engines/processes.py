@@ -7,30 +7,25 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tenfold.engines.base import Engine, Outcome
-from tenfold.engines.resolve_experiment import (
-    is_launched,
-    trains_on_cpu,
-    why_not_among_ranks,
-    why_transport_needs_launcher,
-)
+from tenfold.engines.prepare import is_launched, trains_on_cpu, why_not_among_ranks, why_transport_needs_launcher
 from tenfold.errors import ExperimentError, MachineError, WorkerLost, name_workers
 from tenfold.experiment import Experiment
-from tenfold.launch.detect import World
+from tenfold.launchers import World
 from tenfold.machine import cores
 from tenfold.machine.liveness import WorkerProgress
-from tenfold.runs import Emit, Event, Note, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.events import Emit, Event, Note, Stopwatch, Warned
 from tenfold.training.replica import training_environment
 from tenfold.transport import clean_up_orphans
 from tenfold.transport.segment import StopReason
 from tenfold.workers.channels import SharedChannels, single_worker_channels
-from tenfold.workers.coordinator import Coordinator
+from tenfold.workers.coordinator import Coordinator, Decision, Finished, Message
 from tenfold.workers.divided import DividedChannels
 from tenfold.workers.elastic import Replacement
 from tenfold.workers.fork_server import check_may_start, start_server
 from tenfold.workers.pool import WorkerPool
 from tenfold.workers.process import TaskSnapshot, WorkerSetup, check_room, run_workers
-from tenfold.workers.task import Decision, Finished, Message, Resolved, Task
+from tenfold.workers.task import Resolved, Task
 from tenfold.workers.worker import Worker
 
 

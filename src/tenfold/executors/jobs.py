@@ -45,12 +45,12 @@ from tenfold.engines.prepare import describe, recording_executor
 from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError, WorkerLost
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
-from tenfold.launch.detect import LAUNCHERS
+from tenfold.launchers import LAUNCHERS
 from tenfold.machine import cores
-from tenfold.runs import Emit, Event, Metric, Started, Stopwatch, Store
+from tenfold.runs import Store
 from tenfold.runs.bundle import pack
 from tenfold.runs.callbacks import Callbacks, StopBehind
-from tenfold.runs.events import ignore
+from tenfold.runs.events import Emit, Event, Metric, Started, Stopwatch, ignore
 from tenfold.runs.store import RemoteStore
 
 JobEnd = tuple[bytes, str]

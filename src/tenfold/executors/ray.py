@@ -14,7 +14,7 @@ from typing import Any
 from tenfold.common.imports import optional_module
 from tenfold.errors import ExperimentError, MachineError, TrainingError
 from tenfold.executors.jobs import Job, RankEnd, sees, train_rank
-from tenfold.runs import Emit, EpochEnded, Event
+from tenfold.runs.events import Emit, EpochEnded, Event
 
 RETRIES = 2
 """How often Ray runs a job again whose worker or node died."""

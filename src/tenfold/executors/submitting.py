@@ -35,7 +35,7 @@ import psutil
 
 from tenfold.common.files import make_private, read_regular, short_path, write_atomically
 from tenfold.common.imports import optional_module, user_frames
-from tenfold.engines.resolve_experiment import ignore
+from tenfold.engines.prepare import ignore
 from tenfold.errors import ExperimentError, MachineError, StoreError, TenfoldError
 from tenfold.executors import slurm
 from tenfold.executors.jobs import FOLDER, OF_RUN, PROGRESS, STORE, TOKEN, Job, JobEnd, run_job
@@ -43,7 +43,7 @@ from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject, format_value, member_of
 from tenfold.machine import cores
 from tenfold.registry import EXECUTORS, suggest
-from tenfold.runs import Emit, JobsChanged, JobState, Note, Stopwatch
+from tenfold.runs.events import Emit, JobsChanged, JobState, Note, Stopwatch
 from tenfold.workers import fork_server
 
 LOCAL = "local"

@@ -105,8 +105,6 @@ def suggest_field(name: str) -> str:
         return "samples are shuffled in every epoch"
     if key in RENAMED:
         return f"it is called {RENAMED[key]} now"
-    if key == "overlap":
-        return "it was removed: rounds that overlap with steps gained 2% of the speed without rounds"
     if key == "num_workers":
         return "did you mean parallel.workers (replicas) or data.loader_workers (of a DataLoader)?"
     if near in FIELDS:
@@ -426,45 +424,16 @@ def is_loader(value: object) -> bool:
 
 
 def _correct_call(name: str, given: Sequence[Any]) -> str:
-    first, others = given[0], given[1:]
-    if first is None or isinstance(first, Experiment):
+    if given[0] is None or isinstance(given[0], Experiment):
         return f"{name} takes one argument by position, the experiment; give fields by name: {name}(experiment, lr=0.1)"
-    data = _data_fields(others)
-    call = f"{name} takes the fields of an experiment by name: tenfold.{name}(model={_model(first)}, {data})"
-    if any(map(is_loader, others)):
-        call += "; Tenfold makes the batches itself, since it divides the samples among workers"
-    return call
-
-
-def _data_fields(given: Sequence[Any]) -> str:
-    """Return the fields that stand for data given by position."""
-    if not given:
-        return "data=..."
-    if isinstance(given[0], tuple):
-        given = given[0] or [None]
-    loaders = [is_loader(item) for item in given[:2]]
-    if all(loaders) and len(loaders) == 2:
-        return fields_of_loader(given[0]).replace("loader.dataset", "(train_loader.dataset, test_loader.dataset)")
-    if loaders[0]:
-        return fields_of_loader(given[0])
-    if hasattr(given[0], "columns") and hasattr(given[0], "dtypes") and len(given) == 1:
-        return f'data=frame, target_column="{list(given[0].columns)[-1]}"'
-    if isinstance(given[0], str):
-        return f"data={format_value(given[0])}"
-    if hasattr(given[0], "shape") or isinstance(given[0], list):
-        return "data=(x, y)"
-    sets = [hasattr(item, "__getitem__") and hasattr(item, "__len__") for item in given[:2]]
-    return "data=(train_set, test_set)" if sets == [True, True] else "data=dataset"
+    loaders = [item for item in given[1:] if is_loader(item)]
+    data = fields_of_loader(loaders[0]) if loaders else "data=..."
+    divided = "; Tenfold makes the batches itself, since it divides the samples among workers" if loaders else ""
+    return f"{name} takes the fields of an experiment by name: tenfold.{name}(model=..., {data}){divided}"
 
 
 def _is_model(value: Any) -> bool:
     return value is not None and not isinstance(value, Experiment | str) and callable(value)
-
-
-def _model(value: Any) -> str:
-    if isinstance(value, str):
-        return format_value(value)
-    return str(value.__name__) if hasattr(value, "__name__") else "network"
 
 
 WIDTH = 118

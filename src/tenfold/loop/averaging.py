@@ -13,18 +13,17 @@ from torch.optim import Optimizer
 
 from tenfold.common.imports import warn_user
 from tenfold.engines.launched_rank import describe_software, describe_sources, describe_tensors, require_same
-from tenfold.engines.resolve_experiment import validate_combination
+from tenfold.engines.prepare import validate_combination
 from tenfold.errors import ExperimentError, ModelError, TrainingError
 from tenfold.experiment import Experiment, Parallel
 from tenfold.loop.sharding import describe_shards, here
-from tenfold.mixing.builders import Mixing
 from tenfold.models.networks import require_own_memory
 from tenfold.training import FlatState, flat_size
 from tenfold.training.flat_weights import exchange_size, flat_dtype
 from tenfold.transport.meeting import join
 from tenfold.workers.channels import Channels, single_worker_channels
 from tenfold.workers.rounds import ReplicaRounds, average_tensors
-from tenfold.workers.task import Resolved, describe_line_searches
+from tenfold.workers.task import Mixing, Resolved, describe_line_searches
 
 
 class LoopReplica:

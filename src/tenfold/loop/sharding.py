@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from tenfold.data import batch_sizes, make_shards, order
 from tenfold.data.user_datasets import visits_all
 from tenfold.errors import DataError, MachineError
-from tenfold.launch.detect import World, detect_world
+from tenfold.launchers import World, detect_world
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, launcher="")
 

@@ -7,7 +7,7 @@ up to the top: `joblib.cpu_count` reads only the one at the top, and rounds 1.5 
 import contextlib
 import math
 import os
-import platform
+import resource
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -77,8 +77,8 @@ class Topology:
         """Read /sys below `root` for the `allowed` cpus (default: those in this process's affinity mask)."""
         numbers = usable_cpus() if allowed is None else tuple(sorted(set(allowed)))
         system = root / "sys/devices/system"
-        if not (system / "cpu").is_dir():
-            return cls(_guess(numbers))
+        if not (system / "cpu").is_dir():  # macOS, where every cpu is a core of one package
+            return cls(tuple(Cpu(number, package=0, node=0, siblings=(number,)) for number in numbers))
         nodes = _nodes(system / "node")
         return cls(tuple(_read_cpu(system / "cpu" / f"cpu{number}" / "topology", number, nodes) for number in numbers))
 
@@ -118,12 +118,7 @@ def usable_cpus() -> tuple[int, ...]:
     """The cpus that the system lets this process run on."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
-    import psutil
-
-    process = psutil.Process()
-    if hasattr(process, "cpu_affinity"):
-        return tuple(sorted(process.cpu_affinity()))
-    return tuple(range(psutil.cpu_count() or 1))
+    return tuple(range(os.cpu_count() or 1))
 
 
 def budget(root: Path = ROOT, allowed: Iterable[int] | None = None) -> int:
@@ -159,7 +154,7 @@ def count_workers(device: str = "cpu") -> int:
 
     On a GPU it is one, since more replicas would share it, and where a launcher has started ranks, which are workers.
     """
-    from tenfold.launch.detect import detect_world
+    from tenfold.launchers import detect_world
 
     if device == "auto":
         from tenfold.machine import devices
@@ -196,19 +191,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _guess(numbers: tuple[int, ...]) -> tuple[Cpu, ...]:
-    """Cpus of a system without /sys: one package; Windows numbers SMT siblings next to each other, macOS has none."""
-    import psutil
-
-    logical, physical = psutil.cpu_count() or 1, psutil.cpu_count(logical=False) or 1
-    smt = logical // physical if platform.system() == "Windows" and logical % physical == 0 else 1
-    return tuple(
-        Cpu(number, package=0, node=0, siblings=tuple(range(first, first + smt)))
-        for number in numbers
-        for first in [number // smt * smt]
-    )
-
-
 def share(budget: int, workers: int, threads: int | None = None, *, oversubscribe: bool = False) -> int:
     """Threads for each worker: those requested, or an equal share of the budget of cores, max(1, budget // workers)."""
     if workers < 1:
@@ -218,9 +200,10 @@ def share(budget: int, workers: int, threads: int | None = None, *, oversubscrib
     if threads < 1:
         raise MachineError(f"cannot give each worker {threads} threads; there must be at least 1")
     if workers * threads > budget and not oversubscribe:
+        fits = f"{budget} workers of 1 thread" if workers > budget else f"{budget // workers} threads each"
         raise MachineError(
             f"{workers} workers x {threads} threads need {workers * threads} cores, but this process may use {budget}; "
-            f"{_what_fits(budget, workers)}, or set oversubscribe to true"
+            f"use at most {fits}, or set oversubscribe to true"
         )
     return threads
 
@@ -234,16 +217,16 @@ def load_is_high() -> bool:
     try:
         if os.getloadavg()[0] < high:
             return False
-    except (OSError, AttributeError):
+    except OSError:
         return False
     running = running_elsewhere()
     return running is None or running >= high
 
 
-def running_elsewhere(looks: int = 5) -> float | None:
+def running_elsewhere() -> float | None:
     """Return the number of other runnable threads, averaged over a few samples; None if the system does not tell."""
     seen = []
-    for _ in range(looks):
+    for _ in range(5):
         sleep(0.01)
         try:
             text = Path("/proc/loadavg").read_text(encoding="ascii")
@@ -325,14 +308,7 @@ def _note_fork() -> None:
         _lacks_threads.add(os.getpid())
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
-
-
-def _what_fits(budget: int, workers: int) -> str:
-    if workers > budget:
-        return f"use at most {budget} workers of 1 thread"
-    return f"use at most {budget // workers} threads each"
+os.register_at_fork(after_in_child=_note_fork)
 
 
 Order = Callable[[Topology, int], tuple[int, ...]]
@@ -426,15 +402,13 @@ def apply(cpus: tuple[int, ...]) -> str | None:
     if not cpus:
         return None
     try:
-        if hasattr(os, "sched_setaffinity"):
-            _pin_threads(cpus)
-        elif hasattr(psutil.Process, "cpu_affinity"):
-            psutil.Process().cpu_affinity(list(cpus))
-        else:
+        if not hasattr(os, "sched_setaffinity"):
             return "workers are not pinned: this system has no way to pin a process; set pin to 'none'"
-    except (OSError, psutil.Error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        return f"workers are not pinned: the system refused cpus {write_cpus(cpus)} ({reason}); set pin to 'none'"
+        _pin_threads(cpus)
+    except OSError as error:
+        return (
+            f"workers are not pinned: the system refused cpus {write_cpus(cpus)} ({error.strerror}); set pin to 'none'"
+        )
     return None
 
 
@@ -553,8 +527,6 @@ class MemoryHint:
 
 def free_memory() -> int:
     """The bytes of memory that are free; in a container, of what the container may use."""
-    import psutil
-
     available, left = int(psutil.virtual_memory().available), memory_left()
     return available if left is None else min(available, left)
 
@@ -651,10 +623,6 @@ def _words(path: Path) -> list[str]:
 
 def open_file_limit() -> int | None:
     """The largest number of open files; None where there is no limit."""
-    try:
-        import resource
-    except ImportError:
-        return None
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
@@ -679,7 +647,4 @@ def check_open_files(workers: int, spare: int = SPARE) -> None:
 
 def _open_files() -> int:
     """The number of files that are open in this process."""
-    import psutil
-
-    process = psutil.Process()
-    return int(process.num_fds()) if hasattr(process, "num_fds") else 0
+    return int(psutil.Process().num_fds())

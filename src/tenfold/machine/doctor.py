@@ -15,11 +15,11 @@ from typing import Literal
 import psutil
 
 from tenfold.common.files import nearest_folder
-from tenfold.launch.start import find_mpirun
+from tenfold.launchers import find_mpirun
 from tenfold.machine import cores, devices
 from tenfold.machine.cores import ROOT, Topology, budget, format_bytes, load_is_high
 from tenfold.machine.metadata import has_bf16, instruction_sets, machine_load, torch_build
-from tenfold.runs.storage.tables import describe_no_locks, find_abilities
+from tenfold.runs.tables import describe_no_locks, find_abilities
 
 Status = Literal["ok", "note", "problem"]
 

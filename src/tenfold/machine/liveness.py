@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import resource
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,11 +23,7 @@ USUAL = 1 << 25
 
 
 def peak_memory() -> int:
-    """Return the most memory that this process has had in use, in bytes; 0 where the system does not tell."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return int(getattr(psutil.Process().memory_info(), "peak_wset", 0))
+    """Return the most memory that this process has had in use, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 

@@ -1,21 +1,31 @@
-"""The metadata about the machine that every run records, so that its numbers can be understood later."""
+"""What every run records of its origin, so that its numbers can be understood later: machine, code, user's files."""
 
 import ctypes
+import hashlib
 import os
 import platform
 import re
-from collections.abc import Iterator
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from tenfold.common.files import names_data_file, open_regular
+from tenfold.common.imports import locate
+from tenfold.experiment import Experiment
 from tenfold.machine import cores, devices
 from tenfold.machine.cores import ROOT, Topology, budget, write_cpus
+from tenfold.registry import SOURCES
 
 JSON = dict[str, "JSON"] | list["JSON"] | str | int | float | bool | None
 """A value that JSON can hold."""
@@ -157,7 +167,7 @@ def machine_load() -> float | None:
     """Return the number of busy or waiting processes over the last minute; None where the system does not tell it."""
     try:
         return os.getloadavg()[0]
-    except (AttributeError, OSError):
+    except OSError:
         return None
 
 
@@ -248,3 +258,111 @@ def profile_path() -> Path:
     if (chosen := _profile.get()) is not None:
         return chosen
     return Path(os.environ.get("TENFOLD_PROFILE") or user_data_path("tenfold") / "profile.toml")
+
+
+# What started a run: the command line, the version of the code, and the user's files.
+
+COMMIT_SECONDS = 2.0
+"""How long the commit of a folder is taken to be the same."""
+
+
+def origin(experiment: Experiment) -> dict[str, Any]:
+    """Return what started a run: the command line, the version of the code, and the user's files it was made with."""
+    return {"command": _command(), "code": _commit(), "user_files": user_files(experiment)}
+
+
+def measuring_machine(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return the recorded metadata on which the time of a run depends, beside its experiment.
+
+    The threads that an experiment leaves open follow from the cores.
+    """
+    machine = recorded.get("machine", {})
+    cpu, packages = machine.get("cpu", {}), recorded.get("packages") or machine.get("packages", {})
+    return {
+        "host": machine.get("host"),
+        "processor": cpu.get("model"),
+        "cores": [cpu.get(name) for name in ("logical", "usable_physical", "quota", "budget")],
+        "gpus": [gpu.get("name") for gpu in machine.get("gpus", ())],
+        "versions": {name: packages.get(name) for name in ("tenfold", "torch")},
+    }
+
+
+def user_files(experiment: Experiment) -> dict[str, str]:
+    """Return a digest of each file, folder or module of the user's that an experiment names, by its name there.
+
+    It changes when the file does, or the names, sizes or times of the files in a folder. What a module imports is not
+    looked at.
+    """
+    name = experiment.data.name
+    digests = module_digests(experiment.import_paths)
+    if isinstance(name, str) and ":" not in name and name not in SOURCES and names_data_file(name):
+        digests[name] = file_digest(Path(name).expanduser())
+    return digests
+
+
+def module_digests(named: Iterable[object]) -> dict[str, str]:
+    """Return a digest of the source file of each module that an import path names; other values are left out."""
+    modules = dict.fromkeys(path.partition(":")[0] for path in named if isinstance(path, str) and ":" in path)
+    return {module: file_digest(Path(files[-1]) if (files := locate(module)) else None) for module in modules}
+
+
+def file_digest(path: Path | None) -> str:
+    """Return a digest of a file's content, or of a folder's list of files; "" if there is neither."""
+    if path is None or not (path.is_file() or path.is_dir()):
+        return ""
+    if path.is_dir():
+        return hashlib.blake2b(repr(_listed(path)).encode(), digest_size=8).hexdigest()
+    stat = path.stat()
+    return _content_digest(path.resolve(), stat.st_size, stat.st_mtime_ns)
+
+
+def _listed(folder: Path) -> list[tuple[str, int, int]]:
+    """Return the names, sizes and times of the files in a folder, without broken links."""
+    files = []
+    for path in sorted(folder.rglob("*")):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            if path.is_file():
+                stat = path.stat()
+                files.append((str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns))
+    return files
+
+
+@cache
+def _content_digest(path: Path, _size: int, _time: int) -> str:
+    """Return a digest of a file's content; a file of the same size and time is not read again."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+
+
+def _command() -> str:
+    program = Path(sys.argv[0])
+    return shlex.join(["tenfold" if program.name in ("__main__.py", "tenfold") else program.name, *sys.argv[1:]])
+
+
+def _commit() -> str:
+    """Return the commit of the current folder, looked up again after a while: many short runs begin in a second."""
+    return _commit_of(Path.cwd(), round(time.monotonic() / COMMIT_SECONDS))
+
+
+@lru_cache(maxsize=4)
+def _commit_of(here: Path, _period: int) -> str:
+    """Return the commit of the folder that the run was started in, "+" for uncommitted changes; "" outside git.
+
+    A repository may name programs in its own settings: hooks, monitors, filters. The first two are not run by these
+    commands. Where it has filters, which look at changed files, "?" stands for not having looked.
+    """
+    try:
+        if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
+            return ""  # known without starting git
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        filters = _git("config", "--show-scope", "--includes", "--get-regexp", r"^filter\.", check=False)
+        if any(line.startswith(("local", "worktree")) for line in filters.splitlines()):
+            return f"{commit}?"
+        return commit + ("+" if _git("diff-index", "--name-only", "--ignore-submodules", "HEAD") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(*command: str, check: bool = True) -> str:
+    line = ["git", "-c", "core.fsmonitor=false", *command]
+    return subprocess.run(line, capture_output=True, text=True, timeout=5, check=check).stdout.strip()

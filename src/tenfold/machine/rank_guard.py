@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from tenfold.errors import WorkerLost
-from tenfold.launch.detect import World
+from tenfold.launchers import World
 from tenfold.machine.liveness import (
     FIELDS,
     LOOK_SECONDS,

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tenfold import registry
-from tenfold.mixing.collectives import COLLECTIVES
-from tenfold.mixing.round import Round, group_round, is_round_due
+from tenfold.mixing.round import COLLECTIVES, Round, group_round, is_round_due
 from tenfold.mixing.strategies import AsynchronousStrategy, Strategy
 from tenfold.registry import Registry
 

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenfold.errors import ExperimentError
-from tenfold.mixing.collectives import COLLECTIVES, Collective, Server
 from tenfold.mixing.round import (
     CENTER,
+    COLLECTIVES,
+    Collective,
     Exchange,
     ExchangeVectors,
     Round,
+    Server,
     exact_round,
     group_round,
     idle_round,

@@ -19,7 +19,7 @@ from tenfold.models.networks import between
 from tenfold.papers.tweets import NAME, TweetOptions, Tweets, find_tweets, read_tweets
 from tenfold.runs import Run
 from tenfold.training.evaluation import predict
-from tenfold.training.scorers import ranking_metric
+from tenfold.training.metrics import ranking_metric
 
 LINKS = re.compile(r"https?://\S+|\bRT\b")
 WORD = r"[@#]?\b\w\w+\b"

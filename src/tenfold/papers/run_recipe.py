@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenfold.common.imports import tenfold_command
-from tenfold.engines.prepare import measuring_machine
 from tenfold.errors import ExperimentError, MachineError, TenfoldError
 from tenfold.experiment import Experiment
-from tenfold.launch.start import find_mpirun
-from tenfold.machine.metadata import collect_metadata
+from tenfold.launchers import find_mpirun
+from tenfold.machine.metadata import collect_metadata, measuring_machine
 from tenfold.papers.recipe import NEEDS, SCALES, Block, Recipe, Scale, Size, load
 from tenfold.papers.recipe_result import RecipeResult, Setting
 from tenfold.runs import Run, Store

@@ -27,7 +27,7 @@ from tenfold.engines.processes import Processes
 from tenfold.machine.cores import using_threads
 from tenfold.mixing.round import balance, exact_round
 from tenfold.prediction.probes import ReportProgress, StepSpans, burst_task
-from tenfold.runs import Event, Span, Stopwatch
+from tenfold.runs.events import Event, Span, Stopwatch
 from tenfold.training import choose_loss
 from tenfold.training.randomness import keep_rng_state
 from tenfold.workers.divided import GroupReplica, PipelineReplica, make_part, take_part

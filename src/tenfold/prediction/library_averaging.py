@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from tenfold.errors import WorkerLost
-from tenfold.launch.start import find_mpirun
+from tenfold.launchers import find_mpirun
 from tenfold.prediction.measurements import Averaging
 from tenfold.prediction.probes import ReportProgress
 from tenfold.workers.pool import WorkerPool, attach_to_parent

@@ -28,7 +28,7 @@ from tenfold.prediction.measurements import (
     utc_now,
     write_trace,
 )
-from tenfold.runs import Event, Span, Stopwatch
+from tenfold.runs.events import Event, Span, Stopwatch
 from tenfold.transport import SharedTensor
 from tenfold.workers.task import Resolved, Task
 

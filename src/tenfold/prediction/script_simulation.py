@@ -30,16 +30,15 @@ import numpy as np
 from tenfold.cluster.cluster import HERE, Cluster, cluster_of
 from tenfold.cluster.time_prediction import prediction_interval
 from tenfold.engines.base import Outcome
-from tenfold.engines.prepare import file_digest, origin
 from tenfold.errors import ExperimentError, MachineError, TrainingError
 from tenfold.experiment import Experiment
 from tenfold.experiment.field_types import Fields
 from tenfold.experiment.values import UnrecordedObject
 from tenfold.machine import cores
 from tenfold.machine.cores import format_bytes
-from tenfold.machine.metadata import collect_metadata
+from tenfold.machine.metadata import collect_metadata, file_digest, origin
 from tenfold.prediction import SCRIPT_PLAN
-from tenfold.runs import Emit, Span, Stopwatch, Warned
+from tenfold.runs.events import Emit, Span, Stopwatch, Warned
 
 WARM_UP_STEPS, MEASURED_STEPS = 10, 40
 """Steps before step times are steady, and those from which the rest is extrapolated with `--only-time`."""

@@ -17,12 +17,12 @@ from tenfold.cluster.cluster import cluster_of
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.engines.base import Outcome
 from tenfold.engines.one_device import cannot_step_together, train_replicas
+from tenfold.engines.prepare import Notify, trains_on_cpu, why_not_among_ranks
 from tenfold.engines.processes import Processes
-from tenfold.engines.resolve_experiment import Notify, trains_on_cpu, why_not_among_ranks
 from tenfold.errors import ExperimentError, MachineError
 from tenfold.experiment import Experiment
 from tenfold.experiment.section_fields import MICRO_BATCHES_PER_STAGE
-from tenfold.launch.detect import World
+from tenfold.launchers import World
 from tenfold.machine import cores
 from tenfold.machine.cores import format_bytes
 from tenfold.machine.liveness import MEMORY_METRICS
@@ -30,8 +30,8 @@ from tenfold.mixing.round import bound
 from tenfold.prediction.calibration import silent
 from tenfold.prediction.probes import ReportProgress
 from tenfold.prediction.task_prediction import predict_task
-from tenfold.runs import Emit, EpochEnded, Event, Lifecycle, Metric, Note, Span, Started, Stopwatch
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.events import Emit, EpochEnded, Event, Lifecycle, Metric, Note, Span, Started, Stopwatch
 from tenfold.training.optimizers import count_state_vectors
 from tenfold.training.stack import free_memory as left_on_gpu
 from tenfold.workers.task import Resolved, Task, make_network

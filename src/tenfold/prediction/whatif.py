@@ -14,11 +14,11 @@ from tenfold.cluster.workload import Workload
 from tenfold.errors import ExperimentError, MachineError, StoreError
 from tenfold.machine.metadata import MOST_LOAD_PER_CORE
 from tenfold.mixing import STRATEGIES, Round
-from tenfold.mixing.builders import Mixing
 from tenfold.prediction.probes import StepSpans, round_seconds
 from tenfold.prediction.profile import Profile
 from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL
+from tenfold.workers.task import Mixing
 
 STEP_KINDS = ("data", "copy", "compute")
 """The kinds of time that make up a step without its round."""

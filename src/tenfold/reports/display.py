@@ -15,9 +15,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tenfold.launch.detect import in_notebook, is_watched
+from tenfold.launchers import detect_world
 from tenfold.reports.formatting import one_line
-from tenfold.runs import Event, Warned
+from tenfold.runs.events import Event, Warned
 from tenfold.runs.recorder import print_to_runs
 
 REFRESHES_PER_SECOND = 8
@@ -168,3 +168,18 @@ def reporter(progress: bool | Callable[[str], None] | None) -> Callable[[str], N
         return progress
     shows = is_watched() if progress is None else progress
     return partial(print, file=sys.stderr, flush=True) if shows else lambda _: None
+
+
+def is_watched() -> bool:
+    """Return whether a person sees this process's output: a terminal or a notebook, and under a launcher rank 0."""
+    if not (sys.stderr and sys.stderr.isatty()) and not ("IPython" in sys.modules and in_notebook()):
+        return False
+    world = detect_world()
+    return world is None or world.rank == 0
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and getattr(shell, "kernel", None) is not None

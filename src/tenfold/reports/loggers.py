@@ -13,7 +13,7 @@ from tenfold import registry
 from tenfold.common.imports import Origin, optional_module
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.launch.detect import detect_world
+from tenfold.launchers import detect_world
 from tenfold.registry import suggest
 from tenfold.runs import Store
 from tenfold.runs.callbacks import Callback

@@ -57,7 +57,8 @@ from tenfold.reports.formatting import (
 )
 from tenfold.reports.run_tables import PART_NAMES, RecordedFold, mean_interval, name_of
 from tenfold.reports.tables import common_part, reached_by, time_unit
-from tenfold.runs import Run, Span
+from tenfold.runs import Run
+from tenfold.runs.events import Span
 
 MOST_LINES = 12
 BASELINE = "1 worker: the baseline"

@@ -12,8 +12,8 @@ from tenfold.reports.differences import CLUSTER_FIELDS, MIXING_FIELDS, comparabl
 from tenfold.reports.formatting import NOTHING, count, duration, field_value, metric_value, one_line, plural
 from tenfold.runs import Run
 from tenfold.runs.run import as_asked
-from tenfold.runs.storage.tables import RunRecord
 from tenfold.runs.store import CROSSVAL, FOLD, MEMBERS, SWEEP
+from tenfold.runs.tables import RunRecord
 
 NOT_LEARNED = (*MIXING_FIELDS, *MACHINE_FIELDS, *CLUSTER_FIELDS, "workers", "seed")
 """Fields that may differ between a run and its baseline of one worker, which learns the same."""

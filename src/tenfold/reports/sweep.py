@@ -20,8 +20,8 @@ from tenfold.reports.tables import TextTable
 from tenfold.runs import Run
 from tenfold.runs.callbacks import BEHIND
 from tenfold.runs.run import as_asked
-from tenfold.runs.storage.tables import RunRecord
 from tenfold.runs.store import SWEEP
+from tenfold.runs.tables import RunRecord
 
 if TYPE_CHECKING:
     pass

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from tenfold.common.files import open_regular, read_regular, read_sealed, replacing, sealed_json, write_atomically
 from tenfold.errors import StoreError
-from tenfold.runs.storage.claim import check_claim
+from tenfold.runs.claim import check_claim
 
 REPEATED = 2**28
 """Bytes that a tensor may have beyond those of its file, where it repeats stored numbers, as `expand` does."""

@@ -29,8 +29,8 @@ from tenfold.runs.events import (
     Warned,
     metadata_of,
 )
-from tenfold.runs.storage.tables import LOCK_SECONDS
 from tenfold.runs.store import Store
+from tenfold.runs.tables import LOCK_SECONDS
 
 FLUSH_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 60.0

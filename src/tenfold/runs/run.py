@@ -18,8 +18,8 @@ from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint
 from tenfold.runs.events import Event, Lifecycle, Metric, Span
 from tenfold.runs.recorder import chrome_trace, read_console
-from tenfold.runs.storage.tables import number
 from tenfold.runs.store import CROSSVAL, Store
+from tenfold.runs.tables import number
 
 if TYPE_CHECKING:
     from torch import nn

@@ -33,9 +33,9 @@ from tenfold.common.imports import note_written, remember_named
 from tenfold.errors import StoreError
 from tenfold.experiment import Experiment
 from tenfold.experiment.values import PythonObject
+from tenfold.runs.claim import Claim
 from tenfold.runs.events import Event, Recorded, as_row
-from tenfold.runs.storage.claim import Claim
-from tenfold.runs.storage.tables import (
+from tenfold.runs.tables import (
     COLUMNS,
     LISTED,
     LOCK_SECONDS,
@@ -111,11 +111,6 @@ def one_invocation() -> Iterator[None]:
         _invocation.reset(token)
 
 
-def _together() -> dict[str, str]:
-    invocation = _invocation.get()
-    return {} if invocation is None else {INVOCATION: invocation}
-
-
 Row = tuple[str, int, str]
 """The type, epoch and body of an event."""
 
@@ -126,7 +121,8 @@ def _add_run(
     """Insert the row of a run, and return its number."""
     row: dict[str, object] = {"title": experiment.title, "pid_started": 0}
     row |= {"experiment": sealed_json(experiment.model_dump(mode="json"))}
-    row |= {"metadata": sealed_json(metadata | _together())} | columns
+    together = {} if (invocation := _invocation.get()) is None else {INVOCATION: invocation}
+    row |= {"metadata": sealed_json(metadata | together)} | columns
     marks = ", ".join("?" * len(row))
     cursor = connection.execute(f"INSERT INTO runs ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
     return int(cursor.lastrowid or 0)

@@ -28,10 +28,10 @@ from tenfold.training.metrics import (
     counted,
     elements_of_classes,
     mean_of,
+    ranking_metric,
     ratio,
 )
 from tenfold.training.network_call import Outputs, describe_outputs
-from tenfold.training.scorers import ranking_metric
 
 Measure = Callable[[Any, Any], Any]
 Divisor = Callable[[Any], Tensor | float]
@@ -446,7 +446,7 @@ def _loss_name(training: Training) -> str:
     if loss is None:
         return ""
     if isinstance(loss, PythonObject):
-        is_of_torch = _is_of_torch(loss.value)
+        is_of_torch = str(getattr(loss.value, "__module__", "")).startswith("torch.")
     elif isinstance(loss, UnrecordedObject):
         is_of_torch = loss.name.endswith("Loss")  # functions of torch are recorded with their module
     else:
@@ -454,13 +454,9 @@ def _loss_name(training: Training) -> str:
     return label_of(loss) if is_of_torch else ""
 
 
-def _is_of_torch(value: Any) -> bool:
-    return str(getattr(value, "__module__", "")).startswith("torch.")
-
-
 def _takes_logits(metric: object) -> bool:
     """Return whether a built-in metric treats the outputs as logits of classes or labels."""
-    from tenfold.training.scorers import OF_NUMBERS
+    from tenfold.training.metrics import OF_NUMBERS
 
     if not isinstance(metric, str) or ":" in metric:
         return False
@@ -511,7 +507,7 @@ def _by_name(name: str, family: Registry[Measure]) -> Measure:
             return ranking
         from sklearn.metrics import get_scorer_names
 
-        from tenfold.training.scorers import scorer
+        from tenfold.training.metrics import scorer
 
         if name in get_scorer_names():
             return scorer(name)

@@ -1,4 +1,4 @@
-"""Metrics as sums: each worker adds up its share of a part, the sums merge without rounding, and the value follows.
+"""Metrics: as sums, which workers add up over their shares of a part and merge without rounding, wherever possible.
 
 A sum of floats is kept exactly, as an integer multiple of 2**-1130, so that a metric has the same bits however the
 samples were divided among workers and batches.
@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from tenfold.common.metric_traits import RANKING_METRIC, metric_traits
 from tenfold.data.part import NO_LABEL
 from tenfold.errors import ModelError
 
@@ -285,3 +286,304 @@ def _exponential_of_mean(sums: Sums) -> float:
 
 perplexity = SumMetric(_sum_surprise, _exponential_of_mean)
 """exp of the mean cross-entropy over all labels, -log p(label): of a language model, over all positions."""
+
+
+# Metrics that rank many labels.
+#
+# With rel_k = 1 where the label at rank k is right, R right labels in all, and samples without any left out of the last
+# three:
+#
+#     precision at M    sum_{k<=M} rel_k / M
+#     recall at M       sum_{k<=M} rel_k / R
+#     map at M          sum_{k<=M} rel_k precision(k) / min(M, R)
+#     ndcg at M         sum_{k<=M} rel_k / log2(k + 1), divided by the largest value that it can have
+
+
+def ranking_metric(name: str) -> SumMetric | None:
+    """Return the metric of a name such as "precision_at_10"; None if it is not one of these."""
+    match = RANKING_METRIC.fullmatch(name)
+    if match is None:
+        return None
+    kind, m = match[1], int(match[2])
+
+    def values(outputs: Tensor, targets: Tensor) -> Tensor:
+        if outputs.shape != targets.shape or outputs.ndim != 2:
+            raise ModelError(
+                f"{name} ranks the labels of each sample: outputs {tuple(outputs.shape)} and targets "
+                f"{tuple(targets.shape)} should both be (samples, labels)"
+            )
+        return _KINDS[kind](_relevant(outputs, targets, m), (targets > 0.5).sum(1).double())
+
+    return mean_of(values)
+
+
+def _relevant(outputs: Tensor, targets: Tensor, m: int) -> Tensor:
+    """Return for each sample which of the m highest ranked labels are right."""
+    top = outputs.topk(min(m, outputs.shape[1]), dim=1).indices
+    return (targets.gather(1, top) > 0.5).double()
+
+
+def _precision(relevant: Tensor, _right: Tensor) -> Tensor:
+    return relevant
+
+
+def _recall(relevant: Tensor, right: Tensor) -> Tensor:
+    some = right > 0
+    return relevant[some].sum(1) / right[some]
+
+
+def _average_precision(relevant: Tensor, right: Tensor) -> Tensor:
+    some, m = right > 0, relevant.shape[1]
+    precision = relevant.cumsum(1) / torch.arange(1, m + 1, device=relevant.device)
+    return (relevant * precision).sum(1)[some] / right[some].clamp(max=m)
+
+
+def _discounted_gain(relevant: Tensor, right: Tensor) -> Tensor:
+    some, m = right > 0, relevant.shape[1]
+    discounts = 1 / torch.log2(torch.arange(2, m + 2, device=relevant.device, dtype=torch.float64))
+    best = discounts.cumsum(0)[right[some].clamp(max=m).long() - 1]
+    return (relevant * discounts).sum(1)[some] / best
+
+
+_KINDS = {"precision": _precision, "recall": _recall, "map": _average_precision, "ndcg": _discounted_gain}
+"""The terms of a mean: over samples, and for the precision over ranks as well."""
+
+
+# scikit-learn's scorers ("f1_macro", "roc_auc_ovr", "r2", ...) as functions of (outputs, targets).
+#
+# Those that follow from counts or sums are computed from these, by scikit-learn's own functions where they take
+# weights: a pair of a true and a predicted class that occurs n times is one sample of weight n.
+
+OF_NUMBERS = (
+    *("r2", "explained_variance", "max_error", "d2_absolute_error"),
+    *("neg_max_error", "neg_mean_", "neg_median_", "neg_root_mean_"),
+)
+"""How the names of scorers begin that compare numbers, not classes."""
+
+
+def scorer(name: str) -> SumMetric | Callable[[Tensor, Tensor], float]:
+    """Return the scorer of this name; where it has to see all outputs at once, as a plain function.
+
+    Scorers ask an estimator about samples. Here the samples are the network's outputs, and the estimator only reads
+    them: as probabilities and labels where the targets are classes (0 and 1 as floats are classes, too), else as the
+    predicted numbers. A scorer of numbers gets these whatever the targets are, if there is one for each.
+    """
+    from sklearn.metrics import get_scorer
+
+    judge, traits = get_scorer(name), metric_traits(name)
+    if traits is None or traits.combines == "outputs":
+        return lambda outputs, targets: _judge(name, judge, outputs, targets)
+    of_classes = _PROBABILITY_SCORERS.get(name, _count_pairs)
+
+    def sums(outputs: Tensor, targets: Tensor) -> Sums:
+        outputs, targets = _labeled(outputs, targets)
+        if _compares_numbers(name, outputs, targets):
+            return _sum_numbers(outputs, targets)
+        if targets.is_floating_point() and not bool(((targets == 0) | (targets == 1)).all()):
+            _judge(name, judge, outputs, targets)  # it raises the error that says what is wrong
+        if _has_several_labels(outputs, targets):
+            return _count_labels(name, judge, outputs, targets)
+        logits = outputs.reshape(len(outputs), -1)
+        if logits.shape[1] == 1:
+            logits = torch.cat([torch.zeros_like(logits), logits], 1)
+        return of_classes(logits, targets.long().reshape(len(targets)))
+
+    return SumMetric(sums, lambda sums: _value(name, judge, sums))
+
+
+def _labeled(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs and targets of all positions that have a label, where samples have positions."""
+    if outputs.ndim == targets.ndim + 1 > 2 and not targets.is_floating_point():
+        labeled = targets != NO_LABEL
+        return outputs.movedim(1, -1)[labeled], targets[labeled]
+    return outputs, targets
+
+
+def _compares_numbers(name: str, outputs: Tensor, targets: Tensor) -> bool:
+    return name.startswith(OF_NUMBERS) and outputs.numel() == targets.numel()
+
+
+def _has_several_labels(outputs: Tensor, targets: Tensor) -> bool:
+    return targets.ndim > 1 and targets.shape[1] > 1 and targets.shape == outputs.shape
+
+
+def _value(name: str, judge: Any, sums: Sums) -> float:
+    """Return a scorer's value, by the kind of sums that its outputs and targets allowed."""
+    if "residual" in sums:
+        return _value_of_numbers(name, sums)
+    if "mean" in sums:
+        return float(judge._sign * sums["mean"].divided_by(sums["samples"]))
+    score = judge._score_func
+    if "pairs" in sums:
+        true, predicted, counts = sums["pairs"].columns
+        try:
+            return float(judge._sign * score(true, predicted, sample_weight=counts, **judge._kwargs))
+        except ValueError as error:
+            raise _for_two_classes(name, sums["pairs"].classes, error) from None
+    from scipy.sparse import csr_array, eye_array, vstack
+
+    hit, missed, added = (sums[kind].cpu().numpy() for kind in ("hit", "missed", "added"))
+    ones, none = eye_array(len(hit), dtype=np.int64), csr_array((len(hit), len(hit)), dtype=np.int64)
+    true, predicted = vstack([ones, ones, none]).tocsr(), vstack([ones, none, ones]).tocsr()
+    return float(score(true, predicted, sample_weight=np.concatenate([hit, missed, added]), **judge._kwargs))
+
+
+def _for_two_classes(name: str, classes: int, error: ValueError) -> Exception:
+    """Return the error of a scorer that is for two classes, with the names of those for many; else the error itself."""
+    if "average='binary'" not in str(error):
+        return error
+    variants = f"{name}_macro, {name}_micro or {name}_weighted"
+    return ModelError(f"the metric {name} is for two classes, but there are {classes}; use {variants}")
+
+
+def _count_pairs(logits: Tensor, labels: Tensor) -> Sums:
+    return {"pairs": PairCounts.of(labels, logits.argmax(1), logits.shape[1])}
+
+
+def _sum_log_loss(logits: Tensor, labels: Tensor) -> Sums:
+    """Sum up -log p of the true class, with p cut off as scikit-learn does."""
+    smallest = float(np.finfo(np.float64).eps)
+    chosen = _probabilities(logits).gather(1, labels[:, None])[:, 0].clamp(smallest, 1 - smallest)
+    return {"mean": ExactSum.of(-chosen.log()), "samples": counted(len(labels))}
+
+
+def _count_top_2(logits: Tensor, labels: Tensor) -> Sums:
+    """Count the samples whose true class is among the two most probable ones; of equally probable ones, the last."""
+    order = np.argsort(_probabilities(logits).cpu().numpy(), axis=1, kind="mergesort")[:, ::-1][:, :2]
+    hits = (order == labels.cpu().numpy()[:, None]).any(1)
+    return {"mean": ExactSum.of(hits.astype(np.float64)), "samples": counted(len(labels))}
+
+
+_PROBABILITY_SCORERS: dict[str, Callable[[Tensor, Tensor], Sums]] = {
+    "neg_log_loss": _sum_log_loss,
+    "top_k_accuracy": _count_top_2,
+}
+"""Scorers that are means over samples of a function of the probabilities."""
+
+
+def _probabilities(logits: Tensor) -> Tensor:
+    logits = logits.double()
+    shares = (logits - logits.max(1, keepdim=True).values).exp()
+    return shares / shares.sum(1, keepdim=True)
+
+
+def _count_labels(name: str, judge: Any, outputs: Tensor, targets: Tensor) -> Sums:
+    """Count, for samples with several labels each, how often each label was predicted and was right."""
+    labels, predicted, average = targets > 0.5, outputs > 0, judge._kwargs.get("average")
+    if average == "samples":
+        true, said = labels.T.long().cpu().numpy(), predicted.T.long().cpu().numpy()  # each sample in place of a label
+        values = judge._score_func(true, said, **judge._kwargs | {"average": None, "zero_division": 0.0})
+        return {"mean": ExactSum.of(np.asarray(values, dtype=np.float64)), "samples": counted(len(labels))}
+    if average not in ("macro", "micro", "weighted"):
+        raise ModelError(
+            f"the metric {name} is for one label per sample, but the targets have {targets.shape[1]}; use one whose "
+            "name ends with _macro, _micro, _weighted or _samples, such as f1_macro"
+        )
+    return {
+        "hit": (labels & predicted).sum(0),
+        "missed": (labels & ~predicted).sum(0),
+        "added": (~labels & predicted).sum(0),
+    }
+
+
+def _sum_numbers(outputs: Tensor, targets: Tensor) -> Sums:
+    """Sum up, for each column, the terms of scores of numbers."""
+    true = targets.double().reshape(len(targets), -1)
+    residual = true - outputs.double().reshape(true.shape)
+    relative = residual.abs() / true.abs().clamp(min=float(np.finfo(np.float64).eps))
+    columns = {
+        "true": true,
+        "true_squared": true.square(),
+        "residual": residual,
+        "residual_squared": residual.square(),
+        "residual_absolute": residual.abs(),
+        "residual_relative": relative,
+    }
+    return {name: ExactSum.of(column) for name, column in columns.items()} | {"samples": counted(len(true))}
+
+
+def _value_of_numbers(name: str, sums: Sums) -> float:
+    """Return a score of numbers: the mean over the columns."""
+    if not all(item.is_finite for item in sums.values() if isinstance(item, ExactSum)):
+        return math.nan
+    samples = int(sums["samples"])
+
+    def means(of: str) -> list[Fraction]:
+        return [fraction / samples for fraction in sums[of].fractions]
+
+    def variances(of: str, squared: str) -> list[Fraction]:
+        return [square - mean * mean for square, mean in zip(means(squared), means(of), strict=True)]
+
+    if name in ("r2", "explained_variance"):
+        if name == "r2" and samples < 2:
+            return math.nan
+        spread = variances("true", "true_squared")
+        left = means("residual_squared") if name == "r2" else variances("residual", "residual_squared")
+        return _mean([_explained(*item) for item in zip(left, spread, strict=True)])
+    if name == "neg_root_mean_squared_error":
+        return -_mean([math.sqrt(as_float(mean)) for mean in means("residual_squared")])
+    of = {"squared": "residual_squared", "percentage": "residual_relative"}
+    kind = next((sum_ for word, sum_ in of.items() if word in name), "residual_absolute")
+    return -_mean([as_float(mean) for mean in means(kind)])
+
+
+def _explained(left: Fraction, spread: Fraction) -> float:
+    """Return 1 - left / spread; where nothing was to be explained, 1 if nothing is left, else 0."""
+    return as_float(1 - left / spread) if spread else float(not left)
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _judge(name: str, judge: Any, outputs: Tensor, targets: Tensor) -> float:
+    outputs, targets = _labeled(outputs, targets)
+    read_classes, read_numbers = _estimators()
+    right = targets.detach().cpu().numpy()
+    said = outputs.detach().cpu().numpy()
+    numbers = targets.is_floating_point() and not np.isin(right, (0, 1)).all()
+    if numbers or _compares_numbers(name, outputs, targets):
+        return float(judge(read_numbers(right.shape), said, right))
+    if _has_several_labels(outputs, targets):
+        return _judge_labels(judge, said, right.astype(np.int64))
+    count = max(2, said[0].size)
+    try:
+        return float(judge(read_classes(count), said, right.astype(np.int64).reshape(len(right))))
+    except ValueError as error:
+        raise _for_two_classes(name, count, error) from None
+
+
+@cache
+def _estimators() -> tuple[Callable[[int], Any], Callable[[tuple[int, ...]], Any]]:
+    """Return the makers of two estimators that read a network's outputs: as logits of classes, and as numbers."""
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+
+    class Classes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+        def __init__(self, count: int = 2) -> None:
+            self.count = count
+            self.classes_ = np.arange(count)
+
+        def predict(self, outputs: Any) -> Any:
+            return self.predict_proba(outputs).argmax(1)
+
+        def predict_proba(self, outputs: Any) -> Any:
+            logits = torch.from_numpy(outputs.reshape(len(outputs), -1).astype(np.float64))
+            if logits.shape[1] == 1:
+                logits = torch.cat([torch.zeros_like(logits), logits], 1)
+            return _probabilities(logits).numpy()
+
+    class Numbers(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+        def __init__(self, shape: tuple[int, ...] = (-1,)) -> None:
+            self.shape = shape
+            self.fitted_ = True
+
+        def predict(self, outputs: Any) -> Any:
+            return outputs.reshape(self.shape)
+
+    return Classes, Numbers
+
+
+def _judge_labels(judge: Any, logits: NDArray[Any], labels: NDArray[np.int64]) -> float:
+    """Return a scorer's value for samples with several labels each; those with a logit above 0 are predicted."""
+    predicted = (logits > 0).astype(np.int64) if judge._response_method == "predict" else logits
+    return float(judge._sign * judge._score_func(labels, predicted, **judge._kwargs))

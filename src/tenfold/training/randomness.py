@@ -126,29 +126,3 @@ class _Generators:
             torch.cuda.set_rng_state_all(self.cuda)
         np.random.set_state(self.numpy)
         random.setstate(self.python)
-
-
-@dataclass(frozen=True, slots=True)
-class RngState:
-    """The state of all random generators, for workers that take turns in one process.
-
-    NumPy's is not copied, which is slow, but exchanged: each worker begins with `use_own_numpy_generator`.
-    """
-
-    torch: Tensor
-    numpy: Any
-    python: Any
-
-    @classmethod
-    def read(cls) -> Self:
-        return cls(torch.get_rng_state(), np.random.get_bit_generator(), random.getstate())  # type: ignore[attr-defined]
-
-    def restore(self) -> None:
-        torch.set_rng_state(self.torch)
-        np.random.set_bit_generator(self.numpy)  # type: ignore[attr-defined]
-        random.setstate(self.python)
-
-    @staticmethod
-    def use_own_numpy_generator() -> None:
-        """Give NumPy a new generator, which no other worker uses."""
-        np.random.set_bit_generator(np.random.MT19937())  # type: ignore[attr-defined]

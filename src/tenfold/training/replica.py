@@ -18,9 +18,9 @@ from tenfold.training.evaluation import TrainingAccuracy
 from tenfold.training.flat_weights import BatchNormStatistics, FlatState
 from tenfold.training.measures import AlignedMeasure, Measure, is_mean_of_pieces, loss_as_sums, shares_of_pieces
 from tenfold.training.network_call import autocast, call_network
-from tenfold.training.optimizers import base_lr, has_sparse_gradients, make_optimizer
+from tenfold.training.optimizers import has_sparse_gradients, make_optimizer
 from tenfold.training.randomness import seed_everything, training_rng
-from tenfold.training.schedules import LrSchedule, make_lr_schedule
+from tenfold.training.schedules import LrSchedule, plan_lr_schedule
 
 Seed = tuple[int, int, int]
 """Seed of the experiment, epoch, rank: they seed the random generators of a replica."""
@@ -354,23 +354,3 @@ def make_replica(
 def describe_slow_steps(why: str) -> str:
     """Return the sentence that warns of steps that are not captured."""
     return f"steps are not captured in a CUDA graph, which is slow for small networks: {why}"
-
-
-def plan_lr_schedule(
-    training: Training,
-    network: nn.Module | None = None,
-    *,
-    steps_per_epoch: int,
-    lr_scale: float = 1.0,
-    labels_per_sample: float = 1.0,
-    warmup: float | None = None,
-) -> LrSchedule:
-    """Return the learning rate of every step of a network's run.
-
-    It is the product of three factors: `base_lr`, the given learning rate or the usual one of the optimizer
-    (`common/optimizer_defaults.py`); `lr_scale`, which grows with the workers (`mixing/builders.py`); and the
-    warm-up and schedule (`schedules.py`). `warmup` is in epochs; default: the experiment's own.
-    """
-    epochs = warmup if warmup is not None else training.warmup or 0.0
-    base = base_lr(training, network, labels_per_sample)
-    return make_lr_schedule(training, base, steps_per_epoch, lr_scale=lr_scale, warmup_epochs=epochs)

@@ -17,6 +17,7 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Training
 from tenfold.experiment.values import PythonObject, UnrecordedObject
 from tenfold.registry import Registry
+from tenfold.training.optimizers import base_lr
 
 
 def constant(_progress: float) -> float:
@@ -88,18 +89,29 @@ class LrSchedule:
         return ""
 
 
-def make_lr_schedule(
-    training: Training, base: float, steps_per_epoch: int, *, lr_scale: float, warmup_epochs: float
+def plan_lr_schedule(
+    training: Training,
+    network: nn.Module | None = None,
+    *,
+    steps_per_epoch: int,
+    lr_scale: float = 1.0,
+    labels_per_sample: float = 1.0,
+    warmup: float | None = None,
 ) -> LrSchedule:
-    """Return the learning rate of every step: the base, scaled, times the warm-up and schedule of the experiment.
+    """Return the learning rate of every step of a network's run.
+
+    It is the product of three factors: `base_lr`, the given learning rate or the usual one of the optimizer
+    (`common/optimizer_defaults.py`); `lr_scale`, which grows with the workers (`Resolved.lr_scale`); and the warm-up,
+    in epochs (default: the experiment's own), followed by the schedule.
 
     Of the user's own, a function whose first argument is called `optimizer` makes a scheduler, which is stepped after
     every step, or after every epoch if its `step` wants a metric; any other is a function of the progress from 0 to 1
     that returns the factor of the learning rate.
     """
+    base = base_lr(training, network, labels_per_sample)
+    warmup_steps = (warmup if warmup is not None else training.warmup or 0.0) * steps_per_epoch
     given, options = training.lr_schedule_name, training.schedule_options
     scaled, steps = base * lr_scale, steps_per_epoch * training.epochs
-    warmup_steps = warmup_epochs * steps_per_epoch
     if isinstance(given, str) and given in SCHEDULES:
         if options:
             raise ExperimentError(

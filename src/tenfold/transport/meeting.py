@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from tenfold.errors import MachineError, WorkerLost
 from tenfold.experiment.values import member_of
-from tenfold.launch.detect import World, detect_world
+from tenfold.launchers import World, detect_world
 from tenfold.machine.liveness import LifeWatch
 from tenfold.machine.rank_guard import addresses_of_host, describe_stop, kill_if_stopped, start_guard
 from tenfold.registry import NETWORK_TRANSPORTS

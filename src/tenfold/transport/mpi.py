@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tenfold.errors import MachineError
-from tenfold.launch.detect import World
+from tenfold.launchers import World
 from tenfold.transport.base import LONGEST_NAP, SPINS
 from tenfold.transport.codec import decode_error, encode_error
 from tenfold.transport.meeting import StartupWatch, open_store

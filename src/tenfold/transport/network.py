@@ -14,8 +14,7 @@ from torch import Tensor
 
 from tenfold.errors import TrainingError, WorkerLost
 from tenfold.mixing import Round
-from tenfold.mixing.collectives import Server
-from tenfold.mixing.round import exact_round
+from tenfold.mixing.round import Server, exact_round
 from tenfold.transport.base import CHECK_SECONDS, Transport, average_in_rank_order, check_size, compute_shares, wait
 from tenfold.transport.codec import MOST_HEADER_BYTES, Received, encode
 from tenfold.transport.segment import Segment

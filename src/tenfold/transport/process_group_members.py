@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from tenfold.errors import MachineError, TenfoldError
-from tenfold.launch.detect import detect_world
+from tenfold.launchers import detect_world
 from tenfold.machine.liveness import LifeWatch, is_alive
 from tenfold.machine.rank_guard import kill_if_stopped, start_guard
 from tenfold.transport.base import CHECK_SECONDS, wait

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from tenfold.errors import MachineError, TrainingError
-from tenfold.launch.detect import World
+from tenfold.launchers import World
 from tenfold.transport.meeting import StartupWatch, open_store
 from tenfold.transport.network import LEAVE_SECONDS, START_SECONDS, WAIT_SECONDS, Network, Transfers
 from tenfold.transport.rank_failures import (

@@ -1,8 +1,8 @@
 """Answers the messages of a run's workers: evaluates epochs, commits checkpoints, and assembles the result."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -10,7 +10,9 @@ import torch
 from tenfold.common.metric_traits import LOSS, main_metric
 from tenfold.data import Part
 from tenfold.errors import RunTakenOver, StopTraining, StoreError, WorkerLost
-from tenfold.runs import (
+from tenfold.runs import checkpoint, stored_predictions
+from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.events import (
     CheckpointFailed,
     Emit,
     EpochEnded,
@@ -20,11 +22,9 @@ from tenfold.runs import (
     Started,
     Stopwatch,
     Warned,
+    WorkerDropped,
     WorkerJoined,
-    checkpoint,
-    stored_predictions,
 )
-from tenfold.runs.storage.claim import LostWorker, lost_in
 from tenfold.runs.stored_predictions import Predictions
 from tenfold.training.evaluation import (
     EvaluatedShare,
@@ -38,18 +38,106 @@ from tenfold.training.evaluation import (
 from tenfold.training.measures import describe_equal_targets, is_reached, output_kind, require_direction
 from tenfold.workers.divided import merge_parts
 from tenfold.workers.task import (
-    Decision,
-    EpochTrained,
-    Evaluated,
-    Finished,
-    Message,
-    Saved,
     Task,
     describe_few_steps,
     describe_line_searches,
     describe_untrained_loss,
     make_network,
 )
+
+# The messages between a worker and its coordinator. All workers send messages of the same kind, one after another.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """The evaluation on this worker's share of the evaluation part, in the middle of an epoch."""
+
+    epoch: int
+    step: int
+    seconds: float
+    share: EvaluatedShare | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochTrained(Evaluated):
+    """An epoch is over: the samples of this worker, and the evaluation at its end."""
+
+    loss: float
+    """Sum over samples."""
+    samples: int
+    num_correct: float = 0.0
+    """How many of its samples were classified correctly, of the `num_labeled` whose class was compared."""
+    num_labeled: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """This worker's checkpoint of an epoch is on disk, or could not be written."""
+
+    epoch: int
+    seconds: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """This worker is done: the evaluation on its share of the test part, its times, and from rank 0 the weights."""
+
+    step: int
+    seconds: float
+    times: dict[str, float]
+    bytes_moved: int
+    share: EvaluatedShare | None
+    weights: dict[str, Any] | None
+    memory: int = 0
+    """The most memory that the worker's process has had in use, in bytes."""
+
+
+Message = Evaluated | EpochTrained | Saved | Finished
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What to do after an epoch: continue or stop; whether it was the best so far; whether it can be resumed from."""
+
+    stop: bool = False
+    best: bool = False
+    saved: bool = True
+    loss: float | None = None
+    """After an epoch: the loss on the evaluation part, or in training where there is none."""
+    metric: float | None = None
+    """After an epoch: the first metric, where there is one."""
+
+
+@dataclass(frozen=True)
+class LostWorker:
+    """A worker that was lost, after which the others continued: an entry of `lost` in a result and in a checkpoint."""
+
+    worker: int
+    why: str
+    left: int
+    """How many workers continued."""
+    epoch: int
+    """The epoch, from 1, that they continued with."""
+    step: int | None = None
+    """Where the lost worker is replaced: the last step, over the run, that includes its work."""
+    joined: int | None = None
+    """The step after which another worker took its place."""
+
+    @classmethod
+    def of(cls, error: WorkerLost, left: int, resumption: Resumption | None) -> "LostWorker":
+        """Return the worker that an error reports as lost; `resumption` is where those who are left continue."""
+        return cls(error.rank, str(error), left, (resumption.manifest["epoch"] if resumption else 0) + 1)
+
+    def event(self, stopwatch: Stopwatch) -> WorkerDropped:
+        workers = "1 worker continues" if self.left == 1 else f"{self.left} workers continue"
+        text = f"{self.why}; {workers} from epoch {self.epoch}"
+        return WorkerDropped(at=stopwatch.now(), text=text, epoch=self.epoch - 1, worker=self.worker)
+
+
+def lost_in(manifest: Mapping[str, Any]) -> list[LostWorker]:
+    """Return the lost workers that a checkpoint's manifest lists."""
+    return [LostWorker(**item) for item in manifest.get("lost", [])]
 
 
 class Coordinator:

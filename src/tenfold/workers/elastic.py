@@ -14,20 +14,71 @@ from tenfold.mixing import Round
 from tenfold.transport import SharedMemoryTransport, Transport
 from tenfold.transport.shared_memory import MembersChanged
 from tenfold.workers.channels import Channels, MakeRound, Result, SharedChannels
-from tenfold.workers.coordinator import Coordinator
+from tenfold.workers.coordinator import Coordinator, EpochTrained, Finished, Message
 from tenfold.workers.pool import WorkerPool
-from tenfold.workers.task import (
-    EpochTrained,
-    EvaluationBegan,
-    Finished,
-    Handover,
-    Joining,
-    Membership,
-    Message,
-    Paused,
-    Ready,
-    Welcome,
-)
+
+# Messages in addition to those of `coordinator.py`, which are sent whenever the members change.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paused:
+    """This worker has paused because the members change, and reports how far it has got."""
+
+    rounds: int
+    """How many rounds of its training it has completed."""
+    mixed: int
+    """The last step, over the run, whose work is part of such a round."""
+    passed: int
+    """The last join point that it has passed, see `ElasticChannels.reach_join_point`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationBegan:
+    """This worker begins an evaluation, which would have to be repeated if others joined before it ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """This worker, which replaces a lost one, waits for its weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handover:
+    """A member's state, for the workers that join."""
+
+    membership: int
+    step: int
+    """The last step that the state includes, over the run."""
+    state: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joining:
+    """The workers that join, at the first join point that a member passes with a number of at least `point`."""
+
+    workers: tuple[int, ...]
+    partner: int
+    """The member whose state they copy."""
+    point: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """The workers that take part from now on."""
+
+    number: int
+    members: tuple[int, ...]
+    rounds: int = 0
+    """How many rounds the furthest of them has completed; the others do not take part in these any more."""
+    joining: Joining | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Welcome:
+    """The state for a joining worker: the membership, and a partner's replica."""
+
+    membership: Membership
+    state: bytes
 
 
 class Roster:

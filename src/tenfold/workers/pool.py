@@ -30,11 +30,11 @@ from tenfold.machine.liveness import (
     is_alive,
     is_stopped,
 )
-from tenfold.runs import Event
+from tenfold.runs.events import Event
 from tenfold.transport.segment import SharedTensor
 from tenfold.transport.shared_memory import MembersChanged
+from tenfold.workers.coordinator import Decision, Message
 from tenfold.workers.fork_server import context, start_process, start_server_for
-from tenfold.workers.task import Decision, Message
 
 EVENTS_TOGETHER = 256
 SECONDS_BETWEEN = 0.25

@@ -1,14 +1,16 @@
 """A worker process: how its task is packed and sent, and its program: one worker, or several that take turns."""
 
+import random
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from multiprocessing.connection import Connection
 from time import sleep
-from typing import Any
+from typing import Any, Self
 
 import cloudpickle
+import numpy as np
 import torch
 from greenlet import getcurrent, greenlet
 from numpy.typing import NDArray
@@ -20,17 +22,17 @@ from tenfold.errors import ExperimentError, MachineError
 from tenfold.machine import cores
 from tenfold.machine.cores import apply, format_bytes
 from tenfold.machine.liveness import WorkerProgress, keep_freed_memory
-from tenfold.runs import Emit, Event, Printed, Stopwatch, Warned
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.events import Emit, Event, Printed, Stopwatch, Warned
 from tenfold.runs.recorder import CONSOLE_LIMIT, original_streams, tap_streams
-from tenfold.training.randomness import RngState
 from tenfold.transport import SharedTensor
 from tenfold.workers.channels import Channels, SharedChannels
+from tenfold.workers.coordinator import Decision, Message
 from tenfold.workers.divided import DividedChannels
 from tenfold.workers.elastic import ElasticChannels
 from tenfold.workers.fork_server import set_up_server
 from tenfold.workers.pool import WorkerConnection, attach_to_parent
-from tenfold.workers.task import Decision, Message, Task
+from tenfold.workers.task import Task
 from tenfold.workers.worker import Worker
 
 
@@ -296,6 +298,32 @@ def _train_several(
 # random generators. Each worker is a greenlet, which gives way only where it waits, and keeps its own random state.
 
 SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class RngState:
+    """The state of all random generators, for workers that take turns in one process.
+
+    NumPy's is not copied, which is slow, but exchanged: each worker begins with `use_own_numpy_generator`.
+    """
+
+    torch: Tensor
+    numpy: Any
+    python: Any
+
+    @classmethod
+    def read(cls) -> Self:
+        return cls(torch.get_rng_state(), np.random.get_bit_generator(), random.getstate())  # type: ignore[attr-defined]
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.torch)
+        np.random.set_bit_generator(self.numpy)  # type: ignore[attr-defined]
+        random.setstate(self.python)
+
+    @staticmethod
+    def use_own_numpy_generator() -> None:
+        """Give NumPy a new generator, which no other worker uses."""
+        np.random.set_bit_generator(np.random.MT19937())  # type: ignore[attr-defined]
 
 
 class Scheduler:

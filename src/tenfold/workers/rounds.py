@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import Round, Strategy, is_round_due
-from tenfold.mixing.builders import Mixing
 from tenfold.mixing.compression import row_lengths
 from tenfold.training import FlatState, Replica
 from tenfold.training.flat_weights import ALIGNMENT, DIGEST_SIZE, BatchNormStatistics, padded_size, view_like
@@ -25,7 +24,7 @@ from tenfold.training.optimizers import built_in_optimizer, make_missing_states,
 from tenfold.training.stacked_replicas import ReplicaRows
 from tenfold.transport import SharedMemoryTransport
 from tenfold.workers.channels import Channels, MakeRound, StackedTransport
-from tenfold.workers.task import Task, make_network
+from tenfold.workers.task import Mixing, Task, make_network
 
 DIGEST_TOLERANCE = 0.05
 """Rounding moves the mean of equal digests by less; another digest on one of some hundred workers moves it by more."""

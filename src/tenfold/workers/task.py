@@ -1,6 +1,9 @@
 """The task that all workers of a run share: the resolved experiment, its data, and values derived from both."""
 
 import copy
+import inspect
+import math
+from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,18 +21,19 @@ from tenfold.data.streams import StreamPart, check_stream_shards
 from tenfold.errors import ExperimentError, ModelError
 from tenfold.experiment import Experiment, Parallel
 from tenfold.experiment.experiment import with_defaults
-from tenfold.experiment.values import label_of
-from tenfold.launch.detect import World
+from tenfold.experiment.values import label_of, member_of
+from tenfold.launchers import World
 from tenfold.machine import devices
 from tenfold.machine.cores import NOT_PINNED, CoreMap
 from tenfold.mixing import Strategy, is_round_due
-from tenfold.mixing.builders import Mixing, lr_scale, warmup_epochs
+from tenfold.mixing.compression import Compressor
+from tenfold.mixing.outer import OuterOptimizer
 from tenfold.models.activation_checkpointing import checkpoint_activations
 from tenfold.models.networks import add_scaling, build, parameter_count
-from tenfold.registry import MODELS
+from tenfold.registry import COMPRESSIONS, MODELS, OUTER, STRATEGIES
 from tenfold.runs import stored_predictions
 from tenfold.training import base_lr, choose_loss, choose_metrics, flat_size
-from tenfold.training.evaluation import EvaluatedShare, share_of
+from tenfold.training.evaluation import share_of
 from tenfold.training.flat_weights import BatchNormStatistics, exchange_size, flat_dtype, state_shapes
 from tenfold.training.lbfgs import row_count
 from tenfold.training.measures import AlignedMeasure
@@ -46,11 +50,71 @@ FEWEST_STEPS = 10
 """A run with fewer steps is warned about."""
 
 
+LARGEST_SQRT, FACTOR_BEYOND = 8, 2.0
+"""Up to this many replicas sqrt(n) works; the factor for more."""
+LR_SCALINGS: dict[str, Callable[[int], float]] = {
+    "auto": lambda n: math.sqrt(n) if n <= LARGEST_SQRT else FACTOR_BEYOND,
+    "none": lambda _n: 1.0,
+    "linear": float,  # Goyal et al. 2017
+    "sqrt": math.sqrt,  # Krizhevsky 2014
+}
+"""How the learning rate grows with the number of replicas."""
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """The [parallel] section of an experiment, with its strategy and its outer optimizer made: once for a run."""
+
+    parallel: Parallel
+    strategy: Strategy
+    outer: OuterOptimizer
+
+    @classmethod
+    def of(cls, parallel: Parallel) -> "Mixing":
+        """Make the object that the section describes; raise ExperimentError for options that do not exist."""
+        strategy = _member("strategy", member_of(STRATEGIES, parallel.strategy), Strategy, parallel.strategy_options)
+        outer = _member("outer", member_of(OUTER, parallel.outer), OuterOptimizer, parallel.outer_options)
+        return cls(parallel, strategy, outer)
+
+    def counted(self, steps_per_epoch: int) -> "Mixing":
+        return replace(self, parallel=self.parallel.counted(steps_per_epoch))
+
+    def make_compressor(self, size: int, rows: tuple[int, ...] = ()) -> Compressor:
+        """Return one sender's compressor for vectors of this size, made up of rows of these lengths."""
+        member = member_of(COMPRESSIONS, self.parallel.compression)
+        compressor: Compressor = _member("compression", member, Compressor, self.parallel.compression_options, size)
+        compressor.rows = rows
+        return compressor
+
+
+def _member(kind: str, member: Any, base: type[Any], options: dict[str, Any], *args: Any) -> Any:
+    """Return a member of a family with its options; raise ExperimentError for options that it does not have."""
+    if isinstance(member, base) and not args:
+        if options:
+            raise ExperimentError(f"parallel.{kind}_options: {type(member).__name__} has its options already")
+        return member
+    if not (isinstance(member, type) and issubclass(member, base)):
+        raise ExperimentError(
+            f"parallel.{kind} should be a subclass of {base.__module__}.{base.__name__}, not {member!r}"
+        )
+    accepted = [name for name in inspect.signature(member).parameters if name != "size"]
+    unknown = [name for name in options if name not in accepted]
+    if unknown:
+        raise ExperimentError(
+            f"parallel.{kind}_options has no '{unknown[0]}'; "
+            f"the options of {getattr(member, 'name', member.__name__)} are: {', '.join(accepted) or 'none'}"
+        )
+    try:
+        return member(*args, **options)
+    except TypeError as error:
+        raise ExperimentError(f"parallel.{kind}_options = {options}: {error}") from None
+
+
 @dataclass(frozen=True)
 class Resolved:
     """An experiment as it is trained, with all that follows from it without its data.
 
-    It is made once, by `engines/resolve_experiment.py: resolve`, and handed down to every worker.
+    It is made once, by `engines/prepare.py: resolve`, and handed down to every worker.
     """
 
     experiment: Experiment
@@ -78,11 +142,32 @@ class Resolved:
 
     @cached_property
     def lr_scale(self) -> float:
-        return lr_scale(self.experiment, self.strategy)
+        """The factor of the learning rate that compensates for the fewer steps of each worker.
+
+        Each of n workers takes fewer steps per epoch than one worker would, and averaging does not make them larger. It
+        is 1 for replicas that have no rounds, which are not averaged, for an optimizer whose step all workers take
+        together, and with an outer optimizer, whose momentum compensates for it. "auto" is sqrt(n) for Muon, for which
+        that works up to 64 replicas.
+        """
+        parallel, traits, strategy = self.experiment.parallel, self.experiment.training.optimizer_traits, self.strategy
+        n, kind = parallel.replicas, parallel.lr_scaling
+        if parallel.outer != "none" or traits.steps_with_all_workers:
+            return 1.0
+        if all(strategy.round(r, n).is_idle for r in range(strategy.period(n) or 1)):
+            return 1.0
+        return LR_SCALINGS["sqrt" if kind == "auto" and traits.lr_grows_with_workers else kind](n)
 
     @property
     def warmup_epochs(self) -> float:
-        return warmup_epochs(self.experiment, self.lr_scale)
+        """The epochs of warm-up: as set, otherwise a part of the run if the learning rate is scaled up."""
+        training = self.experiment.training
+        if training.warmup is not None:
+            return training.warmup
+        if self.lr_scale == 1:
+            return 0.0
+        return (
+            training.epochs / 20 if self.experiment.parallel.average == "gradients" else min(1.0, training.epochs / 5)
+        )
 
     def replace(self, **fields: Any) -> "Resolved":
         """Resolve the experiment with other values of some fields."""
@@ -431,130 +516,3 @@ def _build(experiment: Experiment, splits: Splits) -> nn.Module:
     if experiment.training.activation_checkpointing:
         checkpoint_activations(network, experiment.training.activation_checkpointing)
     return network
-
-
-# The messages between a worker and its coordinator. All workers send messages of the same kind, one after another.
-#
-# Where lost workers are replaced, the last messages below are sent in between, whenever the members change.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluated:
-    """The evaluation on this worker's share of the evaluation part, in the middle of an epoch."""
-
-    epoch: int
-    step: int
-    seconds: float
-    share: EvaluatedShare | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochTrained(Evaluated):
-    """An epoch is over: the samples of this worker, and the evaluation at its end."""
-
-    loss: float
-    """Sum over samples."""
-    samples: int
-    num_correct: float = 0.0
-    """How many of its samples were classified correctly, of the `num_labeled` whose class was compared."""
-    num_labeled: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Saved:
-    """This worker's checkpoint of an epoch is on disk, or could not be written."""
-
-    epoch: int
-    seconds: float
-    problem: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finished:
-    """This worker is done: the evaluation on its share of the test part, its times, and from rank 0 the weights."""
-
-    step: int
-    seconds: float
-    times: dict[str, float]
-    bytes_moved: int
-    share: EvaluatedShare | None
-    weights: dict[str, Any] | None
-    memory: int = 0
-    """The most memory that the worker's process has had in use, in bytes."""
-
-
-Message = Evaluated | EpochTrained | Saved | Finished
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What to do after an epoch: continue or stop; whether it was the best so far; whether it can be resumed from."""
-
-    stop: bool = False
-    best: bool = False
-    saved: bool = True
-    loss: float | None = None
-    """After an epoch: the loss on the evaluation part, or in training where there is none."""
-    metric: float | None = None
-    """After an epoch: the first metric, where there is one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paused:
-    """This worker has paused because the members change, and reports how far it has got."""
-
-    rounds: int
-    """How many rounds of its training it has completed."""
-    mixed: int
-    """The last step, over the run, whose work is part of such a round."""
-    passed: int
-    """The last join point that it has passed, see `ElasticChannels.reach_join_point`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationBegan:
-    """This worker begins an evaluation, which would have to be repeated if others joined before it ends."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ready:
-    """This worker, which replaces a lost one, waits for its weights."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Handover:
-    """A member's state, for the workers that join."""
-
-    membership: int
-    step: int
-    """The last step that the state includes, over the run."""
-    state: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Joining:
-    """The workers that join, at the first join point that a member passes with a number of at least `point`."""
-
-    workers: tuple[int, ...]
-    partner: int
-    """The member whose state they copy."""
-    point: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Membership:
-    """The workers that take part from now on."""
-
-    number: int
-    members: tuple[int, ...]
-    rounds: int = 0
-    """How many rounds the furthest of them has completed; the others do not take part in these any more."""
-    joining: Joining | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Welcome:
-    """The state for a joining worker: the membership, and a partner's replica."""
-
-    membership: Membership
-    state: bytes

@@ -25,13 +25,12 @@ import torch
 from torch import Tensor
 
 from tenfold.mixing import AsynchronousStrategy
-from tenfold.mixing.builders import Mixing
 from tenfold.mixing.round import CENTER, Exchange, ExchangeVectors, exact_round
 from tenfold.training import Replica
 from tenfold.training.stacked_replicas import ReplicaRows
 from tenfold.workers.channels import Channels
 from tenfold.workers.rounds import ReplicaRounds, Rounds, StackedRounds, share_orthogonalization
-from tenfold.workers.task import Task
+from tenfold.workers.task import Mixing, Task
 
 
 class Trainer(ABC):

@@ -18,8 +18,8 @@ from tenfold.data import DatasetPart, Part
 from tenfold.errors import ModelError, StoreError, TenfoldError
 from tenfold.machine.liveness import WorkerProgress, memory_use, peak_memory
 from tenfold.registry import MODELS
-from tenfold.runs import Emit, Metric, Note, Span, Stopwatch, Warned, checkpoint, stored_predictions
-from tenfold.runs.events import SpanKind
+from tenfold.runs import checkpoint, stored_predictions
+from tenfold.runs.events import Emit, Metric, Note, Span, SpanKind, Stopwatch, Warned
 from tenfold.training.evaluation import EvaluatedShare, evaluate_share, make_training_accuracy, pass_share
 from tenfold.training.randomness import holding_random_numbers
 from tenfold.training.replica import Replica, make_replica
@@ -27,6 +27,7 @@ from tenfold.training.stacked_replicas import ReplicaRows
 from tenfold.training.stages import Stage
 from tenfold.transport.shared_memory import MembersChanged
 from tenfold.workers.channels import Channels
+from tenfold.workers.coordinator import Decision, EpochTrained, Evaluated, Finished, Message, Saved
 from tenfold.workers.divided import has_outputs, make_part, take_part
 from tenfold.workers.model_errors import (
     check_metrics,
@@ -36,7 +37,7 @@ from tenfold.workers.model_errors import (
     explain_failure,
     make_divergence_error,
 )
-from tenfold.workers.task import Decision, EpochTrained, Evaluated, Finished, Message, Saved, Task, make_network
+from tenfold.workers.task import Task, make_network
 from tenfold.workers.trainers import can_capture, make_trainer
 
 SINGLE_SPANS = 600

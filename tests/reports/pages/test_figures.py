@@ -4,7 +4,8 @@ from tenfold.experiment import Experiment
 from tenfold.reports.charts import PlotStyles
 from tenfold.reports.comparison_rows import make_rows
 from tenfold.reports.pages.page import mean_figure, page_figures, run_figure
-from tenfold.runs import Metric, Recorder, Store
+from tenfold.runs import Recorder, Store
+from tenfold.runs.events import Metric
 
 
 def test_repeats_are_drawn_as_their_mean_as_far_as_all_have_come(tmp_path):

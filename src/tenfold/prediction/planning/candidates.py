@@ -12,8 +12,7 @@ from tenfold.cluster.cluster import HERE, Cluster, ClusterOrHere
 from tenfold.cluster.time_prediction import TimePrediction
 from tenfold.common.optimizer_defaults import OPTIMIZERS
 from tenfold.data import Splits
-from tenfold.engines.prepare import assign_cores
-from tenfold.engines.resolve_experiment import validate_combination
+from tenfold.engines.prepare import assign_cores, validate_combination
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.experiment.section_fields import USUAL_BATCH, Precision

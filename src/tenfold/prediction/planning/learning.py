@@ -27,8 +27,8 @@ from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
 from tenfold.machine import cores
 from tenfold.prediction.virtual_engine import Virtual, check_memory
-from tenfold.runs import Emit, Event, Metric, Stopwatch
 from tenfold.runs.checkpoint import Resumption
+from tenfold.runs.events import Emit, Event, Metric, Stopwatch
 from tenfold.training import choose_metrics
 from tenfold.training.measures import require_direction
 from tenfold.workers.task import Resolved, Task

@@ -22,7 +22,8 @@ from tenfold.reports import summary
 from tenfold.reports.charts import KIND_COLORS, SERIES, Chart, Style, chart_data
 from tenfold.reports.comparison_rows import Row
 from tenfold.reports.formatting import date_time, grouped
-from tenfold.runs import Run, Started
+from tenfold.runs import Run
+from tenfold.runs.events import Started
 from tenfold.runs.store import Follower
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ import tenfold
 from tenfold.crossval import check_folds
 from tenfold.crossval.fold import FoldMode
 from tenfold.engines import choose, resolve
+from tenfold.engines.prepare import Notify, validate, validate_combination
 from tenfold.engines.processes import Serial
-from tenfold.engines.resolve_experiment import Notify, validate, validate_combination
 from tenfold.errors import ExperimentError
 from tenfold.experiment import Experiment
-from tenfold.launch.detect import World
+from tenfold.launchers import World
 from tenfold.machine import devices
 from tenfold.mixing import COMPRESSIONS, OUTER, STRATEGIES
 from tenfold.registry import ENGINES

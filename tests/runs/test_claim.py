@@ -13,9 +13,9 @@ from made_store import new_run
 from waiting import wait_until
 
 from tenfold.errors import RunTakenOver
-from tenfold.runs import EpochEnded, Recorder, Store, checkpoint
-from tenfold.runs.storage import claim
-from tenfold.runs.storage.claim import LOCK, Claim, is_claimed
+from tenfold.runs import Recorder, Store, checkpoint, claim
+from tenfold.runs.claim import LOCK, Claim, is_claimed
+from tenfold.runs.events import EpochEnded
 
 
 @pytest.fixture

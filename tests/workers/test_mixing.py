@@ -3,7 +3,7 @@ import pytest
 
 from tenfold.errors import ExperimentError
 from tenfold.mixing import is_round_due
-from tenfold.mixing.builders import LR_SCALINGS
+from tenfold.workers.task import LR_SCALINGS
 
 
 def steps_with_rounds(until: int, **options: int) -> list[int]:

@@ -9,7 +9,7 @@ from made_store import DIGITS, new_run, refused, some_events
 
 from tenfold.errors import StoreError
 from tenfold.runs import Run, Store
-from tenfold.runs.storage import tables as store_tables
+from tenfold.runs import tables as store_tables
 
 
 def version(path):

@@ -10,8 +10,8 @@ from made_store import DIGITS, new_run, some_events
 from tenfold.common.files import sealed_json
 from tenfold.errors import StoreError
 from tenfold.runs import Store, checkpoint
-from tenfold.runs.storage import damage as removal
-from tenfold.runs.storage.damage import empty_trash, find_damage, remove_run, to_remove
+from tenfold.runs import maintenance as removal
+from tenfold.runs.maintenance import empty_trash, find_damage, remove_run, to_remove
 
 
 @pytest.fixture

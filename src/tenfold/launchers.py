@@ -1,4 +1,4 @@
-"""Starting one program on several machines: torchrun, mpirun, a script for Slurm, and plain ssh."""
+"""Launchers: which one has started this process, and how one starts a program on several machines."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,146 @@ from time import monotonic
 
 from tenfold.common.files import read_regular
 from tenfold.errors import MachineError
+
+Variables = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A process's place among those that a launcher started together."""
+
+    rank: int
+    size: int
+    local_rank: int
+    """Its number among the ranks of its host."""
+    local_size: int
+    """How many ranks its host has."""
+    launcher: str
+    """torchrun, open-mpi, mpich or slurm."""
+    launch: str = ""
+    """Identifies the launch, the same on all ranks and after a restart; "" where the launcher gives no name."""
+    restarts: int = 0
+    """How often the launcher has restarted the ranks."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.size or not 0 <= self.local_rank < self.local_size <= self.size:
+            raise MachineError(
+                f"inconsistent environment of {self.launcher}: rank {self.rank} of {self.size}, on its host "
+                f"{self.local_rank} of {self.local_size}; start the program again, or without the launcher's "
+                "variables, such as RANK and WORLD_SIZE"
+            )
+
+    @property
+    def traits(self) -> "LauncherTraits":
+        """The properties of its launcher."""
+        return next((launcher for launcher in LAUNCHERS if launcher.name == self.launcher), LAUNCHERS[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherTraits:
+    """The properties of one launcher, and the variables in which it says which rank this is."""
+
+    name: str
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+    node: str = ""
+    """The variable with the number of the host, where `local_size` lists those of all hosts."""
+    launch: str = ""
+    restarts: str = ""
+    meets_by_mpi: bool = True
+    """Whether its ranks can meet by MPI."""
+    meets_at_address: bool = False
+    """Whether its ranks can meet at $MASTER_ADDR, where that is set."""
+    restarts_remaining: bool = False
+    """Whether it starts the remaining ranks again when one is lost."""
+    requeues: bool = False
+    """Whether a restart has another process of the launcher, so that the run is older than that."""
+
+    def read(self, variables: Variables) -> World | None:
+        """Return the rank; None where only a part of the variables is there, as in the batch script of Slurm."""
+        if self.rank not in variables or self.size not in variables:
+            return None
+        launch = variables.get(self.launch, "none")
+        return World(
+            launcher=self.name,
+            rank=_number(variables, self.rank),
+            size=_number(variables, self.size),
+            local_rank=_number(variables, self.local_rank, "0"),
+            local_size=_tasks_of_node(variables.get(self.local_size, "1"), _number(variables, self.node, "0"))
+            if self.node
+            else _number(variables, self.local_size, "1"),
+            launch="" if launch == "none" else launch,  # what torchrun says when it was given no --rdzv-id
+            restarts=_number(variables, self.restarts, "0"),
+        )
+
+
+LAUNCHERS = (
+    LauncherTraits(
+        name="torchrun",
+        rank="RANK",
+        size="WORLD_SIZE",
+        local_rank="LOCAL_RANK",
+        local_size="LOCAL_WORLD_SIZE",
+        launch="TORCHELASTIC_RUN_ID",
+        restarts="TORCHELASTIC_RESTART_COUNT",
+        meets_by_mpi=False,
+        meets_at_address=True,
+        restarts_remaining=True,
+    ),
+    LauncherTraits(
+        name="open-mpi",
+        rank="OMPI_COMM_WORLD_RANK",
+        size="OMPI_COMM_WORLD_SIZE",
+        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+        local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    LauncherTraits(
+        name="slurm",
+        rank="SLURM_PROCID",
+        size="SLURM_STEP_NUM_TASKS",
+        local_rank="SLURM_LOCALID",
+        local_size="SLURM_STEP_TASKS_PER_NODE",
+        node="SLURM_NODEID",
+        launch="SLURM_JOB_ID",
+        restarts="SLURM_RESTART_COUNT",
+        meets_at_address=True,
+        requeues=True,
+    ),
+    LauncherTraits(
+        name="mpich",  # Hydra: also of Intel MPI
+        rank="PMI_RANK",
+        size="PMI_SIZE",
+        local_rank="MPI_LOCALRANKID",
+        local_size="MPI_LOCALNRANKS",
+    ),
+)
+"""In the order in which they are tried: torchrun may have been started by another, srun may set Hydra's as well."""
+
+
+def detect_world(variables: Variables | None = None) -> World | None:
+    """Return the ranks that the environment describes, or None without a launcher."""
+    variables = os.environ if variables is None else variables
+    return next((world for launcher in LAUNCHERS if (world := launcher.read(variables)) is not None), None)
+
+
+def _number(variables: Variables, name: str, otherwise: str = "") -> int:
+    text = variables.get(name, otherwise)
+    if not text.strip().isdecimal():
+        raise MachineError(f"the environment says {name}={text!r}; a launcher sets it to a whole number")
+    return int(text)
+
+
+def _tasks_of_node(text: str, node: int) -> int:
+    """Read Slurm's short form of tasks per node, "4(x2),3": 4, 4 and 3."""
+    counts: list[int] = []
+    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(tasks)] * int(times or 1)
+    return counts[node] if node < len(counts) else 1
+
+
+# Starting one program on several machines: hosts, commands, and how they are run.
 
 NAME = re.compile(r"(?:[\w.-]+@)?(?:[\w.-]+|\[[0-9A-Fa-f:.%\w]+\])")
 FORMS = "write one name per line, with its number of processes: `node1 slots=4` or `node1:4`"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from looped import looped
 
 from tenfold.errors import MachineError
-from tenfold.launch.detect import World, detect_world
+from tenfold.launchers import World, detect_world
 
 TORCHRUN = {
     "RANK": "5",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from looped import looped
 
 from tenfold.errors import MachineError
-from tenfold.launch.start import Host, find_mpirun, mpirun, parse_hosts, program, read_hosts, share_out, slurm, torchrun
+from tenfold.launchers import Host, find_mpirun, mpirun, parse_hosts, program, read_hosts, share_out, slurm, torchrun
 
 TWO = (Host("me@node1", 4), Host("node2", 2))
 

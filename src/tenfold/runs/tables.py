@@ -26,9 +26,9 @@ from urllib.parse import quote
 
 from tenfold.common.files import file_system_of, nearest_folder, read_sealed, short_path
 from tenfold.errors import StoreError
+from tenfold.runs.claim import is_claimed
 from tenfold.runs.events import Event, from_row
-from tenfold.runs.storage.claim import is_claimed
-from tenfold.runs.storage.record_fields import wrong_field
+from tenfold.runs.record_fields import wrong_field
 
 LOCK_SECONDS = 30.0
 """How long to wait for another process that writes to the store."""

@@ -1,4 +1,10 @@
-"""Which process works on a run: the claim on its folder, and the workers that were lost."""
+"""The claim on a run: a lock that dies with the process which works on it, and a lease where locks prove nothing.
+
+The process that trains a run holds a kernel lock on the file `lock` in the run's folder. The kernel releases it
+when the process dies, however it dies, whatever the host is called and wherever its clock stands. Not every shared
+file system passes locks on to other machines, so the holder also touches the file every few seconds. Another
+machine that gets the lock watches the file for a while before it believes that the holder is gone.
+"""
 
 import errno
 import fcntl
@@ -8,58 +14,16 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from tenfold.common.files import short_path
-from tenfold.errors import RunTakenOver, WorkerLost
-from tenfold.runs.events import Stopwatch, WorkerDropped
+from tenfold.errors import RunTakenOver
 
 if TYPE_CHECKING:
-    from tenfold.runs.checkpoint import Resumption
-
-
-@dataclass(frozen=True)
-class LostWorker:
-    """A worker that was lost, after which the others continued: an entry of `lost` in a result and in a checkpoint."""
-
-    worker: int
-    why: str
-    left: int
-    """How many workers continued."""
-    epoch: int
-    """The epoch, from 1, that they continued with."""
-    step: int | None = None
-    """Where the lost worker is replaced: the last step, over the run, that includes its work."""
-    joined: int | None = None
-    """The step after which another worker took its place."""
-
-    @classmethod
-    def of(cls, error: WorkerLost, left: int, resumption: "Resumption | None") -> "LostWorker":
-        """Return the worker that an error reports as lost; `resumption` is where those who are left continue."""
-        return cls(error.rank, str(error), left, (resumption.manifest["epoch"] if resumption else 0) + 1)
-
-    def event(self, stopwatch: Stopwatch) -> WorkerDropped:
-        workers = "1 worker continues" if self.left == 1 else f"{self.left} workers continue"
-        text = f"{self.why}; {workers} from epoch {self.epoch}"
-        return WorkerDropped(at=stopwatch.now(), text=text, epoch=self.epoch - 1, worker=self.worker)
-
-
-def lost_in(manifest: Mapping[str, Any]) -> list[LostWorker]:
-    """Return the lost workers that a checkpoint's manifest lists."""
-    return [LostWorker(**item) for item in manifest.get("lost", [])]
-
-
-# Proof that a process works on a run: a lock that dies with the process, and a lease where locks prove nothing.
-#
-# The process that trains a run holds a kernel lock on the file `lock` in the run's folder. The kernel releases it
-# when the process dies, however it dies, whatever the host is called and wherever its clock stands. Not every shared
-# file system passes locks on to other machines, so the holder also touches the file every few seconds. Another
-# machine that gets the lock watches the file for a while before it believes that the holder is gone.
+    pass
 
 LOCK = "lock"
 REGULAR = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -238,5 +202,4 @@ def _leave_to_parent() -> None:
         claim._close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -14,9 +14,8 @@ from unprivileged import make_read_only, make_writable, obey_permissions, run_ve
 
 import tenfold
 from tenfold.common.files import file_system_of
-from tenfold.runs import Store
-from tenfold.runs.storage import tables
-from tenfold.runs.storage.tables import Abilities, find_abilities
+from tenfold.runs import Store, tables
+from tenfold.runs.tables import Abilities, find_abilities
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Finding damage in a run store, and saving the rest."""
+"""Maintenance of a run store: damaged runs, the trash of removed ones, and renaming."""
 
 import json
 import shutil
@@ -14,8 +14,8 @@ from tenfold.errors import StoreError, TenfoldError
 from tenfold.experiment import Experiment
 from tenfold.runs import checkpoint
 from tenfold.runs.events import as_row
-from tenfold.runs.storage.tables import RunRecord, event_of
 from tenfold.runs.store import CROSSVAL, MEMBERS, SWEEP, Store
+from tenfold.runs.tables import RunRecord, event_of
 
 MOST_MESSAGES = 3
 

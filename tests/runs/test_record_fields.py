@@ -13,7 +13,7 @@ from tenfold.common.files import sealed_json
 from tenfold.errors import StoreError
 from tenfold.prediction.whatif import replay_changed
 from tenfold.reports.run_tables import show_tables
-from tenfold.runs.storage.record_fields import wrong_field
+from tenfold.runs.record_fields import wrong_field
 
 RESULT: dict[str, Any] = {"seconds": 1.5, "epochs": 2, "metrics": {"loss": float("nan"), "mine": None}, "anything": "x"}
 METADATA: dict[str, Any] = {"lr": {"base": 0.1, "scale": 1}, "cores": {"policy": "none", "workers": [[0], [1]]}}

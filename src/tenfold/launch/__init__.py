@@ -1,1 +1,0 @@
-"""Starting one program on several machines, and detecting what started this one."""
