@@ -98,14 +98,15 @@ def test_a_damaged_column(store: Path, column: str) -> None:
 
 
 def test_values_of_the_wrong_kind_anywhere_in_a_column(store: Path) -> None:
-    """Each time one entry, however deep, is replaced or removed."""
+    """Each time one entry, however deep, is replaced or removed, at times with a checksum that is right."""
     chance = random.Random(0)
     for column in ("metadata", "result", "experiment"):
         whole = read(store, column, 2)
-        for number in range(9):
-            spoilt = json.loads(whole)
+        for number in range(13):
+            read_, write = (read_sealed, sealed_json) if number % 2 else (json.loads, json.dumps)
+            spoilt = read_(whole)
             spoil(spoilt, chance)
-            change(store, f"UPDATE runs SET {column} = ? WHERE id = 2", json.dumps(spoilt))
+            change(store, f"UPDATE runs SET {column} = ? WHERE id = 2", write(spoilt))
             for command in (("show", "2"), ("show", "2", "--json"), ("show", "2", "--shards")):
                 assert tenfold_(*command).exit_code in (0, 2)
             assert tenfold_("runs").exit_code == tenfold_("show", "1").exit_code == 0

@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,18 @@ import typer
 from tenfold.cli import options
 from tenfold.cli.output import print_json, print_rich
 from tenfold.errors import ExperimentError, StoreError
+
+
+@contextmanager
+def reading_records() -> Iterator[None]:
+    """Raise StoreError if showing runs fails on a value that no run records: somebody has edited the store."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"a record has a value that Tenfold does not write ({type(error).__name__}: {error}); was the store edited? If "
+            "not, please report this as a bug"
+        ) from error
 
 
 def runs(
@@ -85,16 +99,17 @@ def show(
     from tenfold.reports.sweep import Sweep
     from tenfold.runs.store import CROSSVAL, SWEEP
 
-    opened = tenfold.open_run(run, runs=runs)
-    if as_json:
-        print_json(opened.summary() | {"history": opened.history, "metadata": opened.metadata})
-    elif console:
-        typer.echo(opened.console, nl=False)
-    elif shards:
-        print_rich(shards_table(opened))
-    else:
-        members = {CROSSVAL: fold_tables, SWEEP: Sweep}.get(opened.kind)
-        print_rich(show_tables(opened), *([members(opened)] if members else []))
+    with reading_records():
+        opened = tenfold.open_run(run, runs=runs)
+        if as_json:
+            print_json(opened.summary() | {"history": opened.history, "metadata": opened.metadata})
+        elif console:
+            typer.echo(opened.console, nl=False)
+        elif shards:
+            print_rich(shards_table(opened))
+        else:
+            members = {CROSSVAL: fold_tables, SWEEP: Sweep}.get(opened.kind)
+            print_rich(show_tables(opened), *([members(opened)] if members else []))
 
 
 def report(
@@ -128,9 +143,10 @@ def report(
         raise StoreError(f"no runs match {chosen}")
     if len(opened) == 1 and (columns or select):
         raise ExperimentError("--columns and --select need at least two runs")
-    comparison = Comparison(opened)
-    comparison = comparison.select() if select else comparison
-    path = write_report(comparison.with_columns(*options.split_names(columns)) if columns else comparison, output)
+    with reading_records():
+        comparison = Comparison(opened)
+        comparison = comparison.select() if select else comparison
+        path = write_report(comparison.with_columns(*options.split_names(columns)) if columns else comparison, output)
     if as_json:
         print_json({"path": str(path), "runs": [run.id for run in opened]})
     else:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tenfold import data
-from tenfold.common.imports import resolve as import_object
+from tenfold.common.imports import resolve as import_by_name
 from tenfold.common.imports import warn_user
 from tenfold.data import loading
 from tenfold.data.dataset_part import Columns
@@ -449,7 +449,7 @@ def python_value(given: Any, field: str) -> Any:
     if isinstance(given, UnrecordedObject):
         raise DataError(f"{field} {given} was given as a Python object; pass it again")
     if isinstance(given, str):
-        return import_object(given, field, DataError)
+        return import_by_name(given, field, DataError)
     return given.value if isinstance(given, PythonObject) else given
 
 

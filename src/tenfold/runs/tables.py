@@ -28,7 +28,6 @@ from tenfold.common.files import file_system_of, nearest_folder, read_sealed, sh
 from tenfold.errors import StoreError
 from tenfold.runs.claim import is_claimed
 from tenfold.runs.events import Event, from_row
-from tenfold.runs.record_fields import wrong_field
 
 LOCK_SECONDS = 30.0
 """How long to wait for another process that writes to the store."""
@@ -250,11 +249,9 @@ def make_record(folder: Path, row: tuple[Any, ...]) -> RunRecord:
         record["problems"] = []
         for name in SEALED:
             content = read_sealed(record[name])
-            wrong = "" if content is None else wrong_field(name, content)
-            if content is None or wrong:
-                problem = f"its {name} {'are' if name == 'metadata' else 'is'} damaged"
-                record["problems"].append(f"{problem}: {wrong}" if wrong else problem)
-            record[name] = {} if content is None or wrong else content
+            if content is None:
+                record["problems"].append(f"its {name} {'are' if name == 'metadata' else 'is'} damaged")
+            record[name] = content or {}
     if record["status"] == "running" and not is_claimed(path_of(folder, record["id"], record["title"])):
         record["status"] = "interrupted"
     return record
