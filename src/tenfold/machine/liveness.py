@@ -39,11 +39,12 @@ def memory_use(device: "torch.device") -> dict[str, float]:
 
 
 def keep_freed_memory() -> None:
-    """Keep memory that is freed in this process, up to 1 GB, for the next allocation; for our own worker processes.
+    """Keep memory that is freed in this process, up to 1 GB, for the next allocation; for processes that train.
 
     Activations are freed and allocated again in every step. By default glibc returns large blocks to the system, which
-    clears their pages each time it hands them out: up to a third of a step of `cnn`, and half of an evaluation. Other C
-    libraries are left alone.
+    clears their pages each time it hands them out: up to a third of a step of `cnn`, and half of an evaluation. How
+    often depends on where blocks happen to lie, and differs between runs of one program. Other C libraries are left
+    alone.
     """
     _set_thresholds(KEPT, KEPT)
 

@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import Backend, Work
 
 from tenfold.errors import ExperimentError
 from tenfold.machine import cores
+from tenfold.machine.liveness import keep_freed_memory
 from tenfold.transport.process_group_members import Members, RankWatch
 from tenfold.transport.process_group_work import CollectiveError, GlooMessage, GroupWork, Progress
 from tenfold.transport.shared_collectives import (
@@ -520,6 +521,7 @@ ROUTED = (
 
 def make_group(options: Any, backend_options: Any = None) -> TenfoldProcessGroup:
     """Return this rank's process group, as torch asks for it; all ranks of the group call this together."""
+    keep_freed_memory()
     numbers = list(options.global_ranks_in_group) or list(range(options.group_size))
     arguments = options.store, options.group_rank, numbers, options.timeout.total_seconds()
     others = _other_backends()
