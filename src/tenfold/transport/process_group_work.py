@@ -44,6 +44,8 @@ POLLS = 50
 """Looks at an operation before the core is left to others between two of them."""
 NAP_SECONDS = 50e-6
 """The least seconds between two looks of the group's thread while the program computes."""
+NETWORK_NAP_SECONDS = 5e-3
+"""The most seconds between two looks at an operation of gloo, whose end also ends the nap."""
 END_SECONDS = 5.0
 """Seconds for which a group that is closed waits for its thread: it may be completing the futures of DDP."""
 
@@ -315,18 +317,19 @@ class Progress:
                 self._waiting -= 1
             self._wake_thread()
 
-    def _needs_pauses(self) -> bool:
-        """Return whether the operation under way waits for a network, rather than for memory that others write."""
+    def _network_wait(self) -> Any:
+        """Return the `NetworkWait` of the operation under way, unless it waits for memory that others write."""
         try:
-            return hasattr(self._collectives[0].ready, "needs_pauses")
+            ready = self._collectives[0].ready
         except IndexError:  # without the lock: another thread may just have ended the last one
-            return False
+            return None
+        return ready if hasattr(ready, "rest") else None
 
     def _poll_or_pause(self, work: GroupWork) -> bool:
         if self.poll(work):
             return True
-        if self._needs_pauses():
-            time.sleep(NAP_SECONDS)
+        if (network := self._network_wait()) is not None:
+            network.rest(NETWORK_NAP_SECONDS)
         return False
 
     def _spin(self, work: GroupWork, seconds: float) -> bool:
@@ -335,7 +338,7 @@ class Progress:
         for _ in range(POLLS):
             if self.poll(work):
                 return True
-        while not (self._needs_pauses() or time.perf_counter() > until):
+        while self._network_wait() is None and time.perf_counter() <= until:
             is_free = _is_core_free()
             if self.poll(work):
                 return True
@@ -392,8 +395,11 @@ class Progress:
             if pending[0] is not ahead:
                 ahead, seen = pending[0], now
                 used_first = used = _processor_time(ahead.clock)
+            if (network := self._network_wait()) is not None:
+                network.rest(NETWORK_NAP_SECONDS)
+                continue
             used, before = _processor_time(ahead.clock), used
-            is_idle = used == before and now - seen < self._spin_seconds and not self._needs_pauses()
+            is_idle = used == before and now - seen < self._spin_seconds
             if not (is_idle and _is_core_free()):
                 time.sleep(min(LONGEST_NAP, max(NAP_SECONDS, (now - seen) / 50)))
 

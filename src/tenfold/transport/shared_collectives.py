@@ -539,13 +539,16 @@ class GlooExchange:
 class NetworkWait:
     """Says whether an operation of gloo has ended, whose threads need the cores that polling would keep busy."""
 
-    needs_pauses = True
-
     def __init__(self, work: Any) -> None:
         self._work = work
 
     def __call__(self) -> bool:
         return bool(self._work.is_completed())
+
+    def rest(self, seconds: float) -> None:
+        """Sleep until it has ended, or for some time."""
+        with suppress(RuntimeError):  # it has taken longer, or failed, which `_finish` raises
+            self._work.wait(timedelta(seconds=seconds))
 
 
 def _finish(work: Any) -> Steps:
