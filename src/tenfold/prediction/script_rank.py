@@ -14,8 +14,10 @@ are carried out by the backend (`transport/process_group.py`) on real tensors; h
 starts when its last rank has begun it and the links are free, and costs what `cluster/costs.py` says. Who waits for it
 continues at its end; who does not, computes on, so operations overlap with computing as far as the script lets them.
 
-Many ranks share few cores. A rank holds a core while it computes, and gives it back while it waits. DDP waits in C++,
-inside backward: a thread beside the script notices that, gives the core back, and completes DDP's futures.
+Many ranks share few cores. A rank holds a core while it computes, and gives it back while it waits. DDP waits for its
+futures at the end of backward: a callback that autograd calls before lets the rank wait for them and completes them.
+Where a script waits for futures elsewhere, in C++, a thread beside it notices that, gives the core back, and completes
+them. That thread rests while the script computes, which it would disturb.
 """
 
 import ctypes
@@ -50,6 +52,7 @@ from tenfold.cluster.hardware import StepTime
 from tenfold.cluster.workload import factors
 from tenfold.common.files import write_atomically
 from tenfold.errors import ExperimentError
+from tenfold.machine.liveness import keep_freed_memory
 from tenfold.prediction import SCRIPT_PLAN
 from tenfold.transport.base import CHECK_SECONDS
 from tenfold.transport.process_group import TenfoldProcessGroup
@@ -59,7 +62,13 @@ from tenfold.transport.shared_collectives import Steps
 MOST_SPANS = 400
 """Spans of a rank that are kept for its lane."""
 NAP_SECONDS = 150e-6
-"""The least seconds between two looks at the script while operations go on."""
+"""The least seconds between two looks at the script while operations go on and it sleeps."""
+SPIN_SECONDS = 1e-3
+"""Seconds for which a rank looks for the end of an operation again and again, where nobody else wants the core."""
+COLD_SECONDS = 5e-4
+"""Real ranks that wait longer sleep meanwhile, and compute more slowly after that: so must a rank here."""
+COMPUTING_NAP_SECONDS = 2e-3
+"""The same while it computes."""
 LONGEST_NAP_SECONDS = 5e-3
 ASLEEP_SHARE, AWAKE_SHARE = 0.1, 0.5
 """Shares of a core that a script uses at most while it sleeps, and at least while it computes."""
@@ -214,7 +223,9 @@ class VirtualRank:
         self.cores.take()
         self.futures: deque[VirtualWork] = deque()
         self.groups: list[KeptProgress] = []
-        self.wake = threading.Event()
+        self.in_backward = False
+        """Whether autograd will call `end_backward`."""
+        self._wake = threading.Event()
         self.asleep_seconds = 0.0
         """Seconds in which the script slept, or waited for something else than other ranks."""
         self._costs: dict[tuple[Any, ...], tuple[float, ...]] = {}
@@ -232,15 +243,34 @@ class VirtualRank:
             self._costs[key] = tuple(every[list(members)].tolist())
         return self._costs[key]
 
+    def begin_in_backward(self) -> None:
+        """Let autograd call `end_backward`, if an operation is begun inside backward."""
+        with suppress(RuntimeError):  # outside of it
+            torch.autograd.Variable._execution_engine.queue_callback(self.end_backward)
+            self.in_backward = True
+
+    def end_backward(self) -> None:
+        """Wait for the operations whose futures DDP waits for next."""
+        while self.futures:
+            self.futures[0].wait()
+        self.in_backward = False
+
+    def wake(self) -> None:
+        """Let the thread beside the script look at once, unless the script will wait itself."""
+        if not self.in_backward:
+            self._wake.set()
+
     def _keep(self) -> None:
         """Carry operations on, give the core back where the script sleeps, and complete the futures it waits for."""
         looked = checked = since = time.perf_counter()
-        used = self.clock.cpu_seconds()
+        used, sleeps = self.clock.cpu_seconds(), False
         while True:
-            pending = self.futures or any(group.is_left_to_thread for group in self.groups)
-            nap = min(LONGEST_NAP_SECONDS, max(NAP_SECONDS, (looked - since) / 20)) if pending else WATCH_SECONDS
-            if self.wake.wait(nap):
-                self.wake.clear()
+            nap = WATCH_SECONDS
+            if self.futures or any(group.is_left_to_thread for group in self.groups):
+                least = NAP_SECONDS if sleeps else COMPUTING_NAP_SECONDS
+                nap = min(LONGEST_NAP_SECONDS, max(least, (looked - since) / 20))
+            if self._wake.wait(nap):
+                self._wake.clear()
                 since = time.perf_counter()
             before, looked = looked, time.perf_counter()
             is_check_due = looked > checked + CHECK_SECONDS
@@ -251,7 +281,8 @@ class VirtualRank:
             share = (used - last) / (looked - before)
             if self.cores.script_waits:
                 continue
-            if share < ASLEEP_SHARE and self.clock.is_asleep():
+            sleeps = self.clock.is_asleep()
+            if share < ASLEEP_SHARE and sleeps:
                 self.cores.lend()
                 if not self.futures:
                     self.asleep_seconds += looked - before
@@ -278,9 +309,10 @@ class KeptProgress(Progress):
         return not self._waiting and bool(self._collectives or self._messages)
 
     def wait(self, work: GroupWork) -> None:
-        """Carry everything on until an operation has ended, with pauses: others have the core meanwhile."""
+        """Carry everything on until an operation has ended; with pauses, where others want the core meanwhile."""
         since = checked = time.perf_counter()
         with self._waits():
+            self._spin(work, SPIN_SECONDS)
             while not self.poll(work):
                 now = time.perf_counter()
                 if now > checked + CHECK_SECONDS:
@@ -297,7 +329,7 @@ class KeptProgress(Progress):
 
     def _wake_thread(self) -> None:
         if self._collectives or self._messages:
-            self._rank.wake.set()
+            self._rank.wake()
 
 
 class VirtualWork(GroupWork):
@@ -324,6 +356,8 @@ class VirtualWork(GroupWork):
                 raise self.error
             if self in self._rank.futures:
                 self._rank.futures.remove(self)
+            if self.end > clock.seconds + COLD_SECONDS:
+                time.sleep(COLD_SECONDS)
             self.arrive()
         return True
 
@@ -345,7 +379,7 @@ class VirtualWork(GroupWork):
                     future.set_result(None)
                 else:
                     self._rank.futures.append(self)
-                    self._rank.wake.set()
+                    self._rank.wake()
             return self._outcome
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -353,7 +387,7 @@ class VirtualWork(GroupWork):
         future, self._future = self._future, self._future if error is not None else None
         super().finish(error)
         self._future = future
-        self._rank.wake.set()
+        self._rank.wake()
 
     def arrive(self) -> None:
         """Let the rank's clock be at its end, and complete its future."""
@@ -376,6 +410,8 @@ class VirtualGroup(TenfoldProcessGroup):
     def _begin(self, name: str, steps: Steps, tensors: Sequence[Tensor], opts: Any) -> GroupWork:
         with self._virtual.clock.stopped():
             self._check_tensors(tensors)
+            if opts is None or opts.asyncOp:
+                self._virtual.begin_in_backward()
             work = self._work(name, lambda work: self._timed(work, steps, tensors, opts), tensors)
             self._progress.begin(work)
         if opts is not None and not opts.asyncOp:
@@ -463,6 +499,8 @@ class Observer:
         @functools.wraps(original)
         def make_group(size: int, rank: int, ranks: Any, backend: Any, *rest: Any, **options: Any) -> Any:
             options.pop("backend_options", None)
+            if str(backend) == "tenfold":
+                keep_freed_memory()  # as its groups do
             group, store = original(size, rank, ranks, BACKEND, *rest, **options)
             if group in c10d._world.pg_map:  # a rank that is no member has none
                 # The script may ask which backend it has; those for GPUs would let it, or torch, use GPUs.
