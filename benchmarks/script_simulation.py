@@ -21,7 +21,7 @@ from statistics import NormalDist, median
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import least_squares
 from support.options import make_parser, write_json
 
 from tenfold.api.simulate import simulate_script
@@ -34,8 +34,8 @@ from network_hosts import Hosts
 
 SCRIPT = Path(__file__).parent / "support" / "ddp_script.py"
 STEPS = {"LeNet-5": 200, "cnn": 60, "tabular MLP": 600, "LSTM": 200, "wide MLP": 60}
-SIZES = (1, 15_000, 60_000, 150_000, 300_000, 1_000_000, 2_000_000)
-"""Numbers of each all_reduce that measures a link."""
+SIZES = (300_000, 15_000, 60_000, 150_000, 300_000, 1_000_000, 2_000_000)
+"""Numbers of each all_reduce that measures a link; the first one only lets TCP learn what it carries."""
 PACKETS = {"1gbit": 65_536, "100mbit": 8_192}
 """Bytes of the largest packets at a rate: what travels in about 0.5 ms."""
 
@@ -56,7 +56,7 @@ class Setting:
         local = self.ranks if self.hosts is None else 1
         started = [
             subprocess.Popen(
-                [*(self.hosts.inside(rank) if self.hosts else ()), sys.executable, str(SCRIPT), *arguments],
+                [*self._place(rank), sys.executable, str(SCRIPT), *arguments],
                 env=rank_environment(rank, self.ranks, local, address),
                 stdout=subprocess.PIPE,
                 text=True,
@@ -65,17 +65,28 @@ class Setting:
         ]
         return slowest(line for process in started for line in process.communicate(timeout=300)[0].splitlines())
 
+    def _place(self, rank: int) -> list[str]:
+        """Return what goes before a command to run it where a rank belongs: a host has a core that others do not use.
+
+        Where hosts outnumber cores, several have the same one.
+        """
+        if self.hosts is None:
+            return []
+        available = sorted(os.sched_getaffinity(0))
+        return [*self.hosts.inside(rank), "taskset", "-c", str(available[rank % len(available)])]
+
     def cluster(self, cores: int) -> Cluster:
         """Measure the link, and return the cluster with it: latency and bandwidth fit all sizes of all_reduce."""
-        seconds = np.array(self.run("all_reduce", *map(str, SIZES)))
+        seconds = np.array(self.run("all_reduce", *map(str, SIZES)))[1:]
         costs = [
             Cluster.of(self.ranks, {"latency": latency, "bandwidth": bandwidth}, adding=0).round_cost(self.ranks)
             for latency, bandwidth in ((1.0, 1e18), (0.0, 1.0))
         ]
         parts = np.array(
-            [[cost.operation("all_reduce", range(self.ranks), 4 * size).max() for cost in costs] for size in SIZES]
+            [[cost.operation("all_reduce", range(self.ranks), 4 * size).max() for cost in costs] for size in SIZES[1:]]
         )
-        latency, per_byte = nnls(parts / seconds[:, None], np.ones(len(SIZES)))[0]
+        fit = least_squares(lambda logs: np.log(parts @ np.exp(logs) / seconds), np.log([1e-4, 1e-8]))
+        latency, per_byte = np.exp(fit.x)
         unit = {"name": "nodes", "speed": min(1.0, cores / self.ranks)}
         return Cluster.of(self.ranks, {"latency": latency, "bandwidth": 1 / per_byte}, adding=0, **unit)
 

@@ -9,7 +9,6 @@ Every rank prints its seconds for each. In a simulation the clock that it reads 
 import sys
 import time
 from itertools import pairwise
-from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -37,6 +36,9 @@ MODELS = {
     "wide MLP": (wide, (64, 512)),
 }
 WARM_UP = 10
+COMPUTE = 10
+"""Products of matrices between two operations, which take about 4 ms: they come when memory and caches have been used
+for something else, and the ranks at different times, as in training."""
 
 
 def train(name: str, steps: int) -> float:
@@ -58,21 +60,31 @@ def train(name: str, steps: int) -> float:
 
 
 def time_sums(numel: int, calls: int) -> float:
-    tensor = torch.zeros(numel)
-    seconds = []
+    """Return the mean seconds of an all_reduce between computing: from its last rank's begin to its last rank's end.
+
+    That is how a simulation counts them; the ranks of a benchmark share a clock. The mean, as the seconds of many steps
+    contain those of the few that TCP delays.
+    """
+    tensor, factor = torch.zeros(numel), torch.randn(256, 256)
+    times = []
     for _ in range(calls):
-        dist.barrier()
-        began = time.perf_counter()
+        for _ in range(COMPUTE):
+            factor @ factor
+        began = time.monotonic()
         dist.all_reduce(tensor, async_op=True).get_future().wait()  # as DDP waits
-        seconds.append(time.perf_counter() - began)
-    return median(seconds[calls // 4 :])  # at first, TCP learns what the link carries
+        times.append((began, time.monotonic()))
+    own = torch.tensor(times[calls // 4 :], dtype=torch.float64)  # at first, TCP learns what the link carries
+    every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, own)
+    begins, ends = torch.stack(every).amax(dim=0).unbind(dim=1)
+    return (ends - begins).mean().item()
 
 
 assert tenfold.backend
 dist.init_process_group("tenfold")
 first, *rest = sys.argv[1:]
 if first == "all_reduce":
-    seconds = [time_sums(int(numel), 12 if int(numel) > 100_000 else 40) for numel in rest]
+    seconds = [time_sums(int(numel), 16 if int(numel) > 500_000 else 100) for numel in rest]
 else:
     seconds = [train(name, int(steps)) for name, steps in zip([first, *rest[1::2]], rest[::2], strict=True)]
 print("SECONDS", *seconds, flush=True)
