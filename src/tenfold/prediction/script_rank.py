@@ -357,7 +357,8 @@ class VirtualWork(GroupWork):
             if self in self._rank.futures:
                 self._rank.futures.remove(self)
             if self.end > clock.seconds + COLD_SECONDS:
-                time.sleep(COLD_SECONDS)
+                with self._rank.cores.given_back():
+                    time.sleep(COLD_SECONDS)
             self.arrive()
         return True
 
