@@ -23,8 +23,8 @@ def reading_records() -> Iterator[None]:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise StoreError(
-            f"a record has a value that Tenfold does not write ({type(error).__name__}: {error}); was the store edited? If "
-            "not, please report this as a bug"
+            f"a record has a value that Tenfold does not write ({type(error).__name__}: {error}); was the store "
+            "edited? If not, please report this as a bug"
         ) from error
 
 
