@@ -1,6 +1,6 @@
 """The coordinator of L-BFGS against torch's own, on rows of one process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from tenfold.training.lbfgs import (
     LbfgsState,
     SandblasterLBFGS,
     SearchPoint,
+    Sums,
     Vectors,
     row_count,
     search_line,
@@ -49,10 +50,11 @@ class OneProcess(Vectors):
             total += loss.item() * len(rows) / count
         return total, weights
 
-    def combine(self, out: int, terms: Mapping[int, float], dots: Sequence[int] = ()) -> Combined:
-        self.rows[out] = sum(self.rows[row] * scale for row, scale in terms.items())
-        row = self.rows[out]
-        return Combined([float(self.rows[dot] @ row) for dot in dots], np.abs(row).max(), np.abs(row).sum())
+    def combine(self, sums: Sums, left: Sequence[int], right: Sequence[int]) -> Combined:
+        for out, terms in sums.items():
+            self.rows[out] = sum(self.rows[row] * scale for row, scale in terms.items())
+        sizes = np.abs(self.rows[left[0]])
+        return Combined(self.rows[left] @ self.rows[right].T, sizes.max(), sizes.sum())
 
 
 def problem(samples: int = 400) -> tuple[nn.Module, Tensor, Tensor]:

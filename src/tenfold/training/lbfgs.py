@@ -2,7 +2,8 @@
 
 The vectors (weights, gradients, history) are rows of `Vectors`, which workers keep in slices (Dean et al. 2012,
 "Sandblaster"). Two commands are enough: `evaluate` the loss and its gradient at x + t d, and `combine` rows, which
-scales and adds them and returns dot products of the result.
+scales and adds them and returns dot products of rows. An iteration needs one to find the direction, two for each trial
+of the line search, and one to move.
 
 The direction is d = -H g. With the pairs s_i = x_{i+1} - x_i, y_i = g_{i+1} - g_i and rho_i = 1 / y_i's_i, the two
 loops are
@@ -81,12 +82,18 @@ class SandblasterLBFGS(torch.optim.Optimizer):
 
 
 class Combined(NamedTuple):
-    """The report about a row after it was combined from others."""
+    """What is known of rows after some were combined from others."""
 
-    dots: list[float]
+    products: NDArray[np.float64]
+    """The dot products of the rows `left` with the rows `right`."""
     largest: float
-    """The largest absolute value in it."""
+    """The largest absolute value in the first row of `left`."""
     absolute_sum: float
+    """The sum of the absolute values in it."""
+
+
+Sums = Mapping[int, Mapping[int, float]]
+"""For each row that is written, the rows that are added and their scales."""
 
 
 class Vectors(ABC):
@@ -100,8 +107,8 @@ class Vectors(ABC):
         """
 
     @abstractmethod
-    def combine(self, out: int, terms: Mapping[int, float], dots: Sequence[int] = ()) -> Combined:
-        """Write the sum of scaled rows into row `out`, which is none of them; return its products with rows `dots`."""
+    def combine(self, sums: Sums, left: Sequence[int], right: Sequence[int]) -> Combined:
+        """Write sums of scaled rows into rows that are in none of the sums; return products of `left` with `right`."""
 
 
 @dataclass
@@ -191,31 +198,35 @@ class LbfgsCoordinator:
         state = self.state
         state.loss, weights = self.vectors.evaluate(state.x, 0.0, samples)
         state.gradient, state.samples = X_ROWS, samples or 0
-        return self._combine(state.gradient, weights, [state.gradient, *self._pair_rows()]), weights
+        return self._combine({state.gradient: weights}, [state.gradient], self._pair_rows()), weights
 
     def _find_direction(self) -> Combined:
         state = self.state
         coefficients = apply_inverse_hessian({state.gradient: -1.0}, state.pairs, state.products)
-        return self._combine(DIRECTION, coefficients, [state.gradient, DIRECTION])
+        return self._combine({DIRECTION: coefficients}, [DIRECTION], [state.gradient])
 
     def _try(self, step: float, samples: int | None, kept: Iterable[int]) -> SearchPoint:
         """Evaluate a point of the line search; its gradient goes to a row that is none of those to be `kept`."""
         loss, weights = self.vectors.evaluate(self.state.x, step, samples)
         used = {self.state.gradient, *kept}
         out = next(row for row in range(X_ROWS, X_ROWS + SEARCH_ROWS) if row not in used)
-        self._combine(out, weights, [DIRECTION, out, *self._pair_rows()])
+        self._combine({out: weights}, [out], [DIRECTION])
         return SearchPoint(step, loss, float(self.state.products[out, DIRECTION]), out)
 
     def _move(self, best: SearchPoint) -> None:
         """Go to the point that the line search has chosen, and remember the pair of differences."""
         state, old = self.state, self.state.gradient
-        other = 1 - state.x
-        self._combine(other, {state.x: 1.0, DIRECTION: best.step})
-        state.x, state.gradient, state.loss = other, best.gradient, best.loss
         s = next(row for row in range(FIRST_PAIR, len(state.products), 2) if row not in state.pairs)
-        rows = self._pair_rows()
-        self._combine(s + 1, {best.gradient: 1.0, old: -1.0}, [s + 1, best.gradient, *rows])
-        self._combine(s, {DIRECTION: best.step}, [s, s + 1, best.gradient, *rows])
+        self._combine(
+            {
+                1 - state.x: {state.x: 1.0, DIRECTION: best.step},
+                s: {DIRECTION: best.step},
+                s + 1: {best.gradient: 1.0, old: -1.0},
+            },
+            [s, s + 1, best.gradient],
+            [*self._pair_rows(), s, s + 1],
+        )
+        state.x, state.gradient, state.loss = 1 - state.x, best.gradient, best.loss
         if state.products[s, s + 1] > LEAST_CURVATURE:
             state.pairs = [*state.pairs, s][-self.options["history_size"] :]
 
@@ -230,10 +241,11 @@ class LbfgsCoordinator:
         if samples >= all_samples or len(rest) < 2:
             return samples
         whole = sum(weights[row] for row in first)
-        self._combine(SCRATCH, {row: weights[row] / whole for row in first}, self._pair_rows())
+        self._combine({SCRATCH: {row: weights[row] / whole for row in first}}, [SCRATCH], self._pair_rows())
         once = apply_inverse_hessian({SCRATCH: 1.0}, state.pairs, state.products)
         twice = apply_inverse_hessian(once, state.pairs, state.products)
-        inner = np.array(self.vectors.combine(state.gradient + 1, twice, rest).dots)
+        other = state.gradient + 1
+        inner = self.vectors.combine({other: twice}, [other], rest).products[0]
         variance = float(inner.var(ddof=1)) * samples / len(weights)
         signal = max(0.0, float(inner.mean()))
         enough = variance <= samples * (self.options["growth"] * signal) ** 2
@@ -242,10 +254,10 @@ class LbfgsCoordinator:
     def _pair_rows(self) -> list[int]:
         return [row for s in self.state.pairs for row in (s, s + 1)]
 
-    def _combine(self, out: int, terms: Mapping[int, float], dots: Sequence[int] = ()) -> Combined:
-        combined = self.vectors.combine(out, terms, dots)
-        self.state.products[out, dots] = combined.dots
-        self.state.products[dots, out] = combined.dots
+    def _combine(self, sums: Sums, left: Sequence[int], right: Sequence[int]) -> Combined:
+        combined = self.vectors.combine(sums, left, right)
+        self.state.products[np.ix_(left, right)] = combined.products
+        self.state.products[np.ix_(right, left)] = combined.products.T
         return combined
 
 

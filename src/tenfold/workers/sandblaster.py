@@ -11,8 +11,9 @@ Nothing is written twice with different values: what a worker computes counts on
 current one, which it checks with the lock that the next writer needs, too.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain, groupby, islice
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tenfold.data import Part, batches, order
+from tenfold.data import batches, order
 from tenfold.training import Replica
 from tenfold.training.lbfgs import (
     DIRECTION,
@@ -28,6 +29,7 @@ from tenfold.training.lbfgs import (
     LbfgsCoordinator,
     LbfgsState,
     SandblasterLBFGS,
+    Sums,
     Vectors,
 )
 from tenfold.training.randomness import seed_everything
@@ -49,7 +51,10 @@ class SandblasterTrainer(Trainer):
     bytes_moved: float = 0.0
 
     def __init__(self, task: Task, replica: Replica, channels: Channels, mark: Callable[[], None], seeds: bool) -> None:
-        """Take part; `mark` is called after every portion, `seeds` says whether computing one draws random numbers."""
+        """Take part; `mark` is called after every portion.
+
+        `seeds` says whether computing one may draw random numbers; if not, it also leaves its samples as they are.
+        """
         rows = task.vector_rows
         assert channels.vector_memory is not None
         assert rows is not None
@@ -61,27 +66,35 @@ class SandblasterTrainer(Trainer):
         self.parameters = replica.flat.parameters
         self.blocks = max(1, min(MOST_BLOCKS, self.parameters // BLOCK_NUMEL))
         self.cuts = [self.parameters * block // self.blocks for block in range(self.blocks + 1)]
+        self.vectors = torch.from_numpy(self.memory.vectors.buffers)[:, : self.parameters]
         self._mark, self._seeds = mark, seeds
-        self._batch = torch.empty(0, dtype=torch.int64)
-        self._computed: list[tuple[Any, Any]] = []
+        self._batch = self._all_samples = torch.arange(len(task.splits.train))
+        self._cut: tuple[int, tuple[Tensor, ...]] = (-1, ())
+        """How many samples of the batch are used (0: all), and the sample numbers of each portion."""
+        self._computed: tuple[Any, Any] | None = None
+        self._portion = -1
+        """The samples and the number of the portion that was computed last."""
         self._portion_seconds = 0.0
 
     def batches(self, task: Task, _replicas: Sequence[int], epoch: int, done: int) -> Iterator[tuple[Any, Any]]:
         """Yield the sample numbers of each step: those of all workers."""
-        size = task.experiment.training.samples_per_step
-        visits = [batches(task.visits(worker, epoch)[1], size) for worker in range(task.workers)]
-        for step in range(done, task.steps_per_epoch):
-            numbers = torch.cat([each[step] for each in visits if step < len(each)])
-            if task.steps_per_epoch == 1:  # in an order that does not depend on the number of workers
-                numbers = numbers.sort()[0]
-                if self.options["growth"]:
-                    numbers = order(numbers.numpy(), task.experiment.training.seed, epoch, 0)
-            yield numbers, None
+        training = task.experiment.training
+        if task.steps_per_epoch > 1:
+            visits = [
+                batches(task.visits(worker, epoch)[1], training.samples_per_step) for worker in range(task.workers)
+            ]
+            for step in range(done, task.steps_per_epoch):
+                yield torch.cat([each[step] for each in visits if step < len(each)]), None
+        elif not done:  # all samples, in an order that does not depend on the number of workers
+            numbers = self._all_samples
+            yield order(numbers.numpy(), training.seed, epoch, 0) if self.options["growth"] else numbers, None
 
     def train_step(self, x: Any, _y: Any, _sizes: Sequence[int]) -> Tensor | None:
         """Carry out one iteration on the samples x together with all workers, and return its loss before."""
         self.replica.begin_step()
-        self._batch, step = x, self.replica.steps
+        step = self.replica.steps
+        if x is not self._batch:
+            self._batch, self._cut = x, (-1, ())
         self.channels.repeat(partial(self._iterate, step))
         self.use_mean_of_replicas()
         return torch.tensor(self.memory.board.buffers[LOSSES, step % self.memory.board.numel])
@@ -93,7 +106,7 @@ class SandblasterTrainer(Trainer):
             return
         state = self.memory.state()
         if state is None:
-            self._row(0).copy_(self.replica.flat.vector[: self.parameters])
+            self.vectors[0].copy_(self.replica.flat.vector[: self.parameters])
             self.memory.commit(state := LbfgsCoordinator(_Shards(self, step), self.options).state)
         if state.iterations < step:
             coordinator = LbfgsCoordinator(_Shards(self, step), self.options | {"lr": self.replica.lr}, state)
@@ -118,29 +131,30 @@ class SandblasterTrainer(Trainer):
             return
         for block in range(self.blocks):
             if block * self.transport.size // self.blocks == self.transport.rank:
-                self.combine_block(command, block)
+                self._combine_block(command, block)
 
     def _evaluate(self, command: Command) -> None:
         """Compute portions until none is left, then those that are late a second time."""
         x, t, samples = int(command.numbers[0]), command.numbers[1], int(command.numbers[2])
         here = self.replica.flat.vector[: self.parameters]
-        torch.add(self._row(x), self._row(DIRECTION), alpha=t, out=here) if t else here.copy_(self._row(x))
-        batch = self._batch[torch.linspace(0, len(self._batch) - 1, samples).long()] if samples else self._batch
-        portions = batch.tensor_split(self.portions)
+        torch.add(self.vectors[x], self.vectors[DIRECTION], alpha=t, out=here) if t else here.copy_(self.vectors[x])
+        if self._cut[0] != samples:
+            batch = self._batch[torch.linspace(0, len(self._batch) - 1, samples).long()] if samples else self._batch
+            self._cut, self._portion = (samples, batch.tensor_split(self.portions)), -1
         if self.transport.size > 1:  # a gradient to the blocks, and its blocks of the weights to the other workers
             self.bytes_moved += here.nbytes * (2 - 1 / self.transport.size)
         while (portion := self._claim(command)) is not None:
-            self._compute(command, portion, portions[portion])
+            self._compute(command, portion)
         late = perf_counter() + LATE_FACTOR * self._portion_seconds
         self._wait(lambda: self._left(command) is None or perf_counter() > late)
         while (portion := self._left(command)) is not None:
-            self._compute(command, portion, portions[portion])
+            self._compute(command, portion)
 
     def _claim(self, command: Command) -> int | None:
-        """Return a portion that no other worker has taken."""
+        """Return a portion that no other worker has taken, at best the one whose samples are here."""
         vectors = self.memory.vectors
         with self.memory.lock(vectors, 0):
-            for portion in range(self.portions):
+            for portion in chain([max(0, self._portion)], range(self.portions)):
                 at = vectors.pid_at(self.rows + portion)
                 if vectors.words[at] != command.number and self.memory.number == command.number:
                     vectors.words[at] = command.number
@@ -155,16 +169,16 @@ class SandblasterTrainer(Trainer):
         left = (portion for portion in range(self.portions) if words[at(self.rows + portion)] != command.number)
         return next(left, None)
 
-    def _compute(self, command: Command, portion: int, samples: Tensor) -> None:
+    def _compute(self, command: Command, portion: int) -> None:
         """Compute loss and gradient of a portion, and publish them unless another worker has."""
         began, replica, row = perf_counter(), self.replica, self.rows + portion
-        loss, size = 0.0, 0.0
-        replica.optimizer.zero_grad(set_to_none=True)
+        loss, size, samples = 0.0, 0.0, self._cut[1][portion]
         if len(samples):
             if self._seeds:
                 seed_everything(self.task.experiment.training.seed, command.step, portion)
-            part: Part = self.task.splits.train
-            [(x, y)] = self._computed = list(part.batches([samples]))
+            if self._seeds or portion != self._portion:
+                [self._computed] = self.task.splits.train.batches([samples])
+            self._portion, (x, y) = portion, self._computed
             divisor = getattr(replica.loss, "divisor", None)
             size = float(divisor(y)) if divisor is not None else float(len(samples))
             if size:
@@ -174,7 +188,7 @@ class SandblasterTrainer(Trainer):
             at = memory.vectors.counter_at(row)
             if memory.number == command.number and memory.vectors.words[at] != command.number:
                 if size:
-                    replica.flat.add_gradients(self._row(row).zero_())
+                    replica.flat.add_gradients(self.vectors[row].zero_())
                 memory.vectors.mailboxes[row, :2] = loss, size
                 memory.vectors.words[at] = command.number
         self._portion_seconds = perf_counter() - began
@@ -182,30 +196,33 @@ class SandblasterTrainer(Trainer):
 
     def failed_batch(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Return the portion that was computed last."""
-        return self._computed[0] if self._computed else (x, y)
+        return self._computed or (x, y)
 
-    def combine_block(self, command: Command, block: int) -> None:
+    def _combine_block(self, command: Command, block: int) -> None:
         """Combine one block of rows, unless another worker has."""
         memory, board = self.memory, self.memory.board
-        out, count = int(command.numbers[0]), int(command.numbers[1])
-        terms, rest = command.numbers[2 : 2 + 2 * count], command.numbers[2 + 2 * count :]
-        dots = [int(row) for row in rest[1 : 1 + int(rest[0])]]
-        part, at = slice(self.cuts[block], self.cuts[block + 1]), board.counter_at(RESULTS + block)
-        rows = memory.vectors.buffers
-        with memory.lock(board, block), np.errstate(all="ignore"):
-            if memory.number != command.number or board.words[at] == command.number:
-                return
-            total = np.zeros(part.stop - part.start, rows.dtype)
-            for row, scale in zip(terms[::2], terms[1::2], strict=True):
-                total += rows[int(row), part] * rows.dtype.type(scale)
-            rows[out, part] = total
-            results, sizes = board.buffers[RESULTS + block], np.abs(total)
-            if dots:  # one product with the rows between the first and the last is faster than a copy of those in need
-                first = min(dots)
-                products = torch.from_numpy(rows[first : max(dots) + 1, part]).mv(torch.from_numpy(total))
-                results[: len(dots)] = products.numpy()[[row - first for row in dots]]
-            results[len(dots) : len(dots) + 2] = sizes.max(initial=0.0), sizes.sum(dtype=np.float64)
-            board.words[at] = command.number
+        at = board.counter_at(RESULTS + block)
+        with memory.lock(board, block):
+            if memory.number == command.number and board.words[at] != command.number:
+                results = self.combine(block, *_decode(command.numbers))
+                board.buffers[RESULTS + block, : len(results)] = results
+                board.words[at] = command.number
+
+    def combine(self, block: int, sums: Sums, left: Sequence[int], right: Sequence[int]) -> list[float]:
+        """Combine one block of rows; return the products, the largest and the sum of the absolute values."""
+        rows = self.vectors[:, self.cuts[block] : self.cuts[block + 1]]
+        for out, terms in sums.items():
+            total = rows[out].zero_()
+            for run in _consecutive(terms):  # rows that lie together are added by one product
+                scales = torch.tensor([terms[row] for row in run], dtype=rows.dtype)
+                total.addmv_(rows[run[0] : run[-1] + 1].T, scales)
+        first, last = min(right, default=0), max(right, default=0)
+        products = []
+        for row in left:  # those with rows between the first and the last are faster than copies of some
+            values = rows[first : last + 1].mv(rows[row]).tolist()
+            products += [values[other - first] for other in right]
+        sizes = rows[left[0]].abs()
+        return [*products, float(sizes.max()), float(sizes.sum())]
 
     def wait_for_blocks(self, command: Command) -> None:
         """Wait until all blocks are combined, and do those that are late."""
@@ -217,10 +234,7 @@ class SandblasterTrainer(Trainer):
         late = perf_counter() + LATE_BLOCK_S
         self._wait(lambda: not left() or perf_counter() > late)
         for block in left():
-            self.combine_block(command, block)
-
-    def _row(self, row: int) -> Tensor:
-        return torch.from_numpy(self.memory.vectors.buffers[row, : self.parameters])
+            self._combine_block(command, block)
 
     def _wait(self, ready: Callable[[], bool]) -> None:
         began = perf_counter()
@@ -234,7 +248,7 @@ class SandblasterTrainer(Trainer):
         """Give the replica the weights that the iterations have reached."""
         state = self.memory.state()
         if state is not None:
-            self.replica.flat.vector[: self.parameters].copy_(self._row(state.x))
+            self.replica.flat.vector[: self.parameters].copy_(self.vectors[state.x])
 
     def state(self) -> dict[str, Any]:
         """Return the vectors and the coordinator's state, which the first worker saves for all."""
@@ -276,9 +290,36 @@ class _Shards(Vectors):
         weights = {row: size / whole for row, (_, size) in zip(rows, values, strict=True) if size}
         return sum(loss * size for loss, size in values) / whole, weights
 
-    def combine(self, out: int, terms: Mapping[int, float], dots: Sequence[int] = ()) -> Combined:
-        flat = [number for term in terms.items() for number in term]
-        command = self._command(COMBINE, out, len(terms), *flat, len(dots), *dots)
-        self.trainer.wait_for_blocks(command)
-        results = self.trainer.memory.board.buffers[RESULTS : RESULTS + self.trainer.blocks, : len(dots) + 2].copy()
-        return Combined(results[:, :-2].sum(axis=0).tolist(), float(results[:, -2].max()), float(results[:, -1].sum()))
+    def combine(self, sums: Sums, left: Sequence[int], right: Sequence[int]) -> Combined:
+        trainer = self.trainer
+        if trainer.blocks == 1:  # too short to be worth a command
+            results = np.array([trainer.combine(0, sums, left, right)])
+        else:
+            command = self._command(COMBINE, *_encode(sums, left, right))
+            trainer.wait_for_blocks(command)
+            count = len(left) * len(right) + 2
+            results = trainer.memory.board.buffers[RESULTS : RESULTS + trainer.blocks, :count].copy()
+        products = results[:, :-2].sum(axis=0).reshape(len(left), len(right))
+        return Combined(products, float(results[:, -2].max()), float(results[:, -1].sum()))
+
+
+def _consecutive(rows: Iterable[int]) -> Iterator[list[int]]:
+    """Yield the rows in lists of consecutive ones."""
+    for _, run in groupby(enumerate(sorted(rows)), lambda place_and_row: place_and_row[1] - place_and_row[0]):
+        yield [row for _, row in run]
+
+
+def _encode(sums: Sums, left: Sequence[int], right: Sequence[int]) -> list[float]:
+    """Return the arguments of `combine` as numbers."""
+    numbers: list[float] = [len(left), *left, len(right), *right]
+    for out, terms in sums.items():
+        numbers += [out, len(terms), *chain.from_iterable(terms.items())]
+    return numbers
+
+
+def _decode(numbers: Sequence[float]) -> tuple[Sums, list[int], list[int]]:
+    """Return the arguments of `combine` that `_encode` has turned into numbers."""
+    rest = iter(numbers)
+    left, right = ([int(row) for row in islice(rest, int(next(rest)))] for _ in range(2))
+    sums = {int(out): {int(next(rest)): next(rest) for _ in range(int(next(rest)))} for out in rest}
+    return sums, left, right
