@@ -19,7 +19,7 @@ from tenfold.transport.shared_messages import HEAD, LEAST_RING, Outgoing, Shared
 RING_MEMORY = 1 << 28
 """Bytes of the rings between all pairs of a group together; only those between neighbors are in use."""
 HEADER_WORDS = 384
-"""64-bit numbers that describe the values of a message: their kinds, types, shapes and strides."""
+"""64-bit numbers that describe the values of a message at most: their kinds, types, shapes and strides."""
 TENSOR, TRAINED_TENSOR, NUMBER, FLAG, NOTHING = range(5)
 """Kinds of values; a gradient is computed for a trained tensor."""
 NEVER = 1 << 62
@@ -173,7 +173,7 @@ def _describe(values: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
             f"{len(values)} values pass from one stage of the network to the next, too many to describe in a message; "
             "set parallel.stages so that it is cut elsewhere"
         )
-    return torch.tensor(words + [0] * (HEADER_WORDS - len(words))), tensors
+    return torch.tensor(words), tensors
 
 
 def _is_dense(tensor: Tensor) -> bool:

@@ -69,11 +69,11 @@ class SandblasterTrainer(Trainer):
         self.vectors = torch.from_numpy(self.memory.vectors.buffers)[:, : self.parameters]
         self._mark, self._seeds = mark, seeds
         self._batch = self._all_samples = torch.arange(len(task.splits.train))
-        self._cut: tuple[int, tuple[Tensor, ...]] = (-1, ())
+        self._samples, self._portions = -1, (self._batch,)
         """How many samples of the batch are used (0: all), and the sample numbers of each portion."""
         self._computed: tuple[Any, Any] | None = None
         self._portion = -1
-        """The samples and the number of the portion that was computed last."""
+        """The samples and the number of the portion that was computed last; -1 if the portions have changed since."""
         self._portion_seconds = 0.0
 
     def batches(self, task: Task, _replicas: Sequence[int], epoch: int, done: int) -> Iterator[tuple[Any, Any]]:
@@ -94,7 +94,7 @@ class SandblasterTrainer(Trainer):
         self.replica.begin_step()
         step = self.replica.steps
         if x is not self._batch:
-            self._batch, self._cut = x, (-1, ())
+            self._batch, self._samples = x, -1
         self.channels.repeat(partial(self._iterate, step))
         self.use_mean_of_replicas()
         return torch.tensor(self.memory.board.buffers[LOSSES, step % self.memory.board.numel])
@@ -138,9 +138,9 @@ class SandblasterTrainer(Trainer):
         x, t, samples = int(command.numbers[0]), command.numbers[1], int(command.numbers[2])
         here = self.replica.flat.vector[: self.parameters]
         torch.add(self.vectors[x], self.vectors[DIRECTION], alpha=t, out=here) if t else here.copy_(self.vectors[x])
-        if self._cut[0] != samples:
+        if self._samples != samples:
             batch = self._batch[torch.linspace(0, len(self._batch) - 1, samples).long()] if samples else self._batch
-            self._cut, self._portion = (samples, batch.tensor_split(self.portions)), -1
+            self._samples, self._portions, self._portion = samples, batch.tensor_split(self.portions), -1
         if self.transport.size > 1:  # a gradient to the blocks, and its blocks of the weights to the other workers
             self.bytes_moved += here.nbytes * (2 - 1 / self.transport.size)
         while (portion := self._claim(command)) is not None:
@@ -172,7 +172,7 @@ class SandblasterTrainer(Trainer):
     def _compute(self, command: Command, portion: int) -> None:
         """Compute loss and gradient of a portion, and publish them unless another worker has."""
         began, replica, row = perf_counter(), self.replica, self.rows + portion
-        loss, size, samples = 0.0, 0.0, self._cut[1][portion]
+        loss, size, samples = 0.0, 0.0, self._portions[portion]
         if len(samples):
             if self._seeds:
                 seed_everything(self.task.experiment.training.seed, command.step, portion)
