@@ -69,7 +69,7 @@ class SandblasterTrainer(Trainer):
         self.vectors = torch.from_numpy(self.memory.vectors.buffers)[:, : self.parameters]
         self._mark, self._seeds = mark, seeds
         self._batch = self._all_samples = torch.arange(len(task.splits.train))
-        self._samples, self._portions = -1, (self._batch,)
+        self._samples, self._portions = -1, self._batch.tensor_split(self.portions)
         """How many samples of the batch are used (0: all), and the sample numbers of each portion."""
         self._computed: tuple[Any, Any] | None = None
         self._portion = -1
@@ -176,7 +176,7 @@ class SandblasterTrainer(Trainer):
         if len(samples):
             if self._seeds:
                 seed_everything(self.task.experiment.training.seed, command.step, portion)
-            if self._seeds or portion != self._portion:
+            if self._computed is None or self._seeds or portion != self._portion:
                 [self._computed] = self.task.splits.train.batches([samples])
             self._portion, (x, y) = portion, self._computed
             divisor = getattr(replica.loss, "divisor", None)
