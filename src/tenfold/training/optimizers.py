@@ -1,4 +1,7 @@
-"""Builds the optimizer of an experiment, with its learning rate and options, and moves its state."""
+"""Builds the optimizer of an experiment, with its learning rate and options, and moves its state.
+
+The names of optimizers and their usual learning rates are in `common/optimizer_defaults.py`.
+"""
 
 import copy
 import inspect
