@@ -42,9 +42,9 @@ from tenfold.runs.events import Emit, Span, Stopwatch, Warned
 
 WARM_UP_STEPS, MEASURED_STEPS = 10, 40
 """Steps before step times are steady, and those from which the rest is extrapolated with `--only-time`."""
-MODEL_ERROR = 0.16
-"""Relative error of predictions for scripts whose step times do not vary: with it, the intervals of 80% hold 16 of the
-20 measured times in docs/simulate-a-script.md. `benchmarks/script_simulation.py` prints it."""
+MODEL_ERROR = 0.11
+"""Relative error of predictions for scripts whose step times do not vary: with it, the intervals of 80% hold 20 of the
+25 measured times in docs/simulate-a-script.md. `benchmarks/script_simulation.py` prints it."""
 BLOCKS = 10
 """Parts of a run whose step times are compared with each other, for the interval."""
 RANK_BYTES = 250 << 20
