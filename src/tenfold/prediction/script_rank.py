@@ -63,12 +63,13 @@ MOST_SPANS = 400
 """Spans of a rank that are kept for its lane."""
 NAP_SECONDS = 150e-6
 """The least seconds between two looks at the script while operations go on and it sleeps."""
+COMPUTING_NAP_SECONDS = 2e-3
+"""The same while it computes."""
 SPIN_SECONDS = 1e-3
 """Seconds for which a rank looks for the end of an operation again and again, where nobody else wants the core."""
 COLD_SECONDS = 5e-4
-"""Real ranks that wait longer sleep meanwhile, and compute more slowly after that: so must a rank here."""
-COMPUTING_NAP_SECONDS = 2e-3
-"""The same while it computes."""
+"""A real rank that waits longer than this sleeps, and computes more slowly after that. A rank here sleeps for as long,
+so that its computing is measured under the same conditions; the sleep itself is not counted."""
 LONGEST_NAP_SECONDS = 5e-3
 ASLEEP_SHARE, AWAKE_SHARE = 0.1, 0.5
 """Shares of a core that a script uses at most while it sleeps, and at least while it computes."""
@@ -222,6 +223,9 @@ class VirtualRank:
         self.cores = Cores(pipe)
         self.cores.take()
         self.futures: deque[VirtualWork] = deque()
+        """The operations whose futures the script may wait for."""
+        self.arriving = threading.RLock()
+        """Held while such an operation ends for the script: in its own call, or in the thread beside it."""
         self.groups: list[KeptProgress] = []
         self.in_backward = False
         """Whether autograd will call `end_backward`."""
@@ -251,9 +255,11 @@ class VirtualRank:
 
     def end_backward(self) -> None:
         """Wait for the operations whose futures DDP waits for next."""
-        while self.futures:
-            self.futures[0].wait()
-        self.in_backward = False
+        try:
+            while (work := self._next_of_futures()) is not None:
+                work.wait()
+        finally:
+            self.in_backward = False
 
     def wake(self) -> None:
         """Let the thread beside the script look at once, unless the script will wait itself."""
@@ -284,15 +290,28 @@ class VirtualRank:
             sleeps = self.clock.is_asleep()
             if share < ASLEEP_SHARE and sleeps:
                 self.cores.lend()
-                if not self.futures:
+                work = self._next_of_futures()
+                if work is None:
                     self.asleep_seconds += looked - before
-                elif self.futures[0].done:
+                elif work.done:
                     self.cores.take()
-                    self.clock.advance()
-                    self.futures.popleft().arrive()
+                    self._complete(work)
                     since = time.perf_counter()
             elif share > AWAKE_SHARE:
                 self.cores.take()
+
+    def _next_of_futures(self) -> "VirtualWork | None":
+        with suppress(IndexError):
+            return self.futures[0]
+        return None
+
+    def _complete(self, work: "VirtualWork") -> None:
+        """Complete the future of an operation, unless the script itself has come first."""
+        with self.arriving:
+            if work in self.futures:
+                self.futures.remove(work)
+                self.clock.advance()
+                work.arrive()
 
 
 class KeptProgress(Progress):
@@ -354,12 +373,13 @@ class VirtualWork(GroupWork):
                     self._progress.wait(self)
             if self.error is not None:
                 raise self.error
-            if self in self._rank.futures:
-                self._rank.futures.remove(self)
             if self.end > clock.seconds + COLD_SECONDS:
                 with self._rank.cores.given_back():
                     time.sleep(COLD_SECONDS)
-            self.arrive()
+            with self._rank.arriving:
+                if self in self._rank.futures:
+                    self._rank.futures.remove(self)
+                self.arrive()
         return True
 
     def is_completed(self) -> bool:
@@ -500,7 +520,7 @@ class Observer:
         @functools.wraps(original)
         def make_group(size: int, rank: int, ranks: Any, backend: Any, *rest: Any, **options: Any) -> Any:
             options.pop("backend_options", None)
-            if str(backend) == "tenfold":
+            if "tenfold" in str(backend):  # also "cpu:tenfold,cuda:nccl"
                 keep_freed_memory()  # as its groups do
             group, store = original(size, rank, ranks, BACKEND, *rest, **options)
             if group in c10d._world.pg_map:  # a rank that is no member has none
