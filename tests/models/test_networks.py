@@ -288,7 +288,18 @@ def test_tensors_that_share_memory_are_refused_and_shared_parameters_are_not():
         network[1].weight.data = network[0].weight.data
         return network
 
-    for name in (tied, tied()):
+    def overlapping():
+        network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+        network[1].weight.data = network[0].weight.data[1:]
+        return network
+
+    def between():
+        network, columns = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3)), torch.zeros(3, 4)
+        network[0].weight.data, network[1].bias.data = columns[:, :2], columns[:, 2]
+        network.register_buffer("neighbors", torch.eye(3).to_sparse())
+        return network
+
+    for name in (tied, tied(), between):
         assert make(shape=(3,), name=name)[1].weight is not None
-    for name in (apart, apart()):
+    for name in (apart, apart(), overlapping):
         assert "0.weight and 1.weight" in refused(shape=(3,), name=name)

@@ -5,6 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 from weakref import WeakSet
 
@@ -107,14 +108,25 @@ def find_tensor_hook(network: nn.Module) -> str:
 
 def require_own_memory(network: nn.Module) -> None:
     """Raise ModelError if two tensors share memory without being the same: in a replica each has its own place."""
-    names: dict[int, str] = {}
-    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
-        address = 0 if is_lazy(tensor) or not tensor.numel() else tensor.data_ptr()
-        if address and (other := names.setdefault(address, name)) != name:
+    tensors = (*network.named_parameters(), *network.named_buffers())
+    places = sorted((*_place_of(tensor), name) for name, tensor in tensors if _has_memory(tensor))
+    for (_, end, one), (begin, _, other) in pairwise(places):
+        if begin < end:
             raise ModelError(
-                f"{other} and {name} of the network share memory, and replicas would train them apart: let both be the "
+                f"{one} and {other} of the network share memory, and replicas would train them apart: let both be the "
                 "same nn.Parameter, or copy one with clone()"
             )
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return not (is_lazy(tensor) or tensor.is_meta) and tensor.layout is torch.strided and tensor.numel() > 0
+
+
+def _place_of(tensor: Tensor) -> tuple[int, int]:
+    """Return the first address of a tensor and the end of its memory; of one with gaps, only the first number."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    numel = extent if extent == tensor.numel() else 1  # other tensors may lie in the gaps
+    return tensor.data_ptr(), tensor.data_ptr() + numel * tensor.element_size()
 
 
 def parameter_count(network: nn.Module) -> int:
