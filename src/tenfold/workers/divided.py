@@ -271,7 +271,7 @@ class _Returned(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, gradients: Sequence[Tensor | None], *_outputs: Tensor) -> Tensor:
+    def forward(ctx: Any, gradients: Sequence[Tensor], *_outputs: Tensor) -> Tensor:
         ctx.gradients = gradients
         return torch.zeros(())
 
@@ -382,8 +382,10 @@ class PipelineReplica(GroupReplica):
             passed.outputs[0].backward()  # type: ignore[no-untyped-call]
         elif passed.outputs:
             gradients = self.group.receive(self.group.rank + 1)
-            if any(gradient is not None for gradient in gradients):
-                _Returned.apply(gradients, *passed.outputs).backward()  # type: ignore[no-untyped-call]
+            needed = [pair for pair in zip(gradients, passed.outputs, strict=True) if pair[0] is not None]
+            if needed:
+                received, outputs = zip(*needed, strict=True)
+                _Returned.apply(received, *outputs).backward()  # type: ignore[no-untyped-call]
         if passed.slots:
             self.group.send([slot["gradient"] for slot in passed.slots], self.group.rank - 1)
         if self._needs_dense:
