@@ -537,7 +537,11 @@ class GlooExchange:
 
 
 class NetworkWait:
-    """Says whether an operation of gloo has ended, whose threads need the cores that polling would keep busy."""
+    """Says whether a collective operation of gloo has ended, whose threads need the cores that polling would keep busy.
+
+    Such an operation goes on after a wait that timed out, in any number of threads. A message would not: then gloo
+    closes the connections.
+    """
 
     def __init__(self, work: Any) -> None:
         self._work = work
