@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tenfold.common.files import json_text
 from tenfold.errors import StoreError
@@ -22,9 +22,6 @@ from tenfold.runs.callbacks import BEHIND
 from tenfold.runs.run import as_asked
 from tenfold.runs.store import SWEEP
 from tenfold.runs.tables import RunRecord
-
-if TYPE_CHECKING:
-    pass
 
 TIMES = ("seconds", "seconds_to_target")
 """Possible goals of a sweep besides metrics."""

@@ -17,13 +17,10 @@ import weakref
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tenfold.common.files import short_path
 from tenfold.errors import RunTakenOver
-
-if TYPE_CHECKING:
-    pass
 
 LOCK = "lock"
 REGULAR = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
