@@ -21,7 +21,7 @@ from tenfold.transport import segment as shared_arrays
 from tenfold.transport.segment import allocate as shared_arrays_allocate
 from tenfold.workers import process as worker_process
 from tenfold.workers.pool import WorkerConnection
-from tenfold.workers.process import TaskSnapshot, bytes_to_share, in_shared_memory
+from tenfold.workers.process import Scheduler, TaskSnapshot, bytes_to_share, in_shared_memory
 
 
 def sent(snapshot: TaskSnapshot) -> TaskSnapshot:
@@ -181,3 +181,20 @@ def test_what_is_printed_while_prints_are_collected_is_not_lost(monkeypatch: pyt
     heard += connection.printed()
     assert printed > 1
     assert "".join(event.text for event in heard if isinstance(event, Printed)) == "x" * printed
+
+
+def test_workers_that_take_turns_keep_their_own_modes_of_autograd_and_autocast() -> None:
+    scheduler, modes, first_waits = Scheduler(), {}, []
+
+    def first() -> None:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            first_waits.append(True)
+            scheduler.wait_until(lambda: "second" in modes)
+            modes["first"] = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+
+    def second() -> None:
+        assert first_waits
+        modes["second"] = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+
+    scheduler.run([first, second])
+    assert modes == {"second": (True, False), "first": (False, True)}

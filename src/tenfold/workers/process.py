@@ -295,7 +295,8 @@ def _train_several(
 # Several workers in one process: each runs until it has to wait for another, then the next one runs.
 #
 # Workers are not threads: torch keeps a pool of threads for each thread that computes, and all threads would share the
-# random generators. Each worker is a greenlet, which gives way only where it waits, and keeps its own random state.
+# random generators. Each worker is a greenlet, which gives way only where it waits, and keeps its own random state and
+# its own modes of autograd and autocast.
 
 SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
 
@@ -364,8 +365,11 @@ class Scheduler:
         if ready():
             return
         worker, rng_state = getcurrent(), RngState.read()
+        gradients, autocast = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
         self._ready[worker] = ready
+        _set_modes(gradients=True, autocast=False)
         worker.parent.switch()
+        _set_modes(gradients=gradients, autocast=autocast)
         rng_state.restore()
 
     def wait_for_turn(self, rank: int, step: int) -> None:
@@ -380,6 +384,12 @@ class Scheduler:
         times = self._times
         first = min(self._asking, key=lambda worker: times[self._asking[worker][1] - 1, self._asking[worker][0]])
         del self._asking[first]
+
+
+def _set_modes(*, gradients: bool, autocast: bool) -> None:
+    """Set what torch keeps for each thread: whether gradients are recorded, and whether autocast is on."""
+    torch.set_grad_enabled(gradients)
+    torch.set_autocast_enabled("cpu", autocast)
 
 
 class TurnLock:
