@@ -35,7 +35,7 @@ from support.shaped_network import Hosts, come_first, obstacle
 import tenfold
 from tenfold.cluster import Cluster
 from tenfold.engines.prepare import prepare
-from tenfold.launchers import Host, detect_world
+from tenfold.launchers import Host, detect_world, torchrun
 from tenfold.machine import cores
 from tenfold.mixing import STRATEGIES
 from tenfold.prediction.profile import Profile
@@ -85,7 +85,7 @@ def measure(hosts: Hosts, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, hosts:
         launchers = []
         job = [__file__, "--rank", folder, "--repeats", str(options.repeats), "--steps", str(options.steps)]
-        everywhere = launchers.torchrun(list(map(Host, hosts.addresses)), job, name="bench", python=sys.executable)
+        everywhere = torchrun(list(map(Host, hosts.addresses)), job, name="bench", python=sys.executable)
         for number, (_, command) in enumerate(everywhere):
             environment = os.environ | {"OMP_NUM_THREADS": "1"}
             with Path(folder, f"host{number}.txt").open("w") as said:
