@@ -129,6 +129,15 @@ def wait_for_an_epoch(runs: Path, launchers: list["subprocess.Popen[str]"]) -> N
     wait_until(is_finished, pause=0.2)
 
 
+def test_a_rank_of_another_host_that_is_stopped_is_named(hosts: Hosts, tmp_path: Path) -> None:
+    launchers = start_all(hosts, tmp_path, failing("SIGSTOP", 1, 1) | {"workers": 2})
+    for launcher in launchers:
+        launcher.communicate(timeout=60)
+    run = tenfold.open_run(runs=tmp_path / "host0" / "runs")
+    assert run.status == "interrupted"
+    assert run.error.startswith("worker 1 (process ")
+
+
 def test_nothing_is_left_of_the_hosts() -> None:
     left = quietly("ip", "netns", "list").stdout if shutil.which("ip") else ""
     assert f"tenfold-{os.getpid()}-" not in left
