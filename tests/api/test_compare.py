@@ -296,7 +296,7 @@ class TestFailure:
 
 def test_networks_of_one_name_cannot_be_told_apart(tmp_path: Path) -> None:
     networks = [nn.Sequential(nn.Flatten(), nn.Linear(64, 10)) for _ in range(2)]
-    with pytest.raises(ExperimentError, match="recorded under one name"):
+    with pytest.raises(ExperimentError, match="same name"):
         compare(**SMALL | {"model": networks, "hidden": None}, runs=tmp_path)
 
 

@@ -150,7 +150,7 @@ class TestPredicting:
     @pytest.mark.parametrize(
         ("x", "sentence"),
         [
-            (np.zeros((2, 9, 9)), r"x has the shape \(2, 9, 9\); .* should have the shape \(n, 1, 8, 8\)"),
+            (np.zeros((2, 9, 9)), r"x has shape \(2, 9, 9\); .* should have shape \(n, 1, 8, 8\)"),
             (np.zeros((8, 8)), r"a single sample is given as x\[None\]"),
             (np.zeros((0, 8, 8)), "x is empty"),
             (np.full((1, 8, 8), np.nan), "NaN"),
@@ -198,7 +198,7 @@ class TestEvaluating:
         for data, part, sentence in (
             (None, "validation", "the data have no validation part; they have train, test"),
             (None, "tset", "unknown part 'tset'; did you mean 'test'"),
-            ((images[..., :4], np.arange(4)), None, r"the samples have the shape \(1, 8, 4\)"),
+            ((images[..., :4], np.arange(4)), None, r"the samples have shape \(1, 8, 4\)"),
             ((images, np.array([0, 1, 2, 12])), None, "the label 12; .* 0 to 9"),
             ((images, np.ones(4, np.float32)), None, "the targets are numbers; .* trained to predict classes"),
         ):
@@ -262,7 +262,7 @@ class TestVerbs:
             run.evaluate("new.csv")
         for content, message in (
             ("size,code,ripe\n3,01,maybe\n", "'ripe' holds 'maybe', which the model was not trained on.* no, yes"),
-            ("size,code,ripe\n,01,yes\n", "inputs are missing, which the model of run"),
+            ("size,code,ripe\n,01,yes\n", "some inputs are missing"),
             ("size,code,ripe\nbig,01,yes\n", "the column 'size' holds text; it should hold numbers"),
             ("size,ripe\n1,yes\n", "the table has no column 'code', which the model was trained on"),
         ):

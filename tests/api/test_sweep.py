@@ -38,7 +38,7 @@ class TestSpace:
         base, space = split_space(tenfold.Experiment(), {"lr": "0.1:1", "epochs": 3, "hidden": [[8], [16]]})
         assert base.training.epochs == 3
         assert list(space) == ["lr", "hidden"]
-        with pytest.raises(ExperimentError, match="nothing varies"):
+        with pytest.raises(ExperimentError, match="no field to search"):
             split_space(tenfold.Experiment(), {"lr": 0.1})
         with pytest.raises(ExperimentError, match="batch_size"):
             split_space(tenfold.Experiment(), {"batchsize": [1, 2]})

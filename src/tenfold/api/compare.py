@@ -1,4 +1,4 @@
-"""`tenfold.compare`: the same experiment over a grid of settings, run in turns, recorded, and put side by side."""
+"""`tenfold.compare`: run an experiment over a grid of settings, record the runs, and compare them."""
 
 import hashlib
 import json
@@ -52,7 +52,7 @@ Watch = Callable[[Turn], None]
 
 
 class ReusableRun(NamedTuple):
-    """A run, and the digests of the user's files that it was made with."""
+    """A run, with the digests of the user's files it was trained with."""
 
     id: int
     user_files: dict[str, str]
@@ -78,29 +78,31 @@ def compare(
     progress: bool | None = None,
     **grid: Unpack[Grid],
 ) -> Comparison:
-    """Run an experiment with every combination of the listed settings, and return them side by side.
+    """Run an experiment with every combination of the listed settings, and return the comparison.
 
     `compare(experiment, workers=[1, 2, 4], strategy=["allreduce", "butterfly"], repeats=3)`: a list is a dimension of
-    the grid, anything else changes the experiment. `together` lists settings that change together and are combined
+    the grid; any other value changes the experiment. `together` lists settings that change together and are combined
     with the rest of the grid: `together=[{"pin": "0", "threads": 1}, {"pin": "0,1", "threads": 2}]`. Repeats differ
-    in the seed and come in turns, so that a machine that slows down slows all down. Where `folds` is set, every
-    setting is cross-validated. What is recorded already is not run again, and its row says so. It is run again with
-    `fresh`, where it was recorded on another host, processor or number of cores or with another version of torch or
-    Tenfold, and where a data file or a module that the experiment names has changed since; `rerun_doubtful` runs again
-    what other programs have disturbed. A setting that another comparison in the same store is running is waited for.
-    Of strategies that exchange the same messages with the given number of workers, one is run. What fails is reported
-    and does not stop the rest.
+    in the seed and are interleaved, so a machine that slows down affects all settings. If `folds` is set, every
+    setting is cross-validated.
 
-    `columns` are shown instead of the usual ones (see `Comparison.with_columns`); `select` selects the best setting on
-    the validation part and shows the test part for it alone (see `Comparison.select`).
+    Recorded runs are reused, and their rows say so. A setting runs again with `fresh`; if it was recorded on another
+    host, processor or number of cores, or with another version of torch or Tenfold; and if a data file or a module that
+    the experiment names has changed. `rerun_doubtful` also repeats runs that other programs disturbed. If another
+    comparison in the same store is running a setting, this one waits for it. Of strategies that exchange the same
+    messages with the given number of workers, only one runs. Failures are reported and do not stop the rest.
 
-    `on` says where the runs go: "local", one after another on this machine, or as jobs to "processes", "dask", "ray",
-    any `concurrent.futures.Executor`, or a function of the cores of a job that makes one (docs/many-machines.md). The
-    rows are the same; events of a run come when it is done. What was run by the same executor is not run again.
+    `columns` replaces the default columns (see `Comparison.with_columns`); `select` selects the best setting on
+    the validation part and shows the test part only for it (see `Comparison.select`).
 
-    `watch` is called with a `Turn` when a run begins and when it is done, `listen` with every event of every run, and
-    the `callbacks` with those of each; `log` is that of `train`. `progress` shows a line for each run; by default on
-    a terminal and in a notebook.
+    `on` is where the runs are trained: "local", one after another on this machine, or as jobs of "processes", "dask",
+    "ray", any `concurrent.futures.Executor`, or a function that creates one, given the cores of a job
+    (docs/many-machines.md). The rows are the same, but the events of a run arrive when it has finished. Runs recorded
+    by the same executor are reused.
+
+    `watch` is called with a `Turn` when a run begins and when it finishes, and `listen` and `callbacks` with every
+    event of every run; `log` is as in `train`. `progress` shows a line for each run; by default on a terminal and in
+    a notebook.
     """
     require_no_launcher("a comparison")
     base, dimensions = split_grid(Experiment.given(experiment), dict(grid))
@@ -142,7 +144,7 @@ def compare(
 
 
 def _may_validate(experiment: Experiment) -> bool:
-    """Return whether the runs of an experiment can have a validation part; your own data may come with one."""
+    """Return whether the runs of an experiment can have a validation part; the user's data may include one."""
     built_in = experiment.data.name in SOURCES
     return not built_in or experiment.data.validation_fraction > 0 or experiment.parallel.folds is not None
 
@@ -172,7 +174,7 @@ class GridRun:
         return [self.done[place] for place in sorted(self.done)]
 
     def run(self) -> None:
-        """Run the settings that are not recorded yet, first those that no other comparison is running."""
+        """Run the settings that are not recorded yet, starting with those that no other comparison is running."""
         turns = [
             Turn(place, len(self.planned), self.label_of(item), item) for place, item in enumerate(self.planned, 1)
         ]
@@ -196,11 +198,11 @@ class GridRun:
         self.failed |= again.failed
 
     def _is_job(self, turn: Turn) -> bool:
-        """Return whether a setting is one job; the folds of a cross-validation are jobs each."""
+        """Return whether a setting is a single job; in a cross-validation, each fold is a job."""
         return self.submitter is not None and turn.experiment.parallel.folds is None
 
     def _reuse(self, turn: Turn) -> bool:
-        """Take the recorded run of a setting, if there is one."""
+        """Reuse the recorded run of a setting, if there is one."""
         run = _reusable(turn.experiment, self._recorded, self.store)
         if run is not None:
             self.done[turn.place] = run
@@ -209,8 +211,8 @@ class GridRun:
         return run is not None
 
     def _submit(self, submitter: Submitter, turns: Sequence[Turn]) -> None:
-        """Run settings as jobs, and record each as it comes back."""
-        # what is run again is not continued where another command, or an older version of a file, has left it
+        """Run settings as jobs, and record each when it returns."""
+        # start again instead of continuing the jobs of another command or of an older version of a file
         scopes = ["" if self.fresh else json.dumps(user_files(turn.experiment)) for turn in turns]
         jobs = [
             Job.of(turn.experiment, KIND, label=turn.label, scope=scope)
@@ -222,7 +224,7 @@ class GridRun:
             self._finish(turns[place], partial(record_end, turns[place].experiment, submitter, place, end, *about))
 
     def _run_alone(self, turn: Turn) -> None:
-        """Run a setting that no other comparison is running; if one is, wait for it and take its run."""
+        """Run a setting; if another comparison is running it, wait and reuse that run."""
         with ExitStack() as claims:
             if not self.fresh and not self._reuse(turn):
                 waits = partial(self.watch, replace(turn, waits=True))
@@ -268,7 +270,7 @@ def record_end(
     listen: Emit | None,
     complete: Callable[[Bundle], dict[str, Any]] = lambda _bundle: {},
 ) -> Run:
-    """Record the run that a job brought back, pass on its events, and return it; raise TrainingError if it failed.
+    """Record the run that a job returned, forward its events, and return the run; raise TrainingError if it failed.
 
     `complete` may add to the result of the run before it is recorded, and returns metadata to record with it.
     """
@@ -284,12 +286,12 @@ def record_end(
             with suppress(StopTraining):  # it has ended already
                 listener(event)
     if error or number is None:
-        raise TrainingError(error or "the job brought back no run")
+        raise TrainingError(error or "the job returned no run")
     return Run(store, store.find(number), experiment=experiment)
 
 
 def _reusable(experiment: Experiment, recorded: Mapping[str, ReusableRun], store: Store) -> Run | None:
-    """Return a recorded run of an experiment that was made with the same files; None if there is none."""
+    """Return a recorded run of the experiment that used the same files; None if there is none."""
     candidate = recorded.get(stored(experiment))
     if candidate is None or candidate.user_files != user_files(experiment):
         return None
@@ -299,16 +301,16 @@ def _reusable(experiment: Experiment, recorded: Mapping[str, ReusableRun], store
 
 
 def _held(run: Run) -> Run:
-    """Read a run from the store, so that its row stays if the run is removed before the comparison ends."""
+    """Read a run into memory, so its row remains if the run is removed before the comparison ends."""
     _ = run.metadata
     return run
 
 
 @contextmanager
 def _claiming(experiment: Experiment, store: Store, waits: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Let no other comparison run an experiment in this store, and give True.
+    """Lock an experiment in this store against other comparisons, and yield True.
 
-    If another one does so now, give False, or call `waits` and wait for it.
+    If another comparison holds the lock, yield False; with `waits`, call it and wait for the lock instead.
     """
     digest = hashlib.blake2b(stored(experiment).encode(), digest_size=8).hexdigest()
     folder = store.folder / "comparing" / digest
@@ -340,23 +342,23 @@ def _take(folder: Path) -> Claim | None:
 
 
 def stored(experiment: Experiment) -> str:
-    """Return an experiment as the store records it, to compare it with those of recorded runs."""
+    """Return the stored form of an experiment, for comparison with recorded runs."""
     return experiment.model_dump_json()
 
 
 def _asked(run: Run) -> str:
-    """Return the experiment that a run was given, as `stored` does."""
+    """Return the stored form of the experiment that a run was started with."""
     return stored(as_asked(run.experiment, run.metadata))
 
 
 def _require_own_names(planned: Iterable[Experiment]) -> None:
-    """Raise an error for settings whose records would be equal, such as two networks of one class."""
+    """Raise an error for settings with equal records, such as two networks of the same class."""
     by_name: dict[str, Experiment] = {}
     for experiment in planned:
         if by_name.setdefault(stored(experiment), experiment) != experiment:
             raise ExperimentError(
-                "two settings of the grid would be recorded under one name, since objects of Python are recorded by "
-                "theirs; give functions or classes with different names"
+                "two settings of the grid have the same name: Python objects are recorded by name; "
+                "give functions or classes with different names"
             )
 
 
@@ -364,9 +366,9 @@ def _require_own_names(planned: Iterable[Experiment]) -> None:
 def showing_runs(
     progress: bool | None, watch: Watch | None, listen: Emit | None
 ) -> Iterator[tuple[Watch, Emit | None]]:
-    """Yield the listeners of turns, and of events if there are any: the caller's functions, and a display.
+    """Yield the listeners of turns and of events: the caller's functions, and a display.
 
-    By default runs are shown where a person looks and nobody listens already.
+    By default the display is shown on a terminal or in a notebook, unless the caller gave a listener.
     """
     shows = progress if progress is not None else watch is None and listen is None and is_watched()
     with GridProgress() if shows else nullcontext() as shown:
@@ -379,9 +381,9 @@ def showing_runs(
 def _reusable_runs(
     store: Store, submitter: Submitter | None = None, status: Literal["finished", "interrupted"] = "finished"
 ) -> dict[str, ReusableRun]:
-    """Return the runs that can be reused or continued, by their experiment, without Python objects.
+    """Return the runs that can be reused or continued, keyed by their experiment; it contains no Python objects.
 
-    They are of this machine, or of the same executor and versions, whose machines are not known before.
+    They were made on this machine, or by the same executor (whose machines are not known in advance) and versions.
     """
     reusable, here = {}, measuring_machine({"machine": collect_metadata()})
 
@@ -426,14 +428,14 @@ def split_grid(experiment: Experiment, grid: dict[str, Any]) -> tuple[Experiment
 def experiments_of(
     base: Experiment, dimensions: dict[str, list[Any]], repeats: int, together: Sequence[Mapping[str, Any]] = ()
 ) -> Iterable[Experiment]:
-    """Yield the experiments of a grid in the order in which they run, each once; `together` as in `compare`."""
+    """Yield the distinct experiments of a grid in the order in which they run; `together` as in `compare`."""
     if repeats < 1:
         raise ExperimentError(f"repeats = {repeats}: should be at least 1")
     for name in (*dimensions, *(name for item in together for name in item)):
         if name not in FIELDS:
             raise ExperimentError(f"'{name}' is not an experiment field; {suggest(name, FIELDS)}")
         if name in dimensions and any(name in item for item in together):
-            raise ExperimentError(f"{name} is given twice, in the grid and among settings that change together")
+            raise ExperimentError(f"{name} is specified twice: in the grid and among the settings that change together")
         if not dimensions.get(name, [name]):
             raise ExperimentError(f"{name} = []: give at least one value to compare")
     seen: list[Experiment] = []
@@ -443,7 +445,7 @@ def experiments_of(
             experiment = without_idle_fields(experiment.replace(seed=experiment.training.seed + repeat))
             if "divide" in dimensions or "divide" in group:
                 experiment = _without_idle_stages(experiment)
-            if experiment not in seen:  # by equality, which distinguishes Python objects of one name
+            if experiment not in seen:  # equality distinguishes Python objects with the same name
                 seen.append(experiment)
                 yield experiment
 
@@ -451,8 +453,8 @@ def experiments_of(
 def without_idle_fields(experiment: Experiment) -> Experiment:
     """Return the experiment with all defaults filled in, and without settings that have no effect.
 
-    A single worker does not average, so settings of `[parallel]` other than its size and its folds are left at their
-    defaults there: one run serves as the baseline of all.
+    A single worker does not average, so its settings of `[parallel]`, except workers and folds, keep their
+    defaults: one run is the baseline of all.
     """
     if experiment.parallel.workers == 1:
         kept = {name: getattr(experiment.parallel, name) for name in FOLD_FIELDS}
@@ -461,7 +463,7 @@ def without_idle_fields(experiment: Experiment) -> Experiment:
 
 
 def _without_idle_stages(experiment: Experiment) -> Experiment:
-    """Return the experiment with the fields of a pipeline at their defaults, unless its layers are divided."""
+    """Return the experiment with pipeline fields at their defaults, unless its layers are divided."""
     if experiment.parallel.divide == "layers":
         return experiment
     kept = {name: value for name, value in dict(experiment.parallel).items() if name not in STAGE_FIELDS}
@@ -469,7 +471,7 @@ def _without_idle_stages(experiment: Experiment) -> Experiment:
 
 
 def _as_list(key: str, value: Any) -> Any:
-    """Return values that are given as an array or by a generator as a list; data as they are."""
+    """Convert the values of an array or a generator to a list; return data unchanged."""
     if key not in FIELDS or FIELDS[key][0] == "data":
         return value
     if getattr(value, "ndim", 0) == 1 and hasattr(value, "tolist"):
@@ -478,7 +480,7 @@ def _as_list(key: str, value: Any) -> Any:
 
 
 def _listed(key: str, value: Any) -> bool:
-    """Return whether a field is given several values; a field that takes a list itself needs a list of lists."""
+    """Return whether a field has several values; a field that takes a list needs a list of lists."""
     if not isinstance(value, list | range) or (key in ("data", "data.name") and is_one_part(value)):
         return False
     section, field = FIELDS.get(key, ("training", "seed"))
@@ -487,7 +489,7 @@ def _listed(key: str, value: Any) -> bool:
 
 
 def drop_repeated(planned: Iterable[Experiment]) -> tuple[list[Experiment], list[str]]:
-    """Return the experiments without those that repeat another's exchange, and sentences about the omitted ones."""
+    """Drop experiments that exchange the same messages as another one; return the rest, and notes on the dropped."""
     kept: list[Experiment] = []
     earlier: list[tuple[Experiment, Any, str]] = []
     repeated: dict[tuple[int, str], list[str]] = {}

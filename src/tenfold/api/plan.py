@@ -1,4 +1,4 @@
-"""`tenfold.plan`: find the setting that reaches a target soonest."""
+"""`tenfold.plan`: find the setting that reaches a target first."""
 
 from pathlib import Path
 from time import perf_counter
@@ -48,30 +48,33 @@ def plan(
     progress: bool | ReportProgress | None = None,
     **fields: Any,
 ) -> Plan:
-    """Find the workers, threads, batch size, averaging and precision that reach a target soonest.
+    """Find the workers, threads, batch size, averaging and precision that reach a target first.
 
-    That is on this machine, or on a cluster, where the precision stays as it is.
+    The plan is for this machine or for a cluster; for a cluster, the precision is not changed.
 
-    `target` is a value of the first metric, as in training. `budget` are the seconds for measuring step times and for
-    all training runs. Step times and short training runs predict how long each setting takes; trial runs with several
-    seeds, measured on a validation part, show how few epochs are enough.
-    `plan.best` is the experiment to run, which stops when the same part reaches the target: where the experiment has no
-    validation part, the plan holds one out of the training part. `plan.table` has every setting. With `on`, as in
-    `compare`, the plan also says how much later a run comes back from there than from here; Slurm's jobs are kept
-    beside the store `runs`. `progress` is as in `forecast`.
+    `target` is a value of the first metric, as in training. `budget` is the time in seconds for measuring steps and
+    for all training runs. Step times and short training runs predict the duration of each setting; trial runs with
+    several seeds, measured on a validation part, show how many epochs are needed.
+
+    `plan.best` is the experiment to run; it stops when the validation part reaches the target. If the experiment has no
+    validation part, the plan holds one out of the training part. `plan.table` lists every setting. With `on`, as in
+    `compare`, the plan also states the delay of a run on that executor; Slurm's jobs are stored beside the run store
+    `runs`. `progress` is as in `forecast`.
     """
     require_no_launcher("a plan")
     base = Experiment.given(experiment, **fields)
     target = base.training.target if target is None else target
     if target is None:
-        raise ExperimentError("a plan needs a target, such as target=0.99 or --target 0.99")
+        raise ExperimentError("no target: planning needs one, such as target=0.99 or --target 0.99")
     if budget <= 0:
-        raise ExperimentError(f"budget = {budget:g}: a plan needs more than 0 seconds, such as 90")
+        raise ExperimentError(f"budget = {budget:g}: should be more than 0 seconds, such as 90")
     if max_workers is not None and max_workers < 1:
-        raise ExperimentError(f"max_workers = {max_workers}: a plan needs at least 1 worker")
+        raise ExperimentError(f"max_workers = {max_workers}: should be at least 1")
     submitter = executor_named(on)
     if base.parallel.shards == "fractions":
-        raise ExperimentError('parallel.shards = "fractions" sets the number of workers, which a plan chooses; use iid')
+        raise ExperimentError(
+            'parallel.shards = "fractions" fixes the number of workers, but planning chooses it; use "iid"'
+        )
     base = base.replace(target=None, engine="auto", cluster=None, link=None)
     validate(base.replace(workers=1), None)
     hardware = HERE if cluster is None else cluster_of(base.replace(workers=1, cluster=cluster))
@@ -112,7 +115,7 @@ def plan(
 
 
 def _other_precisions(task: Task, report: ReportProgress) -> tuple[list[Precision], str]:
-    """Return the precisions worth a try on this CPU beside the experiment's own, and a sentence that says why."""
+    """Return the other precisions worth trying on this CPU, and a sentence that explains the choice."""
     if task.experiment.training.precision != "fp32" or not has_bf16(instruction_sets()):
         return [], ""
     try:
@@ -134,9 +137,9 @@ def _delay_on(submitter: Submitter, runs: Path) -> str:
 
 
 def _with_validation(base: Experiment) -> tuple[Experiment, Task, float]:
-    """Return the experiment and its task with a validation part, and the seconds for which the data were loaded.
+    """Return the experiment and its task with a validation part, and the seconds spent loading the data.
 
-    One that has no validation part holds out some training samples.
+    Without a validation part, some training samples are held out.
     """
     began = perf_counter()
     task = load_task(Resolved.of(base.replace(workers=1, device="cpu")), 1)
@@ -154,9 +157,9 @@ def calibrate(
     quick: bool = False,
     progress: bool | ReportProgress | None = None,
 ) -> Profile:
-    """Measure this machine, and the steps of an experiment (default: of the built-in networks), in about a minute.
+    """Measure this machine and the steps of an experiment (default: the built-in networks), in about a minute.
 
-    What a given profile of the same machine knows beyond that is kept. Nothing is saved; `Profile.save` does. `quick`
-    measures within seconds, but less exactly. `progress` is as in `forecast`.
+    Other measurements in a given profile of the same machine are kept. Nothing is saved; call `Profile.save`. `quick`
+    takes seconds, but is less accurate. `progress` is as in `forecast`.
     """
     return measure_all(experiment and experiment.with_trusted_imports(), profile, reporter(progress), quick=quick)

@@ -1,4 +1,4 @@
-"""Using a trained model: `run.predict`, `run.evaluate`, and files that other programs load."""
+"""Use a trained model: `run.predict`, `run.evaluate`, and exports for other programs."""
 
 import logging
 import math
@@ -52,7 +52,7 @@ from tenfold.training.network_call import takes_inputs
 
 
 def build_model(run: Run) -> nn.Module:
-    """Return a run's trained network, rebuilt with the saved weights; a pickled model is read only if it is trusted."""
+    """Return a run's network with its trained weights; a pickled model is read only if it is trusted."""
     run = with_model(run)
     weights, shapes, model = run.weights, run.metadata["data"], run.experiment.model
     make = partial(build, model, shape_from_record(shapes["shape"]), shapes["outputs"])
@@ -63,9 +63,9 @@ def build_model(run: Run) -> nn.Module:
                 return network
             raise ModelError(
                 f"the model {model.name} of run {run.id} was given as a Python object and cannot be imported; "
-                f"tenfold.open_run({run.id}, trust=True) reads the one kept in {file.parent.name}, as --trust does on "
-                "the command line, which runs the code in it; or define its class, or build the network yourself and "
-                "give it the weights: network.load_state_dict(run.weights)"
+                f"to load the copy in {file.parent.name}, which runs the code in it, use "
+                f"tenfold.open_run({run.id}, trust=True), or --trust on the command line; otherwise define its class, "
+                "or build the network yourself and call network.load_state_dict(run.weights)"
             )
         try:
             kept = PythonObject.unpickled(content, model.name.name)
@@ -79,7 +79,7 @@ def build_model(run: Run) -> nn.Module:
         except ModelError:
             raise
         except Exception as error:  # whatever torch says of such options
-            raise ModelError(f"the model of run {run.id} cannot be built as its record says: {error}") from None
+            raise ModelError(f"the model of run {run.id} cannot be built from its record: {error}") from None
     return _fill(make(seed=run.experiment.training.seed), weights, run).eval()
 
 
@@ -91,7 +91,7 @@ def _read_pickle(file: Path) -> bytes:
 
 
 def _from_class_in_main(run: Run, model: Any, make: partial[nn.Module]) -> nn.Module | None:
-    """Return the trained network, made from a class that the running script or notebook defines; None if none fits."""
+    """Return the trained network, built from a class of the running script or notebook; None if none fits."""
     network_class = getattr(sys.modules.get("__main__"), model.name.name, None)
     if not (
         isinstance(network_class, type)
@@ -102,12 +102,12 @@ def _from_class_in_main(run: Run, model: Any, make: partial[nn.Module]) -> nn.Mo
     try:
         network = make.func(model.model_copy(update={"name": PythonObject(network_class)}), *make.args[1:], seed=0)
         return _fill(network, run.weights, run).eval()
-    except Exception:  # it takes arguments that are not known, or was changed
+    except Exception:  # its arguments are unknown, or it was changed
         return None
 
 
 def _fill(network: nn.Module, weights: dict[str, Any], run: Run, *, assign: bool = False) -> nn.Module:
-    """Return a network with the weights of a run; raise ModelError if they are not those of such a network."""
+    """Load the weights of a run into a network and return it; raise ModelError if they do not fit."""
     floats = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
     problem = ""
     if run.experiment.training.precision == "fp64":
@@ -127,28 +127,28 @@ def _fill(network: nn.Module, weights: dict[str, Any], run: Run, *, assign: bool
 
 
 def _model_pickle(run: Run) -> Path:
-    """Return where the model of a run is kept; that of a fold is in the folder of the cross-validation."""
+    """Return the file of a run's model; a fold's model is in the folder of the cross-validation."""
     parent = run.metadata.get("crossval", {}).get("parent")
     return (run.path if parent is None else run.other(parent).path) / MODEL_PICKLE
 
 
 def with_model(run: Run) -> Run:
-    """Return the run whose model is meant, before it is used: the best trial of a sweep, and any other run itself."""
+    """Return the run whose model to use: for a sweep its best trial, otherwise the run itself."""
     use_threads_that_exist()
     if run.kind == SWEEP:
         from tenfold.reports.sweep import Sweep
 
         run = Sweep(run).best_run
     if "data" not in run.metadata:
-        raise StoreError(f"run {run.id} cannot be used: {run.problem or 'its record does not describe its data'}")
+        raise StoreError(f"run {run.id} cannot be used: {run.problem or 'its record has no description of its data'}")
     return run
 
 
 def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
-    """Return the predictions of the run's model for samples x, as a tensor if x is one, else as an array.
+    """Return the predictions of the run's model for samples x, as a tensor if x is a tensor, otherwise as an array.
 
-    Classes are predicted by their numbers, a single logit as 0 or 1, and numbers as they are; with `probabilities`,
-    those of each class or of a 1.
+    Predictions are class indices, 0 or 1 for a single logit, and numbers in regression. With `probabilities`, they
+    are the probability of each class, or of 1 for a single logit.
     """
     run = with_model(run)
     training, classes = run.experiment.training, run.metadata["data"]["classes"]
@@ -156,7 +156,7 @@ def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
     outputs = _outputs(run, x if isinstance(x, Part) else inputs_for(run, x))
     kind = output_kind(training, classes, outputs)
     if probabilities and kind == "numbers":
-        raise DataError(f"the model of run {run.id} predicts numbers, which have no probabilities; use predict")
+        raise DataError(f"the model of run {run.id} predicts numbers and has no probabilities; use predict")
     if kind == "classes":
         places_first = outputs.ndim > 2 and outputs.shape[1] != classes == outputs.shape[-1]
         axis = outputs.ndim - 1 if places_first else 1
@@ -174,9 +174,9 @@ def predict(run: Run, x: Any, *, probabilities: bool = False) -> Any:
 
 
 def _without_targets(run: Run, x: Any) -> Any:
-    """Return the samples among data that `train` takes: (x, y), a dict with the target, a Dataset, a DataLoader.
+    """Return the inputs of data in a form that `train` takes: (x, y), a dict with the target, a Dataset, a DataLoader.
 
-    A Dataset, also that of a DataLoader, becomes a part; anything else is returned as it is.
+    A Dataset, or the Dataset of a DataLoader, becomes a part; any other value is returned unchanged.
     """
     shape = shape_from_record(run.metadata["data"]["shape"])
     if is_loader(x) or is_dataset(x) or (isinstance(x, list) and len(x) > 0 and isinstance(x[0], (tuple, dict))):
@@ -190,7 +190,7 @@ def _without_targets(run: Run, x: Any) -> Any:
 
 
 def _are_samples(inputs: Any, targets: Any, shape: Any) -> bool:
-    """Return whether these are inputs with a target for each, and not the two inputs of one sample."""
+    """Return whether these are inputs and their targets, not the two inputs of a model."""
     first = tree_leaves(inputs)[0]
     if len(np.shape(first)) < 1 or len(first) != len(targets):
         return False
@@ -198,7 +198,7 @@ def _are_samples(inputs: Any, targets: Any, shape: Any) -> bool:
 
 
 def _as_part(run: Run, x: Any, shape: Any) -> Part:
-    """Return the samples of a Dataset in the way in which the run's own were read."""
+    """Read the samples of a Dataset in the same way as the run's own data."""
     section = run.experiment.data
     given, collate = read_by_loader(x)
     columns = Columns(section.input_columns, section.target_column)
@@ -210,7 +210,7 @@ def _as_part(run: Run, x: Any, shape: Any) -> Part:
     )
     if not have_fitting_shape(run, read.shape, shape):
         raise DataError(
-            f"the samples have the shape {describe_shape(read.shape)}; the model of run {run.id} takes samples of "
+            f"the samples have shape {describe_shape(read.shape)}, but the model of run {run.id} takes samples of "
             f"shape {describe_shape(shape)}"
         )
     return read.train
@@ -226,8 +226,8 @@ def inputs_for(run: Run, x: Any) -> Any:
         x = KnownData(tuple(features)).inputs(columns_of(x) if is_frame(x) else x, "x", flat_dtype(run.model))
     elif features and not isinstance(x, Tensor) and np.asarray(x).dtype.kind == "O":
         raise DataError(
-            f"x is a {type(x).__name__}; the model of run {run.id} was trained on a table, so x should be a DataFrame "
-            "or a dict of columns; a single row of a frame is frame.iloc[[0]]"
+            f"x is a {type(x).__name__}, but the model of run {run.id} was trained on a table; give a DataFrame "
+            "or a dict of columns (for one row of a DataFrame: df.iloc[[0]])"
         )
     dtype = flat_dtype(run.model)
     given = as_tensor(x, "x", dtype)
@@ -238,23 +238,23 @@ def inputs_for(run: Run, x: Any) -> Any:
         single = "; a single sample is given as x[None]" if _without_ones(inputs.shape) == _without_ones(shape) else ""
         wanted = ", ".join(["n", *map(str, shape)])
         raise DataError(
-            f"x has the shape {tuple(given.shape)}; the model of run {run.id} takes samples of shape {shape}, "
-            f"so x should have the shape ({wanted}){single}"
+            f"x has shape {tuple(given.shape)}, but the model of run {run.id} takes samples of shape {shape}; "
+            f"x should have shape ({wanted}){single}"
         )
     if not len(inputs):
-        raise DataError("x is empty; it should hold at least one sample")
-    fills = features and "mean" in scaling_in(run.weights)  # the network replaces what is missing
+        raise DataError("x is empty; it should contain at least one sample")
+    fills = features and "mean" in scaling_in(run.weights)  # the network replaces missing values
     check_finite(inputs.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf) if fills else inputs, "x")
     return inputs.reshape(len(inputs), *shape)
 
 
 def lengths_vary(run: Run) -> bool:
-    """Return whether samples may differ in length, so that the recorded shape is only that of the first one."""
+    """Return whether samples may differ in length; the recorded shape is then the shape of the first sample."""
     return run.experiment.data.collate is not None
 
 
 def have_fitting_shape(run: Run, shape: Any, recorded: Any) -> bool:
-    """Return whether samples have the shape that a run's model takes; where lengths vary, as many dimensions."""
+    """Return whether samples have the shape that a run's model takes; if lengths vary, only dimensions must agree."""
     if not lengths_vary(run):
         return bool(shape == recorded)
     return bool(_dimensions(shape) == _dimensions(recorded))
@@ -275,8 +275,8 @@ def _several_inputs(run: Run, x: Any, shape: Any) -> Any:
     shapes = tree_map(lambda value: tuple(value.shape[1:]), inputs)
     if not have_fitting_shape(run, shapes, shape) or len(lengths) != 1:
         raise DataError(
-            f"x holds inputs of shape {describe_shape(shapes)} for {', '.join(map(str, sorted(lengths)))} samples; the "
-            f"model of run {run.id} takes {describe_shape(shape)}, in the same form as in training"
+            f"x contains inputs of shape {describe_shape(shapes)} for {', '.join(map(str, sorted(lengths)))} samples, "
+            f"but the model of run {run.id} takes {describe_shape(shape)}; pass x in the same form as in training"
         )
     return inputs
 
@@ -284,8 +284,8 @@ def _several_inputs(run: Run, x: Any, shape: Any) -> Any:
 def _needed_inputs(run: Run, inputs: Any, shape: Any) -> tuple[Any, Any]:
     """Return the inputs that the model takes, and the shapes that they should have.
 
-    A target beside them is dropped. Inputs that `forward` has defaults for may be missing, such as the labels of which
-    it computes its loss in training.
+    A target is dropped. Inputs with defaults in `forward` may be missing, such as the labels for a loss that the
+    network computes in training.
     """
     if isinstance(shape, dict) and isinstance(inputs, dict):
         inputs = {name: item for name, item in inputs.items() if name in shape or name not in TARGET_NAMES}
@@ -300,7 +300,7 @@ def _needed_inputs(run: Run, inputs: Any, shape: Any) -> tuple[Any, Any]:
 
 
 def _scaled(given: Tensor, name: str | None, dtype: torch.dtype) -> Tensor:
-    """Return inputs on the scale of training; whole numbers for built-in data are pixels as the files hold them."""
+    """Scale inputs as in training; integers for built-in data are raw pixels, as in the files."""
     scale = SOURCES[name].scale if name is not None and name in SOURCES else None
     if scale is not None and (not given.is_floating_point() or bool((given == given.round()).all())):
         return scale(given).to(dtype)
@@ -321,7 +321,7 @@ def _outputs(run: Run, inputs: Any) -> Tensor:
         kinds = ", ".join(str(leaf.dtype).removeprefix("torch.") for leaf in tree_leaves(inputs))
         reason = str(error).partition("\n")[0]
         raise DataError(
-            f"the model of run {run.id} cannot be used with x of type {kinds} and shape "
+            f"the model of run {run.id} failed on x of type {kinds} and shape "
             f"{describe_shape(shape_of(inputs))}: {reason}"
         ) from error
     return main_output(outputs, "predict")
@@ -368,16 +368,18 @@ def evaluate(
 
 def _own_data(run: Run, experiment: Experiment, part: str | None) -> Splits:
     if "data" in experiment.unrecorded_fields:
-        raise DataError(f"run {run.id} was given its data as Python objects; pass them: run.evaluate(data=...)")
+        raise DataError(
+            f"run {run.id} was trained on data given as Python objects; pass the data: run.evaluate(data=...)"
+        )
     if run.kind == FOLD and part in ("train", "validation"):
         raise DataError(f"run {run.id} is a fold; `tenfold show {run.id}` has its metrics on its {part} part")
     return load(experiment, flat_dtype(run.model))
 
 
 def _read_as_recorded(run: Run, experiment: Experiment, given: Any) -> Splits:
-    """Read other data in the way in which the data of a run were read, and in the parts that they come in.
+    """Read other data in the same way as a run's own data, divided into the same parts as given.
 
-    The columns and the collate function are those of its experiment, categories and classes those of its metadata.
+    Columns and the collate function come from the run's experiment, categories and classes from its metadata.
     """
     section, metadata = experiment.data, run.metadata["data"]
     trained_on = KnownData.of(metadata)
@@ -398,11 +400,11 @@ def _check_measures(run: Run, experiment: Experiment) -> None:
     missing = [name for name in ("loss", "metrics") if name in experiment.unrecorded_fields]
     if missing:
         again = ", ".join(f"{name}=..." for name in missing)
-        raise ExperimentError(f"run {run.id} was given Python objects; give them again: run.evaluate({again})")
+        raise ExperimentError(f"run {run.id} was given Python objects; pass them again: run.evaluate({again})")
 
 
 def _choose(splits: Splits, part: str | None, *, own: bool) -> tuple[str, Part]:
-    """Return the chosen part and its name; by default test, or all samples of other data without parts."""
+    """Return the name of the chosen part, and the part; by default test, or all samples if other data have no parts."""
     parts = splits.parts
     if part is None:
         part = "test" if "test" in parts else "validation" if own and "validation" in parts else "train"
@@ -418,16 +420,19 @@ def _check_fit(run: Run, splits: Splits) -> None:
     shape = shape_from_record(expected["shape"])
     if not have_fitting_shape(run, splits.shape, shape):
         raise DataError(
-            f"the samples have the shape {splits.shape}; the model of run {run.id} takes samples of shape {shape}"
+            f"the samples have shape {splits.shape}, but the model of run {run.id} takes samples of shape {shape}"
         )
     if splits.has_missing and "mean" not in scaling_in(run.weights):
-        raise DataError(f"inputs are missing, which the model of run {run.id} was not trained on; fill or remove them")
+        raise DataError(
+            f"some inputs are missing (NaN), but the model of run {run.id} was trained without missing values; fill "
+            "them in or remove those samples"
+        )
     if (splits.classes is None) != (expected["classes"] is None):
         kinds = ("numbers", "classes") if splits.classes is None else ("classes", "numbers")
-        raise DataError(f"the targets are {kinds[0]}; the model of run {run.id} was trained to predict {kinds[1]}")
+        raise DataError(f"the targets are {kinds[0]}, but the model of run {run.id} was trained to predict {kinds[1]}")
     if splits.classes is not None and splits.classes > expected["classes"]:
         raise DataError(
-            f"the data have the label {splits.classes - 1}; the model of run {run.id} knows classes 0 to "
+            f"the data have the label {splits.classes - 1}, but the model of run {run.id} was trained on classes 0 to "
             f"{expected['classes'] - 1}"
         )
 
@@ -489,7 +494,7 @@ def _exported(run: Run) -> tuple[Any, torch.Tensor]:
     shape = run.metadata["data"]["shape"]
     if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
         raise ModelError(
-            f"the model of run {run.id} takes several inputs, which are not exported yet; "
+            f"the model of run {run.id} takes several inputs, and the export of such models is not supported; "
             "-o model.pt writes its weights"
         )
     network: nn.Module = run.model
@@ -498,7 +503,7 @@ def _exported(run: Run) -> tuple[Any, torch.Tensor]:
         try:
             with torch.no_grad():
                 network(x)
-        except Exception as error:  # a network of the user's may raise anything; tokens are integers
+        except Exception as error:  # a user's network may raise anything; tokens are integers
             failure = failure or error
             continue
         try:

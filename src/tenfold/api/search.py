@@ -1,4 +1,4 @@
-"""The search space of a sweep: ranges and lists of values of its fields, and the sampler that chooses among them."""
+"""The search space of a sweep: ranges and lists of values, and the sampler that chooses among them."""
 
 import json
 import math
@@ -81,13 +81,13 @@ def split_space(experiment: Experiment, given: Mapping[str, Any]) -> tuple[Exper
     varied: Space = {name: values for name, values in space.items() if values}
     if not varied:
         raise ExperimentError(
-            "nothing varies: give a range or a list of values, such as --lr 1e-3:1e-1:log or lr=[0.1, 0.01]"
+            "no field to search: give a range or a list of values, such as --lr 1e-3:1e-1:log or lr=[0.1, 0.01]"
         )
     return base, varied
 
 
 def recorded_value(value: Any) -> Any:
-    """Return a value as the store has it: a number or text, and a name in the place of anything else."""
+    """Return the stored form of a value: a number or text, and a name for anything else."""
     try:
         json.dumps(value)
     except (TypeError, ValueError):
@@ -96,7 +96,7 @@ def recorded_value(value: Any) -> Any:
 
 
 def describe_space(space: Space) -> dict[str, str]:
-    """Return the ranges and lists as text, by which a sweep is recognized."""
+    """Return the ranges and lists as text; it identifies a sweep."""
     return {
         name: str(values) if isinstance(values, Range) else json.dumps([recorded_value(value) for value in values])
         for name, values in space.items()
@@ -104,7 +104,7 @@ def describe_space(space: Space) -> dict[str, str]:
 
 
 def read_space(described: Mapping[str, str]) -> dict[str, Any]:
-    """Return the ranges and lists of a space again from their text; Python objects are their names."""
+    """Read the ranges and lists of a space back from text; Python objects become their names."""
     return {name: json.loads(text) if text.startswith("[") else text for name, text in described.items()}
 
 
@@ -114,7 +114,7 @@ def sampler_name(sampler: Any) -> str:
 
 
 class SpaceSearch:
-    """Chooses values by ask and tell: those of a grid in order, or those that a sampler of Optuna proposes."""
+    """Chooses values by ask and tell: a grid in order, or the proposals of an Optuna sampler."""
 
     def __init__(self, space: Space, sampler: Any, *, seed: int, lower: bool) -> None:
         self.space = space
@@ -125,7 +125,8 @@ class SpaceSearch:
         if sampler == "grid":
             if ranged := [name for name, values in space.items() if isinstance(values, Range)]:
                 raise ExperimentError(
-                    f"{ranged[0]} = {space[ranged[0]]}: a grid needs lists of values; list them, or use another sampler"
+                    f"{ranged[0]} = {space[ranged[0]]}: sampler = grid needs lists of values, not ranges; list the "
+                    "values, or use another sampler"
                 )
             self._grid = product(*space.values())  # type: ignore[arg-type]
             return
@@ -149,7 +150,7 @@ class SpaceSearch:
 
     @property
     def looks_back(self) -> bool:
-        """Whether proposals depend on how other trials ended."""
+        """Whether proposals depend on the results of other trials."""
         return self._grid is None and self.sampler_name not in ("random", "qmc")
 
     def ask(self) -> tuple[Any, dict[str, Any]] | None:
@@ -163,7 +164,7 @@ class SpaceSearch:
         return proposed, {name: self._value(name, number) for name, number in proposed.params.items()}
 
     def ask_for(self, recorded: Mapping[str, Any]) -> Any:
-        """Return the token for `tell` of values that were proposed before, given how they were recorded."""
+        """Return the token for `tell` of values proposed earlier, given their recorded form."""
         if self._grid is not None:
             return None
         self._study.enqueue_trial({name: self._number(name, value) for name, value in recorded.items()})
@@ -178,7 +179,7 @@ class SpaceSearch:
         return min(max(float(f"{number:.{DIGITS}g}"), values.low), values.high)
 
     def tell(self, proposed: Any, trial: Trial | None) -> None:
-        """Say what became of values: of a trial, or None where they were refused."""
+        """Report the trial of proposed values; None if the values were refused."""
         if self._grid is not None:
             return
         state, value = self._state(trial)
@@ -188,7 +189,7 @@ class SpaceSearch:
         self._study.tell(proposed, value, state=state)
 
     def add(self, trial: Trial) -> None:
-        """Take a trial into account that was recorded before."""
+        """Add a trial that was recorded earlier."""
         if self._grid is not None:
             return
         params = {name: self._number(name, value) for name, value in trial.values.items()}
@@ -201,12 +202,12 @@ class SpaceSearch:
         )
 
     def restore(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values as they were proposed, given how they were recorded."""
+        """Return the proposed values, given their recorded form."""
         places = {name: (self.space[name], self._number(name, value)) for name, value in recorded.items()}
         return {name: at if isinstance(values, Range) else values[at] for name, (values, at) in places.items()}
 
     def _number(self, name: str, recorded: Any) -> Any:
-        """Return a number of a range as it is, and the place of a value in its list."""
+        """Return a number from a range unchanged, and the index of a value in a list."""
         values = self.space[name]
         return recorded if isinstance(values, Range) else [recorded_value(value) for value in values].index(recorded)
 

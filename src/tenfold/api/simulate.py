@@ -1,6 +1,6 @@
-"""`tenfold.simulate`, `forecast`, `twin`, `whatif` and `scaling`: what training takes on other hardware.
+"""`tenfold.simulate`, `forecast`, `twin`, `whatif` and `scaling`: predict training times on other hardware.
 
-To simulate is to `train` with engine = "virtual": `prediction/virtual_engine.py` trains, and
+Simulating means training with engine = "virtual": `prediction/virtual_engine.py` trains, and
 `prediction/task_prediction.py` predicts the times.
 """
 
@@ -53,14 +53,14 @@ def simulate(
     progress: bool | None = None,
     **fields: Unpack[Fields],
 ) -> Run:
-    """Train as a virtual cluster would, and predict how long that takes there.
+    """Train on a virtual cluster: compute the same weights here, and predict the training time there.
 
-    The weights are those of a real run, on CPU bit for bit; `run.seconds` is predicted, with `run.interval` around it.
-    `cluster` is a `Cluster`, a table, a file or "here", the processes of this machine; without one, nodes are joined by
-    `link`. `run.result["baseline_seconds"]` is the predicted time of one worker there, and `run.result["speedup"]` the
-    speedup over it; both are left out where the run stopped early or reached a target, because nobody knows when one
-    worker would have done so. Where `folds` is set, the run is a cross-validation: its folds are trained on this
-    machine, and the time is that of all of them on the cluster.
+    The weights equal those of a real run (on CPU bit for bit); `run.seconds` is predicted, with `run.interval` around
+    it. `cluster` is a `Cluster`, a table, a file or "here", the processes of this machine; without it, nodes are
+    connected by `link`. `run.result["baseline_seconds"]` is the predicted time of one worker there, and
+    `run.result["speedup"]` the speedup over it; both are missing if the run stopped early or reached a target, because
+    the same moment for one worker is unknown. If `folds` is set, the run is a cross-validation: its folds are trained
+    on this machine, and the time is for all of them on the cluster.
     """
     experiment = Experiment.given(experiment, **fields).replace(engine="virtual")
     shown: Shown = {"callbacks": callbacks, "log": log, "listen": listen, "progress": progress}
@@ -87,13 +87,13 @@ def simulate_script(
     listen: Emit = warn,
     **fields: Unpack[Fields],
 ) -> Run:
-    """Run a script of torch.distributed on a virtual cluster, and predict how long it takes there.
+    """Run a torch.distributed script on a virtual cluster, and predict its time there.
 
-    The script needs no change: each of `workers` ranks is a process of it, started as torchrun would, and whatever
-    backend it names, its process groups move real tensors and virtual time. Of the fields, `workers`, `link` or
-    `cluster`, `threads` and `seed` (of stragglers) apply. With `module`, `script` is the name of one, as `python -m`
-    takes it. With `only_time` the ranks end after a few dozen optimizer
-    steps, and the rest is extrapolated. `say(rank, line)` gets the output of the ranks.
+    The script needs no change: each of `workers` ranks is a process, started as by torchrun, and its process groups,
+    of any backend, move real tensors and virtual time. The fields `workers`, `link` or `cluster`, `threads` and `seed`
+    (of stragglers) apply. With `module`, `script` is the name of a module, as for `python -m`. With `only_time` the
+    ranks end after a few dozen optimizer steps, and the rest is extrapolated. `say(rank, line)` receives the output of
+    the ranks.
     """
     require_no_launcher("a simulation")
     program = Script.of(script, arguments, module=module, only_time=only_time, **fields)
@@ -106,9 +106,9 @@ def simulate_script(
 
 
 def _record_baseline(experiment: Experiment, run: Run, loaded: "LoadedData") -> None:
-    """Store the predicted time of one worker with a run, and the speedup, where that time can be predicted.
+    """Store the predicted time of one worker and the speedup with a run, if that time can be predicted.
 
-    Errors are ignored: the run is trained and recorded by now, and complete without a speedup.
+    Errors are ignored: the run is already recorded, and complete without a speedup.
     """
     with suppress(TenfoldError):
         if (baseline := simulation_baseline(experiment, run, loaded)) is not None:
@@ -130,7 +130,7 @@ class SimulationBaseline:
     speedup: float
 
     def record(self, run: Run) -> None:
-        """Store the time of one worker and the speedup with the run, so that its page shows them."""
+        """Store the time of one worker and the speedup with the run, for its page."""
         run.result.update(baseline_seconds=self.seconds, speedup=self.speedup)
         run.store.update(run.id, result=run.result)
 
@@ -145,8 +145,8 @@ class SimulationBaseline:
 def simulation_baseline(experiment: Experiment, run: Run, loaded: "LoadedData") -> SimulationBaseline | None:
     """Return the baseline of a simulated run of an experiment; None where there is none.
 
-    One worker is its own baseline. A run that stopped before its last step, or reached its target, took less training
-    than the forecast of one worker is about.
+    One worker is its own baseline. A run that stopped early or reached its target has no baseline, because the
+    forecast of one worker is for the full training.
     """
     if experiment.parallel.workers == 1 or not run.seconds:
         return None
@@ -157,14 +157,14 @@ def simulation_baseline(experiment: Experiment, run: Run, loaded: "LoadedData") 
 
 
 def recorded_baseline(run: Run) -> SimulationBaseline | None:
-    """Return the record about a simulated run's baseline; None where there is none."""
+    """Return the recorded baseline of a simulated run; None if there is none."""
     result = run.result
     is_recorded = "baseline_seconds" in result and "speedup" in result
     return SimulationBaseline(result["baseline_seconds"], result["speedup"]) if is_recorded else None
 
 
 def _alone(experiment: Experiment) -> Experiment:
-    """Return the experiment with one worker, and its defaults, such as its batch size, where they are left open."""
+    """Return the experiment with one worker, with defaults for unset fields such as the batch size."""
     parallel = experiment.parallel
     return experiment.replace(parallel=Parallel(**{name: getattr(parallel, name) for name in FOLD_FIELDS}))
 
@@ -179,7 +179,7 @@ def accuracy_warning(experiment: Experiment, run: Run) -> str:
 
 
 def _warning(run: Run, batch: int) -> str:
-    """Return how much accuracy was lost compared with a recorded run of one worker, or that steps were very few."""
+    """Return a warning about accuracy lost compared with a recorded run of one worker, or about very few steps."""
     steps = run.result.get("steps") or 0
     alone = math.ceil(run.metadata["data"]["train"] / batch) * run.result.get("epochs", 0)
     few = f"each replica took {plural(steps, 'step')}, one worker alone would take {alone:,}"
@@ -204,10 +204,10 @@ def forecast(
     progress: bool | ReportProgress | None = None,
     **settings: Unpack[Grid],
 ) -> Forecast:
-    """Predict how long an experiment takes with every combination of the listed settings, without training.
+    """Predict the time of an experiment with every combination of the listed settings, without training.
 
-    Where `folds` is set, the time is that of the whole cross-validation. `progress` shows what is measured on this
-    machine: True anywhere, False nowhere, None where a person looks, or a function that is called with each line.
+    If `folds` is set, the time is for the whole cross-validation. `progress` shows the measurements on this machine:
+    True always, False never, None on a terminal or in a notebook, or a function that is called with each line.
     """
     require_no_launcher("a forecast")
     base, dimensions = split_grid(Experiment.given(experiment, engine="virtual"), dict(settings))
@@ -215,7 +215,7 @@ def forecast(
 
 
 class LoadedData:
-    """The data of experiments that are predicted one after another; what several have in common is loaded once."""
+    """The data of experiments that are predicted one after another; shared data are loaded once."""
 
     def __init__(self) -> None:
         self._loaded: list[tuple[Data, Splits]] = []
@@ -253,9 +253,9 @@ def twin(
     watch: Callable[[str], Emit] | None = None,
     **fields: Unpack[Fields],
 ) -> Twin:
-    """Train for real and on a virtual cluster, and compare the weights and the times.
+    """Train for real and on a virtual cluster, and compare weights and times.
 
-    `watch` is called with the name of each run before it begins, and returns the listener of its events.
+    `watch` is called with the name of each run before it starts, and returns the listener of its events.
     """
     require_no_launcher("a twin")
     runs = absolute(runs)  # before the user's own code can change the current folder
@@ -263,7 +263,7 @@ def twin(
     if real.machine.is_virtual:
         real = real.replace(engine="auto", cluster=None, link=None)
     virtual = real.replace(engine="virtual", cluster="here")
-    predict_task(prepare(Resolved.of(virtual)))  # measures what it needs before either of the two runs
+    predict_task(prepare(Resolved.of(virtual)))  # makes the measurements before both runs
     done = {
         name: finished_run(train_and_record(item, runs=runs, kind="twin", listen=watch(name) if watch else None))
         for name, item in {"real": real, "virtual": virtual}.items()
@@ -274,9 +274,9 @@ def twin(
 def whatif(
     run: str | int | Run = "last", *, runs: str | Path | None = None, links: Sequence[str] = USUAL_LINKS
 ) -> WhatIf:
-    """Predict how long a recorded run would have taken with one thing changed, by replaying the steps it recorded.
+    """Predict the time of a recorded run with one thing changed, by replaying its recorded steps.
 
-    `links` are links between nodes that it could have had in place of shared memory.
+    `links` are links between nodes to try in place of shared memory.
     """
     check_links(links)
     return replay_changed(run if isinstance(run, Run) else open_run(run, runs=runs), links)
@@ -307,16 +307,17 @@ def scaling(
 ) -> ScalingStudy:
     """Measure strong and weak scaling up to the cores of this machine, and predict both up to `up_to` workers.
 
-    Strong scaling divides the same data among more workers. Weak scaling gives each worker the same number of samples,
-    so that all of them together have the whole data set with `up_to` workers. What is beyond this machine is
-    predicted for nodes of one worker that are joined by `link` (10gbe unless it is set). Other arguments are those of
-    `compare`, and what is recorded already is not run again.
+    Strong scaling divides the same data among more workers. Weak scaling gives each worker the same number of samples;
+    `up_to` workers together have the whole data set. Beyond this machine, times are predicted for nodes of one worker
+    that are connected by `link` (default: 10gbe). Other arguments are as in `compare`, and recorded runs are reused.
     """
     base = Experiment.given(experiment, **fields)
     if up_to < 2:
-        raise ExperimentError(f"up_to = {up_to}: scaling needs at least 2 workers")
+        raise ExperimentError(f"up_to = {up_to}: should be at least 2")
     if base.parallel.folds is not None:
-        raise ExperimentError("scaling trains one model with each number of workers; leave parallel.folds unset")
+        raise ExperimentError(
+            "parallel.folds is set, but scaling trains one model for each number of workers; leave it unset"
+        )
     link = base.machine.link or LINK
     real = base.replace(engine="auto", link=None, cluster=None)
     here = list(counts_up_to(min(budget(), up_to)))
@@ -325,7 +326,9 @@ def scaling(
     strong = train(real, workers=here)
     samples = int(strong.runs[0].metadata["data"]["train"]) // up_to
     if samples < 1:
-        raise ExperimentError(f"up_to = {up_to}: there are fewer training samples than workers")
+        raise ExperimentError(
+            f"up_to = {up_to}: there are fewer training samples than workers; choose a smaller number"
+        )
 
     def weakly(counts: list[int]) -> list[dict[str, Any]]:
         return [{"workers": count, "limit": count * samples} for count in counts]

@@ -1,4 +1,4 @@
-"""`tenfold.sweep`: look for the best values of an experiment's fields, in trials that are recorded as runs."""
+"""`tenfold.sweep`: search for the best values of an experiment's fields, in trials that are recorded as runs."""
 
 import math
 import socket
@@ -84,33 +84,33 @@ def sweep(
     progress: bool | None = None,
     **space: Any,
 ) -> Sweep:
-    """Look for the best values of some fields in a number of trials, and record the sweep and every trial as runs.
+    """Search for the best values of some fields, and record the sweep and every trial as runs.
 
     `sweep(experiment, lr="1e-3:1e-1:log", batch_size=[16, 64, 256], trials=50)`: text such as "16:256" or
-    "1e-3:1e-1:log" is a range, a list holds the values to choose from, and anything else changes the experiment.
+    "1e-3:1e-1:log" is a range, a list contains values to choose from, and any other value changes the experiment.
     `sampler` is "tpe", "random", "qmc", "gp" or "cmaes" of Optuna, one of its sampler objects, or "grid": every
-    combination of lists. Combinations that the experiment's own checks refuse are no trials, and none is tried twice.
+    combination of lists. Invalid combinations do not count as trials, and none is tried twice.
 
-    `objective` is a metric on the validation part (on the test part where there is none), by default the first one;
-    "seconds", the training time; or "seconds_to_target", the time until the experiment's target was reached. With
-    `prune`, trials that have fallen behind are stopped by successive halving: after 1, 3, 9, ... epochs those continue
-    that are among the best third of all that have come so far.
+    `objective` is a metric on the validation part (or on the test part if there is none), by default the first one;
+    "seconds", the training time; or "seconds_to_target", the time until the experiment's target was reached. `prune`
+    stops trials early by successive halving: after 1, 3, 9, ... epochs a trial continues only if it is among the best
+    third of all trials that have reached that epoch.
 
-    A sweep that was interrupted, or asked for with more `trials`, is continued by the same call; `fresh` begins a new
-    one. `on` says where the trials go, as for `compare`, and `at_once` how many an executor has at the same time.
+    The same call, also with more `trials`, continues an interrupted sweep; `fresh` starts a new one. `on` is where the
+    trials are trained, as in `compare`, and `at_once` the number of trials that an executor runs at the same time.
 
-    With `stacked`, by default on a GPU, trials that differ only in lr, momentum, weight_decay and seed step together as
-    rows of one matrix, up to `at_once` of them. They have the same weights as one after another up to rounding, share
-    their time, and are not stopped one by one.
+    With `stacked`, the default on a GPU, up to `at_once` trials that differ only in lr, momentum, weight_decay and seed
+    step together as rows of one matrix. Up to rounding, their weights are the same as when trained one after another.
+    They share their time, and are not stopped individually.
 
-    `watch`, `callbacks`, `log`, `listen` and `progress` are those of `compare`.
+    `watch`, `callbacks`, `log`, `listen` and `progress` are as in `compare`.
     """
     require_no_launcher("a sweep")
     runs = absolute(runs)
     base, varied = split_space(Experiment.given(experiment), space)
     if base.parallel.folds is not None or "folds" in varied:
         raise ExperimentError(
-            "a trial of a sweep trains one model; leave parallel.folds unset, or use `tenfold compare`"
+            "parallel.folds is set, but a trial of a sweep trains one model; leave it unset, or use `tenfold compare`"
         )
     for name, value in (("trials", trials), ("at_once", 1 if at_once is None else at_once)):
         if value < 1:
@@ -142,7 +142,7 @@ def continue_sweep(
     force: bool = False,
     **shown: Unpack[Shown],
 ) -> Sweep:
-    """Continue an interrupted sweep of the store, given its experiment; StoreError where only its command can."""
+    """Continue an interrupted sweep, given its experiment; raise StoreError if only the original call can."""
     require_no_launcher("a sweep")
     number, details = int(record["id"]), record["metadata"]["sweep"]
     space = read_space(details["space"])
@@ -150,7 +150,7 @@ def continue_sweep(
     wanted = max(details["trials"], record["result"].get("sweep", {}).get("wanted", 0))
     if details["sampler"] not in SAMPLERS or not _is_read_again(experiment, space):
         raise StoreError(
-            f"run {number} is a sweep over Python objects; the command that began it continues it: {command}"
+            f"run {number} is a sweep over Python objects; to continue it, repeat the call that started it: {command}"
         )
     return _sweep(
         experiment,
@@ -169,7 +169,7 @@ def continue_sweep(
 
 
 def _is_read_again(experiment: Experiment, space: Mapping[str, Any]) -> bool:
-    """Return whether recorded values are those that were tried: no names of Python objects, and no code to import."""
+    """Return whether recorded values can be used again: no names of Python objects, and no code to import."""
     trusted = {*experiment.import_paths}
     values = ((name, value) for name, values in space.items() if isinstance(values, list) for value in values)
     try:
@@ -195,13 +195,13 @@ def _sweep(
     at_once: int | None = None,
     force: bool = False,
 ) -> Sweep:
-    """Train the trials that are missing of the sweep that `find` returns, or of a new one."""
+    """Train the missing trials of the sweep that `find` returns, or of a new sweep."""
     stopwatch = Stopwatch()
-    task = prepare(Resolved.of(base if submitter is None else base.replace(device="cpu")))  # home may have no GPU
+    task = prepare(Resolved.of(base if submitter is None else base.replace(device="cpu")))  # no GPU needed here
     goal = Objective.choose(task, objective, prune=prune)
     if stacked and (submitter is not None or goal.name in TIMES):
         why = f"objective = {goal.name} is a time, which they share" if submitter is None else 'set on = "local"'
-        raise ExperimentError(f"stacked: trials that step together do so in this process; {why}")
+        raise ExperimentError(f"stacked trials train together in this process; {why}")
     if stacked is None:
         stacked = submitter is None and base.machine.device != "cpu" and goal.name not in TIMES
     store = Store(runs)
@@ -251,12 +251,12 @@ def _sweep(
 
 
 def _find_sweep(store: Store, base: Experiment, metadata: dict[str, Any]) -> int | None:
-    """Return the latest sweep of the same experiment over the same values, to continue it; None if there is none."""
+    """Return the latest sweep of the same experiment over the same values; None if there is none."""
     wanted, files = stored(base), user_files(base)
     for record in reversed(store.records(SWEEP)):
         before = {name: record["metadata"].get("sweep", {}).get(name) for name in metadata}
         if before == metadata and record["metadata"].get("user_files", {}) == files:
-            with suppress(ExperimentError):  # a sweep of another version, which may have had other fields
+            with suppress(ExperimentError):  # recorded by another version, possibly with other fields
                 recorded = Experiment.recorded(record["experiment"], Origin(f"run {record['id']}"))
                 if not recorded.unrecorded_fields and stored(recorded) == wanted:
                     return int(record["id"])
@@ -289,7 +289,7 @@ class Objective:
                 raise ExperimentError(f"prune compares a metric after each epoch, but objective = {name} is a time")
             return cls(name, lower=True, part=task.evaluation_part_name)
         if task.evaluation_part is None:
-            raise ExperimentError(f"objective = {name} needs data to measure it on: set validation_fraction = 0.1")
+            raise ExperimentError(f"objective = {name} needs a validation part: set validation_fraction, such as 0.1")
         return cls(name, lower=require_direction(training, name, "objective"), part=task.evaluation_part_name)
 
     def score(self, events: Iterable[Event], result: dict[str, Any]) -> dict[str, Any]:
@@ -302,11 +302,11 @@ class Objective:
         return {"value": curve[kept - 1] if 0 < kept <= len(curve) else None, "curve": curve}
 
     def behind(self, curves: Sequence[Sequence[float]], epochs: int) -> StopBehind:
-        """Return when a trial has fallen behind those with these curves: after 1, 3, 9, ... epochs.
+        """Return the rule that stops a trial, given the curves of earlier ones, after 1, 3, 9, ... epochs.
 
-        It continues if it is among the best third of all that have come as far, itself included, and at least if it is
-        the best (asynchronous successive halving: Li et al. 2020, "A system for massively parallel hyperparameter
-        tuning").
+        A trial continues if it is among the best third of all trials that have come as far, itself included, and always
+        if it is the best (asynchronous successive halving: Li et al. 2020, "A system for massively parallel
+        hyperparameter tuning").
         """
         needed: dict[int, float] = {}
         epoch = 1
@@ -380,7 +380,7 @@ class SweepRun:
         if not any(trial.value is not None for trial in self.trials.values()):
             errors = [trial.error for trial in self.trials.values() if trial.error]
             raise TrainingError(
-                f"no trial has a value of {self.objective.name}: {(errors or [self._refused or 'none ended'])[0]}"
+                f"no trial has a value of {self.objective.name}: {(errors or [self._refused or 'none finished'])[0]}"
             )
         return Outcome(self.result(), {})
 
@@ -397,7 +397,7 @@ class SweepRun:
         return about | {"seconds": self._seconds(), "sweep": found}
 
     def _seconds(self) -> float:
-        """Return the training time of all trials; those that stepped together share theirs."""
+        """Return the training time of all trials; the time of stacked trials counts once."""
         shared: dict[float, float] = {}
         alone = 0.0
         for record in self.store.trials(self.number):
@@ -409,9 +409,9 @@ class SweepRun:
         return alone + sum(shared.values())
 
     def _continue_recorded(self, emit: Emit) -> None:
-        """Take the trials of an earlier attempt into account, and train those to the end that were interrupted.
+        """Add the trials of an earlier attempt, and finish those that were interrupted.
 
-        A trial that failed for another reason than its values may be tried again.
+        A trial that failed for a reason other than its values may be tried again.
         """
         for record in self.store.trials(self.number):
             trial = Trial.of(record)
@@ -429,9 +429,10 @@ class SweepRun:
             self.asked.pop(trial.number, None)
 
     def _proposals(self) -> Iterator[Proposal]:
-        """Yield values that were not tried yet and that the experiment's own checks accept, until there are enough.
+        """Yield valid values that were not tried yet, until there are enough.
 
-        Those come first that had begun when the sweep was interrupted: their jobs may be under way still.
+        Values of trials that had started when the sweep was interrupted come first, because their jobs may still be
+        running.
         """
         begun = {number: self.search.restore(values) for number, values in self.asked.items()}
         experiments = {number: without_idle_fields(self.base.replace(**values)) for number, values in begun.items()}
@@ -462,11 +463,11 @@ class SweepRun:
             self.asked[proposal.number] = proposal.recorded
             state = {"asked": self.asked, "wanted": self.wanted}
             result = self.before | {"sweep": self.before.get("sweep", {}) | state}
-            self.store.update(self.number, result=result)  # before it begins, as this process may be killed
+            self.store.update(self.number, result=result)  # before it starts, because this process may be killed
             yield proposal
 
     def _finish(self, proposal: Proposal, train: Callable[[], Run], emit: Emit) -> None:
-        """Train a trial, tell the sampler what came of it, and report it."""
+        """Train a trial, tell the sampler its result, and report it."""
         label = describe_settings(proposal.recorded)
         turn = Turn(proposal.number, max(self.wanted, proposal.number), label, proposal.experiment)
         self.watch(turn)
@@ -493,7 +494,7 @@ class SweepRun:
         emit(Note(at=self.stopwatch.now(), text=f"trial {proposal.number}, {label}: {outcome}"))
 
     def _train(self, proposal: Proposal) -> Run:
-        """Train a trial in this process and those that its engine starts."""
+        """Train a trial in this process and its worker processes."""
         resolved = resolve(proposal.experiment, noting(self.listen, Stopwatch()))
         task = resolved.engine.prepare(resolved)
         check_new_run(task)
@@ -503,7 +504,7 @@ class SweepRun:
         return self._ended(number)
 
     def _train_together(self, proposals: Sequence[Proposal], emit: Emit) -> None:
-        """Train trials that differ only in numbers together on one device, and record all of them at once."""
+        """Train trials that differ only in numbers together on one device, and record all of them together."""
         first = prepare(Resolved.of(proposals[0].experiment))
         reason = cannot_train_together(first) if len(proposals) > 1 else ""
         if reason or len(proposals) == 1:
@@ -550,7 +551,7 @@ class SweepRun:
         for proposal, number, (ended, *_) in zip(proposals, numbers, runs, strict=True):
             listener = Callbacks(self.listen, self.callbacks)
             for event in ended.events if self.callbacks or self.listen is not ignore else ():
-                if isinstance(event, Note):  # what is said of all together is said once
+                if isinstance(event, Note):  # a note about all trials is emitted once
                     if event.text in said:
                         continue
                     said.add(event.text)
@@ -571,7 +572,7 @@ class SweepRun:
         return self._ended(record["id"])
 
     def _submit(self, submitter: Submitter, proposals: Iterator[Proposal], emit: Emit) -> None:
-        """Train trials as jobs of an executor, and record each as it comes back."""
+        """Train trials as jobs of an executor, and record each when it returns."""
         submitted: list[Proposal] = []
 
         def jobs() -> Iterator[Job]:

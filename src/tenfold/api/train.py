@@ -39,7 +39,7 @@ USUAL_FOLDS = 5
 
 
 class Shown(TypedDict, total=False):
-    """How a run is followed, as `train` takes it."""
+    """The arguments of `train` for following a run."""
 
     callbacks: Sequence[object]
     log: str | Sequence[str] | None
@@ -61,16 +61,16 @@ def train(
 ) -> Run:
     """Train a model and record the run.
 
-    The experiment is given as a value, or by its fields: `train(model="lenet5", data="mnist", epochs=3, lr=0.05)`;
-    fields next to an experiment change it. `runs` is the folder of the run store ($TENFOLD_RUNS, else "runs").
+    Pass an experiment, or its fields: `train(model="lenet5", data="mnist", epochs=3, lr=0.05)`; fields passed
+    with an experiment change it. `runs` is the folder of the run store (default: $TENFOLD_RUNS, or "runs").
     `callbacks` are objects with methods such as `on_epoch_end(event)` (see `tenfold.Callback`), which may stop the
-    training by raising `tenfold.StopTraining`; `log`, "tensorboard" or "mlflow" or both, also writes the run's numbers
-    there. `listen` is called with every event. `progress` shows the epochs;
-    by default on a terminal and in a notebook, but not in logs.
+    training by raising `tenfold.StopTraining`. `log` is "tensorboard", "mlflow" or both, to write the run's numbers
+    there, too. `listen` is called with every event. `progress` shows the epochs; by default on a terminal and in a
+    notebook.
 
-    Under torchrun, mpirun or srun all ranks call it, and each is a worker. Rank 0 records; the others get the same
-    result and weights, but cannot read events from the store. With `on="ray"` each worker is an actor of Ray, on
-    this machine or a cluster; callbacks get the events, and cannot stop the training.
+    Under torchrun, mpirun or srun all ranks call `train`, and each is a worker. Rank 0 records the run; the others get
+    the same result and weights, but cannot read events from the store. With `on="ray"` each worker is a Ray actor, on
+    this machine or a cluster; callbacks receive the events, but cannot stop the training.
     """
     experiment = Experiment.given(experiment, **fields)
     shown: Shown = {"callbacks": callbacks, "log": log, "listen": listen, "progress": progress}
@@ -90,7 +90,7 @@ def _train_elsewhere(
     force: bool = False,
     **shown: Unpack[Shown],
 ) -> Run:
-    """Train with the ranks that an executor starts, which record the run, or resume one."""
+    """Train or resume a run with ranks that an executor starts; they record it."""
     require_no_launcher("a training on an executor")
     with listening(lambda: RunProgress(experiment), runs, **shown) as listener:
 
@@ -107,7 +107,7 @@ def _train_elsewhere(
 def train_and_record(
     experiment: Experiment, *, runs: str | Path | None, kind: str = KIND, **shown: Unpack[Shown]
 ) -> RecordedRun:
-    """Train as `train` does, record a run of a kind, and return it, with the data."""
+    """Train as `train` does, record the run with this kind, and return it with its data."""
     stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
     with listening(lambda: RunProgress(experiment), runs, **shown) as listener:
         resolved = resolve(experiment, noting(listener, stopwatch))
@@ -128,7 +128,7 @@ def listening(
     listen: Emit | None = None,
     progress: bool | None = None,
 ) -> Iterator[Emit]:
-    """Yield the listener of a run: the caller's, a display, callbacks and loggers; warnings where there is none."""
+    """Yield the listener of a run: the caller's, a display, callbacks and loggers; without any, it shows warnings."""
     shows = progress if progress is not None else listen is None and is_watched()
     with make_display() if shows else nullcontext() as display:
         heard = both(display.listen, listen) if display is not None else listen or warn
@@ -150,7 +150,7 @@ def both(first: Callable[[Any], None], other: Callable[[Any], None] | None) -> C
 
 
 def noting(listen: Emit, stopwatch: Stopwatch) -> Callable[[str], None]:
-    """Return a function that passes texts on as events."""
+    """Return a function that emits texts as events."""
     last = [""]
 
     def note(text: str) -> None:
@@ -162,7 +162,7 @@ def noting(listen: Emit, stopwatch: Stopwatch) -> Callable[[str], None]:
 
 
 def finished_run(recorded: RecordedRun) -> Run:
-    """Return a run that has just ended, with its weights and its result."""
+    """Return a run that has just finished, with its weights and its result."""
     return Run(
         recorded.store,
         recorded.record,
@@ -173,7 +173,7 @@ def finished_run(recorded: RecordedRun) -> Run:
 
 
 def warn(event: Event) -> None:
-    """Show warning events as Python warnings, where no other listener is given."""
+    """Show warning events as Python warnings, if there is no other listener."""
     if isinstance(event, Warned | WorkerDropped):
         concerns_worker = isinstance(event, Warned) and event.concerns_worker
         warn_user(f"worker {event.worker}: {event.text}" if concerns_worker else event.text)
@@ -199,15 +199,14 @@ def resume(
     optimizer: Any = None,
     schedule: Any = None,
 ) -> Run:
-    """Resume an interrupted run from the checkpoint of its last completed epoch; it ends with the same weights.
+    """Resume an interrupted run from its last checkpoint; the final weights are the same as without interruption.
 
-    The finished folds of a cross-validation are not trained again, and one whose folds failed can be resumed, too. What
-    the run was given as Python objects (model, data, loss, metrics, groups, collate, optimizer, schedule) has to be
-    given again, and so has everything that the run names by import paths which your own commands have not named before,
-    unless `trust` is set: importing runs code. `force` takes over the run even if another process seems to work on it;
-    if that process is still alive, it stops before its next write. `on` says where it goes on, as for `train`,
-    `cross_validate` and `sweep`: by default on the same executor as before, if it has a name. Jobs of folds and trials
-    that are still under way there are waited for.
+    In a cross-validation, finished folds are not trained again, and failed folds are trained, too. Python objects
+    (model, data, loss, metrics, groups, collate, optimizer, schedule) must be passed again. The same holds for import
+    paths that you have not named in a command before, because importing runs code, unless `trust` is set. `force` takes
+    over the run even if another process seems to work on it; if that process is still alive, it stops before its next
+    write. `on` is where the run continues, as in `train`, `cross_validate` and `sweep`; the default is the same
+    executor as before, if it has a name. Jobs of folds and trials that still run there are awaited.
     """
     given = {"model": model, "data": data, "loss": loss, "metrics": metrics, "groups": groups}
     given |= {"collate": collate, "optimizer": optimizer, "schedule": schedule}
@@ -277,9 +276,9 @@ def _resume_training(
 
 
 def executor_to_resume(kind: str, metadata: Mapping[str, Any]) -> str:
-    """Return the name of the executor on which a run is resumed unless another is named: the one that made it.
+    """Return the name of the executor that resumes a run by default: the one that trained it.
 
-    A launcher's ranks resume a training themselves, and so does this process with one row of a comparison.
+    A launcher's ranks resume a training themselves, and this process resumes one row of a comparison itself.
     """
     world = detect_world()
     trained_here = kind not in (KIND, CROSSVAL, SWEEP) or (kind == KIND and world is not None and world.size > 1)
@@ -314,15 +313,15 @@ def cross_validate(
     as_sklearn: bool = False,
     **fields: Unpack[Fields],
 ) -> CrossValidation | dict[str, Any]:
-    """Train and validate a model on k folds, and record the whole and every fold as a run.
+    """Train and validate a model on k folds, and record the cross-validation and every fold as a run.
 
-    `cross_validate(model="lenet5", data="mnist", folds=10, epochs=3)`; the arguments are those of `train`, and 5 folds
-    are made where none are asked for. The folds are cut from the training part; the test part is in none of them.
-    `callbacks` are called for the folds, their epochs and their metrics, and may stop one fold or all (see
-    `tenfold.StopTraining`). `on` says where the folds go, as for `compare`: each is a job, whose events come when it is
-    done, so that callbacks may stop only folds that have not begun. With engine = "virtual" the folds are trained here,
-    and the time is that of a virtual cluster, as for `simulate`. With `as_sklearn` the dictionary of
-    `sklearn.model_selection.cross_validate` is returned.
+    `cross_validate(model="lenet5", data="mnist", folds=10, epochs=3)`; the arguments are as in `train`, and the default
+    is 5 folds. The folds divide the training part; the test part is in none of them. `callbacks` are called for the
+    folds, their epochs and their metrics, and may stop one fold or all (see `tenfold.StopTraining`). `on` is where the
+    folds are trained, as in `compare`: each is a job whose events arrive when it has finished, so callbacks can stop
+    only folds that have not started. With engine = "virtual" the folds are trained here, and the time is predicted for
+    a virtual cluster, as in `simulate`. With `as_sklearn` the dictionary of `sklearn.model_selection.cross_validate` is
+    returned.
     """
     require_no_launcher("a cross-validation")
     stopwatch, runs = Stopwatch(), absolute(runs)  # before the user's own code can change the current folder
@@ -344,7 +343,7 @@ def cross_validate(
 
 
 class ClaimedRun(NamedTuple):
-    """The run of a cross-validation that this process works on."""
+    """The run of a cross-validation that this process trains."""
 
     store: Store
     number: int
@@ -358,9 +357,9 @@ def _run_folds(
     listen: Emit,
     begin_or_continue: Callable[[Task, Experiment], ClaimedRun],
 ) -> Run:
-    """Train the folds that are not finished yet; `begin_or_continue` claims their run, a new one or a recorded one.
+    """Train the unfinished folds; `begin_or_continue` claims their run, a new or a recorded one.
 
-    It is given the task, and the experiment with its defaults.
+    Its arguments are the task, and the experiment with its defaults.
     """
     resolved = Resolved.of(crossval.trained_here(experiment))
     experiment = Resolved.of(experiment).experiment if experiment.machine.is_virtual else resolved.experiment
@@ -384,7 +383,7 @@ def _run_folds(
 
 
 def _predict_folds(experiment: Experiment, splits: Splits) -> TimePrediction | None:
-    """Return the predicted time of all folds on the experiment's virtual cluster; None where it has none."""
+    """Return the predicted time of all folds on the experiment's virtual cluster; None if it has none."""
     if not experiment.machine.is_virtual:
         return None
     from tenfold.prediction.task_prediction import predict_task
@@ -393,10 +392,10 @@ def _predict_folds(experiment: Experiment, splits: Splits) -> TimePrediction | N
 
 
 def _check_resumable(store: Store, record: dict[str, Any]) -> None:
-    """Raise StoreError for a run that is damaged, finished, or a fold of another."""
+    """Raise StoreError for a run that is damaged, finished, or a fold of another run."""
     number = record["id"]
     if record["kind"] == SCRIPT:
-        raise StoreError(f"run {number} simulates a script, which cannot be resumed; simulate it again")
+        raise StoreError(f"run {number} is a simulated script and cannot be resumed; simulate it again")
     if not record["experiment"] or "data" not in record["metadata"]:
         raise StoreError(f"run {number} cannot be resumed: {'; '.join(record['problems'])}")
     if record["status"] == "finished" and not record["result"].get("failed"):
@@ -410,7 +409,7 @@ def _check_resumable(store: Store, record: dict[str, Any]) -> None:
 
 
 def _warn_of_changes(experiment: Experiment, record: dict[str, Any]) -> None:
-    """Warn if a module that the experiment names has changed; data that have changed are refused later."""
+    """Warn if a module that the experiment names has changed; changed data raise an error later."""
     before = record["metadata"].get("user_files", {})
     for name, digest in module_digests(experiment.import_paths).items():
         if before.get(name, digest) != digest:
@@ -420,8 +419,8 @@ def _warn_of_changes(experiment: Experiment, record: dict[str, Any]) -> None:
 
 
 def _check_given(experiment: Experiment, number: int) -> None:
-    """Raise StoreError if the run was given Python objects that are not given again."""
+    """Raise StoreError if the run was given Python objects that were not passed again."""
     missing = experiment.unrecorded_fields
     if missing:
         again = ", ".join(f"{field}=..." for field in missing)
-        raise StoreError(f"run {number} was given Python objects; give them again: tenfold.resume({number}, {again})")
+        raise StoreError(f"run {number} was given Python objects; pass them again: tenfold.resume({number}, {again})")
