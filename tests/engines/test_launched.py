@@ -212,7 +212,7 @@ class TestScatter:
     def test_what_is_elsewhere_is_a_sentence(self) -> None:
         part = Scattered(torch.tensor([1, 3]), torch.ones(2, 5), torch.arange(4))
         assert torch.equal(part.subset([3, 1]).y, torch.tensor([3, 1]))
-        with pytest.raises(DataError, match="is on another rank"):
+        with pytest.raises(DataError, match="another rank holds"):
             next(part.batches([[0, 1]]))
 
     def test_a_gpu_is_told_that_it_has_not_all_of_it(self) -> None:

@@ -36,7 +36,7 @@ def test_ranks_that_see_everything_take_different_states() -> None:
 
 
 def test_a_rank_that_sees_nothing_is_named() -> None:
-    with pytest.raises(StoreError, match="rank 1 finds no checkpoint"):
+    with pytest.raises(StoreError, match="rank 1 cannot see the checkpoint"):
         assign_states([[0], []])
 
 

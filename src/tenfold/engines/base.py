@@ -1,4 +1,4 @@
-"""What every engine does: place the replicas, train them to the end, and record the run, however it ends."""
+"""The base class of engines: they place the replicas, train them, and record the run, even if it fails."""
 
 import os
 from abc import ABC, abstractmethod
@@ -40,7 +40,7 @@ class Outcome:
 
     @classmethod
     def of(cls, coordinator: Coordinator) -> "Outcome":
-        """Return the outcome that a coordinator holds at the end of training."""
+        """Return the outcome of a coordinator at the end of training."""
         return cls(coordinator.result, coordinator.weights, coordinator.outputs, coordinator.predictions)
 
 
@@ -50,7 +50,7 @@ Train = Callable[[Task, Stopwatch, Emit, Resumption | None], Outcome]
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A finished run: where it is recorded, its entry in the list of runs, and its outcome."""
+    """A finished run: its store and folder, its entry in the list of runs, and its outcome."""
 
     store: Store
     record: dict[str, Any]
@@ -63,7 +63,7 @@ class RecordedRun:
     def finished(
         cls, store: Store, number: int, outcome: Outcome, experiment: Experiment, splits: Splits | None = None
     ) -> "RecordedRun":
-        """Return a run that has just ended, without reading its outcome from the store again."""
+        """Return a run that has just finished, without reading its outcome from the store again."""
         return cls(store, store.listed(number), outcome, experiment, splits)
 
 
@@ -83,10 +83,10 @@ def train_recorded(
     before_end: Callable[[Task, Outcome], None] | None = None,
     can_resume: bool = True,
 ) -> Outcome:
-    """Train a task, for example with an engine's `run`, recorded under a run number, with checkpoints in its folder.
+    """Train a task with `train`, such as an engine's `run`, and record it under a run number, with checkpoints.
 
-    `record_work` calls `train` and saves its outcome, however it ends. `before_end` is called after training,
-    before the outcome is recorded, to add to it. A fold cannot be resumed alone (`can_resume`).
+    `record_work` calls `train` and saves its outcome, even after an error. `before_end` is called after training to
+    add to the outcome before it is recorded. A fold cannot be resumed alone (`can_resume`).
     """
     task = replace(task, checkpoints=store.folder_of(run) / "checkpoint")
     earlier = store.find(run)["result"] if resumption else None
@@ -113,12 +113,12 @@ def record_work(
     known: dict[str, Any] | None = None,
     can_resume: bool = True,
 ) -> Outcome:
-    """Do the work and record it under a run number: events, what it prints, its result, and its weights as model.pt.
+    """Do the work and record it under a run number: events, printed output, result, and weights as model.pt.
 
     If the work fails or is interrupted, `partial()` is recorded as the result; by default, the metrics measured so far
     on top of `known`. A storage failure does not stop the work: it is reported once, and the result's "problem" names
-    it. A run is finished, and its checkpoints are removed, when its weights and its result are safely stored; until
-    then it is interrupted and can be resumed.
+    it. A run is finished, and its checkpoints are removed, only when its weights and its result are on disk; until
+    then it counts as interrupted and can be resumed.
     """
     path = store.folder_of(run)
     is_first = next(_places) == 0
@@ -176,7 +176,7 @@ def _how_to_resume(recorder: Recorder) -> str:
 
 
 def _machine_use(load_before: float | None, energy: EnergyMeter, *, predicted: bool) -> dict[str, Any]:
-    """Return the entries of a result that say how busy the machine was, and which energy it used for measured times."""
+    """Return a result's entries about the machine: its load, and the energy used if times were measured."""
     use: dict[str, Any] = {}
     if (joules := energy.joules()) is not None and not predicted:
         use["energy_joules"] = joules
@@ -203,9 +203,9 @@ def _finish(outcome: Outcome, dispatcher: EventDispatcher, path: Path) -> None:
 
 
 def _save_files(outcome: Outcome, folder: Path, recorder: Recorder) -> str:
-    """Save the weights and the predictions of a run; return why the weights could not be saved, "" if they were."""
+    """Save the weights and the predictions of a run; return the reason if the weights could not be saved, or ""."""
     try:
-        if outcome.weights:  # a script saves its own
+        if outcome.weights:  # a simulated script saves its own weights
             checkpoint.save_tensors(outcome.weights, folder / "model.pt")
     except StoreError as error:
         recorder.report(str(error))
@@ -259,7 +259,7 @@ class Engine(ABC):
 
     @classmethod
     def supports(cls, _experiment: Experiment, _world: World | None) -> str | None:
-        """Return why this engine cannot train the experiment here, in a sentence; None if it can.
+        """Return a sentence that explains why this engine cannot train the experiment; None if it can.
 
         `world` describes the launcher's ranks, if there are any.
         """
@@ -267,9 +267,9 @@ class Engine(ABC):
 
     @classmethod
     def is_usual(cls, _experiment: Experiment, _world: World | None) -> bool:
-        """Return whether `machine.engine = "auto"` means this engine.
+        """Return whether `machine.engine = "auto"` selects this engine.
 
-        The engines of installed packages that define this method are asked before the built-in ones.
+        Engines of installed packages that define this method come before the built-in ones.
         """
         return False
 
@@ -280,7 +280,7 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train to the end, and emit everything that happens as events."""
+        """Train to the end, and emit events."""
 
     def prepare(self, resolved: Resolved) -> Task:
         """Load the data and decide where the workers run, before anything is recorded."""

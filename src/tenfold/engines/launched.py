@@ -68,11 +68,11 @@ CLOCKS_DIFFER_BY = 5.0
 
 
 def find_begun(store: Store, world: World, experiment: Experiment) -> dict[str, Any] | None:
-    """Return the record of the run that this launch has begun and not finished, if there is one.
+    """Return the record of the unfinished run that this launch has started, if there is one.
 
-    A later launch may have the same name, so the run must be younger than the launcher's process. Slurm's names are job
-    numbers, and a job that is restarted has other processes. When torchrun restarts the ranks because hosts join or
-    leave, it does not count that as a restart.
+    A later launch may have the same name, so the run must be younger than the launcher's process, except under Slurm:
+    its names are job numbers, and a restarted job has new processes. When torchrun restarts the ranks because hosts
+    join or leave, it does not count that as a restart.
     """
     name = launch_name(world)
     since = 0.0 if world.traits.requeues else psutil.Process(os.getppid()).create_time()
@@ -88,7 +88,7 @@ def find_begun(store: Store, world: World, experiment: Experiment) -> dict[str, 
                 return None
             if before != world.size and experiment.machine.on_failure == "end":
                 raise ExperimentError(
-                    f"run {run['id']} was started with {before} ranks, but {world.launcher} has started {world.size}; "
+                    f"run {run['id']} had {before} ranks, but {world.launcher} started {world.size}; "
                     f'start {before}, or set machine.on_failure = "continue"'
                 )
             return dict(run)
@@ -96,7 +96,7 @@ def find_begun(store: Store, world: World, experiment: Experiment) -> dict[str, 
 
 
 def find_lost(record: dict[str, Any], resumption: Resumption | None, world: World) -> list[LostWorker]:
-    """Return the worker that was lost if there are fewer ranks than before; the run's record may say which."""
+    """Return the lost worker if there are fewer ranks than before; the run's record may name it."""
     before = resumption.manifest["workers"] if resumption else record["experiment"]["parallel"]["workers"]
     if world.size >= before:
         return []
@@ -106,17 +106,17 @@ def find_lost(record: dict[str, Any], resumption: Resumption | None, world: Worl
 
 
 def assign_states(visible: Sequence[Sequence[int]]) -> list[int]:
-    """Return the saved rank whose state each new rank loads, from those whose files it can see on its host.
+    """Return, for each new rank, the saved rank whose state it loads, among those visible on its host.
 
-    Each takes its own if it can, else one that no other rank has taken, else any.
+    A rank takes its own state if visible, otherwise one that no other rank has taken, otherwise any.
 
-    >>> assign_states([[0, 1], [3], [3]])
-    [0, 3, 3]
+        >>> assign_states([[0, 1], [3], [3]])
+        [0, 3, 3]
     """
     if not all(visible):
         blind = next(rank for rank, ranks in enumerate(visible) if not ranks)
         raise StoreError(
-            f"rank {blind} finds no checkpoint on its host to resume from; keep the runs in a folder that all hosts see"
+            f"rank {blind} cannot see the checkpoint to resume from; keep the runs in a folder that all hosts share"
         )
     assigned: dict[int, int] = {rank: rank for rank, ranks in enumerate(visible) if rank in ranks}
     for rank, ranks in enumerate(visible):
@@ -127,8 +127,8 @@ def assign_states(visible: Sequence[Sequence[int]]) -> list[int]:
 
 # Ranks that a launcher has started (torchrun, mpirun, srun), on one host or many.
 #
-# Every rank runs the same worker. Rank 0 also has the coordinator, and records; what the others report reaches it
-# whenever all report, a few times an epoch.
+# Every rank runs the same worker. Rank 0 also has the coordinator, and records; messages of the other ranks reach it
+# when all ranks report, a few times per epoch.
 
 REASON_SECONDS = 1.5
 """Seconds that a rank whose training was stopped waits for the reason."""
@@ -141,7 +141,7 @@ PLACEMENT = tuple(f"machine.{field}" for field in ("device", "threads", "pin", "
 
 
 class Launched(Engine):
-    """Trains one replica in this process, which is one of a launcher's ranks."""
+    """Trains one replica in this process, one of a launcher's ranks."""
 
     name = "launched"
     needs_launcher = True
@@ -195,12 +195,12 @@ class Launched(Engine):
 
     @property
     def joined(self) -> JoinedRank:
-        """The ranks, once they have met."""
+        """The connection to the other ranks, established on first use."""
         if self._joined is None:
             self._joined = join(self.world, self._transport, self._stall_after)
             if self._transport == "shared-memory" and len(self._joined.hosts) > 1:
                 raise ExperimentError(
-                    f'machine.transport = "shared-memory" joins the ranks of one host, but there are '
+                    f'machine.transport = "shared-memory" needs all ranks on one host, but they run on '
                     f"{len(self._joined.hosts)}: {', '.join(dict.fromkeys(self._joined.names))}; use auto"
                 )
         return self._joined
@@ -211,7 +211,7 @@ class Launched(Engine):
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Report any error in the block to the other ranks, and raise the first error that any rank has reported."""
+        """Report an error in the block to the other ranks, and raise the first error that any rank reported."""
         try:
             with ending_by_signal(self.world.rank):
                 yield
@@ -222,9 +222,9 @@ class Launched(Engine):
             raise first from None
 
     def _report(self, error: BaseException) -> BaseException | None:
-        """Report an error to the other ranks, and return the first that any rank has reported.
+        """Report an error to the other ranks, and return the first error that any rank reported.
 
-        Training may have ended here because it did elsewhere; then the reason is on its way.
+        If training failed here only because another rank failed, that rank's error is about to arrive.
         """
         if self._joined is None:
             return None
@@ -237,7 +237,7 @@ class Launched(Engine):
         return network.failure()
 
     def prepare(self, resolved: Resolved) -> Task:
-        """Load the data, here or from rank 0, and decide with the other ranks of this host who computes where."""
+        """Load the data, here or from rank 0, and divide the cores among the ranks of this host."""
         ranks = self.joined
         device = own_device(resolved.experiment.machine.device, self.world.local_rank)
         experiment = resolved.experiment.replace(device=str(device))
@@ -258,7 +258,7 @@ class Launched(Engine):
         return Task.of(resolved, splits, threads, pinned)
 
     def _prepare_alike(self, resolved: Resolved, what: str) -> Task:
-        """Return the task; raise ExperimentError on every rank if ranks do not train the same."""
+        """Return the task; raise ExperimentError on every rank if the ranks' tasks differ."""
         self._compare_experiments(resolved.experiment, what)
         task = self.prepare(resolved)
         self._compare_tasks(task)
@@ -267,7 +267,7 @@ class Launched(Engine):
     def _compare_experiments(self, experiment: Experiment, what: str) -> None:
         """Raise ExperimentError on every rank if ranks have different experiments or versions, before data are loaded.
 
-        Where a rank computes is its own affair, and so is the path of a data file: what it holds is compared later.
+        The device and cores of a rank and the path of a data file may differ; the data are compared later.
         """
         described = {"training": what} | describe_software()
         for section, fields in experiment.model_dump(mode="json").items():
@@ -305,7 +305,7 @@ class Launched(Engine):
         objects = {
             f"{field} {value.name}": value.value
             for field, values in experiment.named_values.items()
-            if field not in ("model", "data", "groups")  # what these make is compared
+            if field not in ("model", "data", "groups")  # their results are compared
             for value in values
             if isinstance(value, PythonObject)
         }
@@ -315,7 +315,7 @@ class Launched(Engine):
             return
         fingerprint = splits.fingerprint()
         differences = find_differences(ranks, {"fingerprint of the data": fingerprint})
-        # A dataset that draws from a generator of its own has other samples each time it is read.
+        # A dataset with its own random generator returns different samples each time it is read.
         if differences and all(ranks.all_gather(splits.fingerprint() == fingerprint)):
             raise ExperimentError(f"{describe_differences(differences)}; {SAME_DATA}")
 
@@ -328,7 +328,7 @@ class Launched(Engine):
         stopwatch: Stopwatch,
         listen: Emit,
     ) -> RecordedRun:
-        """Train with all ranks; after a restart by the launcher, continue the run that they had begun."""
+        """Train with all ranks; after a restart by the launcher, continue the run that they had started."""
         experiment = resolved.experiment
         with self.session():
             task = self._prepare_alike(resolved, "a new run")
@@ -348,7 +348,7 @@ class Launched(Engine):
     def resume(
         self, resolved: Resolved, store: Store, record: dict[str, Any], listen: Emit, *, force: bool = False
     ) -> RecordedRun:
-        """Continue a run with all ranks; each has found the run's record."""
+        """Continue a run with all ranks, each of which has read the run's record."""
         experiment = resolved.experiment
         with self.session():
             task = self._prepare_alike(resolved, f"run {record['id']}")
@@ -366,7 +366,7 @@ class Launched(Engine):
         *,
         force: bool = False,
     ) -> RecordedRun:
-        """Continue a run on rank 0; `force` when this launch has begun it, so that no other process has it."""
+        """Continue a run on rank 0; `force` if this launch started it, because no other process then works on it."""
         check_same_data(record, task)
         stopwatch, resumption = open_for_resume(store, record, force=force)
         self.lost = find_lost(record, resumption, self.world)
@@ -380,12 +380,12 @@ class Launched(Engine):
         return finished
 
     def _follow(self, task: Task, experiment: Experiment, stopwatch: Stopwatch) -> RecordedRun:
-        """Train on a rank that does not record, and return what rank 0 has recorded."""
+        """Train on a rank that does not record, and return the run that rank 0 recorded."""
         (folder, record), weights = self.follow(task, stopwatch)
         return RecordedRun(RemoteStore(folder), record, Outcome(record["result"], weights), experiment)
 
     def metadata(self) -> dict[str, Any]:
-        """Return which ranks run on which host, and which transport they use."""
+        """Return the hosts of the ranks, and their transport."""
         ranks = self.joined
         shares = self._transport in ("auto", "shared-memory")
         return {
@@ -412,7 +412,7 @@ class Launched(Engine):
         return Outcome.of(coordinator)
 
     def follow(self, task: Task, stopwatch: Stopwatch) -> tuple[Any, dict[str, Any]]:
-        """Train to the end, on a rank that does not record; return what rank 0 says at the end, and the weights."""
+        """Train to the end on a rank that does not record; return rank 0's final message, and the weights."""
         network = self.joined.network
         network.barrier()
         orders: Orders = network.broadcast()
@@ -426,7 +426,7 @@ class Launched(Engine):
         return last_word, weights
 
     def _resumption(self, task: Task, manifest: dict[str, Any] | None) -> Resumption | None:
-        """Return where this rank continues; where ranks may be lost, each finds a saved state on its host."""
+        """Return the saved state from which this rank continues; if ranks may be lost, it is one found on its host."""
         if task.checkpoints is None or manifest is None:
             return None
         if task.experiment.machine.on_failure == "continue":
@@ -461,7 +461,7 @@ class Launched(Engine):
                     if resumption is not None:
                         worker.resume(resumption.state(self.world.rank))
                     else:
-                        channels.transport.broadcast()  # a user's network may start from other weights on each rank
+                        channels.transport.broadcast()  # initial weights of a user's network may differ between ranks
                 worker.train()
             return worker.final_weights()
 

@@ -1,4 +1,4 @@
-"""One rank of a launcher: how it joins the others, whether all train the same, and how a stall of it is noticed."""
+"""One rank of a launcher: it joins the others, checks that all train the same experiment, and watches for stalls."""
 
 import hashlib
 import json
@@ -46,10 +46,11 @@ from tenfold.workers.task import Task
 
 @contextmanager
 def watch_progress(world: World, network: Network, stall_after: float | None) -> Iterator[WorkerProgress]:
-    """Yield the heartbeat of this rank; a thread tells all ranks if there is no progress for too long.
+    """Yield the progress of this rank; a thread reports to all ranks if there is none for too long.
 
-    The thread that trains may be blocked for ever then, so the process ends when the others had time to learn why. If
-    it keeps Python's lock, so that no thread runs, the rank's guard ends the process.
+    The training thread may then be blocked forever, so the process ends after the others had time to receive the
+    reason. If the blocked thread holds Python's global lock, no other thread runs, and the rank's guard ends the
+    process.
     """
     guard, over = start_guard(world, REPORT_STOP), threading.Event()
     progress = guard.watch_progress(stall_after) if guard is not None else WorkerProgress()
@@ -79,10 +80,10 @@ def _watch(network: Network, progress: WorkerProgress, stall_after: float | None
 
 
 class Scattered(Part):
-    """A part of which only some samples are here, counted as in the whole; the targets of all are known."""
+    """A part with only some of its samples on this rank, under their indices in the whole part, and all targets."""
 
     def __init__(self, rows: Tensor, x: Any, y: Tensor) -> None:
-        """Take the samples with the numbers `rows`; `y` has the targets of all samples."""
+        """`rows` are the indices of the samples on this rank; `y` has the targets of all samples."""
         self.rows = rows
         self.x = x
         self.y = y
@@ -101,11 +102,11 @@ class Scattered(Part):
             rows = as_indices(batch, self.y.device)
             places = self._place.index_select(0, rows)
             if places.numel() and int(places.min()) < 0:
-                raise DataError('a sample was requested that is on another rank; set data.distribute = "each"')
+                raise DataError('a rank requested a sample that another rank holds; set data.distribute = "each"')
             yield select_rows(self.x, places), self.y.index_select(0, rows)
 
     def subset(self, indices: Indices) -> Tensors:
-        """Copy samples that are here into a part of their own."""
+        """Copy samples of this rank into a separate part."""
         x, y = next(self.batches([indices]))
         return Tensors(x, y)
 
@@ -118,7 +119,7 @@ class Scattered(Part):
 
 
 def scatter(network: Network, task: Task | None) -> Splits:
-    """Send every rank its share of rank 0's data, and return this rank's; the other ranks have no task yet."""
+    """Send every rank its share of rank 0's data, and return this rank's share; other ranks have no task yet."""
     if task is None:
         return _receive(network, network.broadcast())
     network.broadcast(_described(task, network.size))
@@ -146,7 +147,7 @@ def _receive(network: Network, announced: dict[str, Any]) -> Splits:
 
 
 def _empty_inputs(described: Any, count: int) -> Any:
-    """Return empty tensors for `count` samples, in the described form: a tensor, or a tuple or dict of tensors."""
+    """Return empty tensors for `count` samples with the described structure: a tensor, or a tuple or dict of them."""
     if isinstance(described, dict):
         return {key: _empty_inputs(item, count) for key, item in described.items()}
     if isinstance(described, tuple):
@@ -155,13 +156,13 @@ def _empty_inputs(described: Any, count: int) -> Any:
 
 
 def _described(task: Task, size: int) -> dict[str, Any]:
-    """Return the header that ranks need to receive: types, shapes, and counts."""
+    """Return the header for the receiving ranks: types, shapes, and counts."""
     parts: dict[str, Any] = {}
     for name, part in task.splits.parts.items():
         if not isinstance(part, Tensors):
             raise DataError(
-                f'data.distribute = "scatter" sends tensors, but the {name} part of {task.splits.name} is read sample '
-                'by sample; set data.distribute = "each"'
+                f'data.distribute = "scatter" needs data in memory, but the {name} part of {task.splits.name} is read '
+                'sample by sample; set data.distribute = "each"'
             )
         counts = [len(_rows(task, name, rank)) for rank in range(size)]
         samples = tree_map(lambda tensor: describe_tensor(tensor[0]), part.x)
@@ -174,7 +175,7 @@ def _described(task: Task, size: int) -> dict[str, Any]:
 
 
 def _rows(task: Task, name: str, rank: int) -> Tensor:
-    """Return the numbers of the samples that a rank learns from, or evaluates."""
+    """Return the indices of the samples that a rank trains on or evaluates."""
     if name == "train":
         return torch.as_tensor(task.shards[rank], dtype=torch.int64)
     return task.share(getattr(task.splits, name), rank)
@@ -182,7 +183,7 @@ def _rows(task: Task, name: str, rank: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Orders:
-    """What rank 0 tells the others before they begin."""
+    """Rank 0's instructions to the other ranks before training."""
 
     checkpoints: Path | None
     manifest: dict[str, Any] | None
@@ -214,7 +215,7 @@ class RankConnection:
         self._events.append(replace(event, worker=self._network.rank))
 
     def report(self, message: Message) -> Decision:
-        """Report to rank 0 what happened since the last time, and return its answer."""
+        """Send rank 0 the message and the events since the last call, and return its answer."""
         heard = self._network.gather((self._events, message))
         self._events.clear()
         decision = None
@@ -230,7 +231,7 @@ class RankConnection:
 
 
 def own_device(name: str, local_rank: int) -> torch.device:
-    """Return the device of one of a host's ranks: each takes its own GPU if there are enough."""
+    """Return the device of one rank of a host: its own GPU if there are enough."""
     device = devices.resolve(name)
     if device.type == "cuda" and ":" not in name:
         return torch.device("cuda", local_rank % torch.cuda.device_count())
@@ -238,7 +239,7 @@ def own_device(name: str, local_rank: int) -> torch.device:
 
 
 def launch_name(world: World) -> str:
-    """Return a name of the launch that restarted ranks find again: the launcher's own, or its process."""
+    """Return a name of the launch that stays the same after a restart: the launcher's own, or its process."""
     if world.launch:
         return world.launch
     parent = psutil.Process(os.getppid())
@@ -246,7 +247,7 @@ def launch_name(world: World) -> str:
 
 
 def clear(folder: Path, rank: int, but: int | None = None) -> None:
-    """Remove a rank's checkpoints, except for those of one epoch and of the one saved before it."""
+    """Remove a rank's checkpoints, except for the one of an epoch and its predecessor."""
     files = sorted(folder.glob(f"epoch-*-worker-{rank}.pt"), key=checkpoint.epoch_of)
     kept = [path for path in files if but is not None and checkpoint.epoch_of(path) <= but][-2:]
     for path in files:
@@ -261,7 +262,7 @@ def clear(folder: Path, rank: int, but: int | None = None) -> None:
 
 @contextmanager
 def ending_by_signal(rank: int) -> Iterator[None]:
-    """Turn the signal by which launchers end their ranks into an error, so that what happened is still recorded."""
+    """Convert the signal with which launchers end their ranks into an error, so the end is recorded."""
     if threading.current_thread() is not threading.main_thread() or _ending_by_signal:
         try:
             yield
@@ -294,10 +295,10 @@ def _ignore_signal_while_recording() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-# Whether all ranks of a launcher train the same: each describes what it has, and a difference is an error on all.
+# Check that all ranks train the same experiment: each describes its own, and a difference is an error on all ranks.
 #
-# Every rank runs the user's program itself, on hosts that may have other files, arguments and packages. Averaging
-# different models, or training with settings that only rank 0 records, would not fail by itself.
+# Every rank runs the user's program itself, on hosts whose files, arguments and packages may differ. Averaging
+# different models, or training with settings that rank 0 does not record, would not raise an error by itself.
 
 LONGEST_VALUE = 80
 INSTALLED = {"site-packages", "dist-packages"}
@@ -313,16 +314,16 @@ MOST_NAMED = 8
 
 
 def require_same(network: Network, described: Mapping[str, str], remedy: str) -> None:
-    """Raise ExperimentError on every rank if any has another description; it names the differences, and the ranks.
+    """Raise ExperimentError on every rank if descriptions differ; it names the differences and the ranks.
 
-    All ranks call this together. Only a digest is sent where all are the same.
+    All ranks call this together. If all are equal, only a digest is sent.
     """
     if differences := find_differences(network, described):
         raise ExperimentError(describe_differences(differences) + f"; {remedy}")
 
 
 def require_same_values(network: Network, described: Mapping[str, str], remedy: str) -> None:
-    """Do as `require_same`, but allow values that only say which rank it is: its number, or whether it is the first."""
+    """Like `require_same`, but allow values that only identify the rank: its number, or whether it is the first."""
     differences = find_differences(network, described)
     size = len(next(iter(differences.values()), []))
     allowed = [list(map(str, range(size))), *([str(first), *[str(not first)] * (size - 1)] for first in (True, False))]
@@ -331,7 +332,7 @@ def require_same_values(network: Network, described: Mapping[str, str], remedy: 
 
 
 def find_differences(network: Network, described: Mapping[str, str]) -> dict[str, list[str | None]]:
-    """Return the differences between ranks, with the value of each rank; None stands for a missing one."""
+    """Return the differences between ranks, with the value of each rank; None for a missing value."""
     own = dict(sorted(described.items()))
     digest = hashlib.blake2b(json.dumps(own).encode(), digest_size=16).hexdigest()
     if len(set(map(str, network.all_gather(digest)))) == 1:
@@ -340,14 +341,17 @@ def find_differences(network: Network, described: Mapping[str, str]) -> dict[str
     if not all(
         isinstance(member, dict) and all(isinstance(text, str) for text in member.values()) for member in everyone
     ):
-        raise TrainingError("a rank describes its training in a form that cannot be read; update tenfold on all hosts")
+        raise TrainingError(
+            "the description of training from another rank cannot be read; install the same version of tenfold on all "
+            "hosts"
+        )
     names = dict.fromkeys(name for member in everyone for name in member)
     values = {name: [member.get(name) for member in everyone] for name in names}
     return {name: given for name, given in values.items() if len(set(given)) > 1}
 
 
 def describe_differences(differences: Mapping[str, Sequence[str | None]]) -> str:
-    """Return a sentence that names the differences, and the ranks that have each value.
+    """Return a sentence that names the differences, and the ranks with each value.
 
     >>> describe_differences({"training.lr": ["0.01", "0.02", "0.01"]})
     'the ranks do not train the same: training.lr is 0.01 on ranks 0 and 2, 0.02 on rank 1'
@@ -365,7 +369,7 @@ def describe_differences(differences: Mapping[str, Sequence[str | None]]) -> str
 
 
 def describe_software() -> dict[str, str]:
-    """Return the versions that have to be the same on all ranks."""
+    """Return the versions that must be the same on all ranks."""
     return {
         "version of tenfold": __version__,
         "version of torch": torch.__version__.partition("+")[0],  # builds for different devices may work together
@@ -374,7 +378,7 @@ def describe_software() -> dict[str, str]:
 
 
 def describe_tensors(network: nn.Module) -> dict[str, str]:
-    """Return the type and shape of each parameter and buffer, in their order, which is that of the flat weights."""
+    """Return the type and shape of each parameter and buffer, in the order of the flat weights."""
     tensors = [*network.named_parameters(), *network.named_buffers()]
     described = {
         f"model's {name}": f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
@@ -385,7 +389,7 @@ def describe_tensors(network: nn.Module) -> dict[str, str]:
 
 
 def describe_layers(network: nn.Module) -> dict[str, str]:
-    """Return each layer with its settings, as printing the network shows them."""
+    """Return each layer with its settings, as in the printed network."""
     return {
         f"model's layer {name or 'of all'}": re.sub(
             r" at 0x[0-9a-f]+", "", f"{type(layer).__name__}({layer.extra_repr()})"
@@ -395,10 +399,10 @@ def describe_layers(network: nn.Module) -> dict[str, str]:
 
 
 def describe_sources(objects: Iterable[Any]) -> dict[str, str]:
-    """Return a digest of each source file of the user's that defines one of these objects or its class.
+    """Return a digest of each of the user's source files that defines one of these objects or its class.
 
-    Files of the user's that these import are included, too, except those that a script imports: that may depend on the
-    rank. Files are named by their modules: hosts may keep them in different folders.
+    The user's files that these import are included, except imports of a script, which may depend on the rank. The keys
+    are module names, because folders may differ between hosts.
     """
     names: list[str] = []
     for value in objects:
@@ -422,7 +426,7 @@ def describe_sources(objects: Iterable[Any]) -> dict[str, str]:
 
 
 def describe_methods(network: nn.Module) -> dict[str, str]:
-    """Return a digest of each method of the user's own layers, which a script may define in several ways."""
+    """Return a digest of each method of the user's own layers, because a script may define them conditionally."""
     kinds = dict.fromkeys(kind for layer in network.modules() for kind in type(layer).__mro__)
     return {
         f"code of {kind.__qualname__}.{name}": _code_digest(member.__code__)
@@ -433,10 +437,10 @@ def describe_methods(network: nn.Module) -> dict[str, str]:
 
 
 def describe_values(objects: Mapping[str, Any]) -> dict[str, str]:
-    """Return the numbers, texts and tensors that Python objects hold, by their names.
+    """Return the numbers, texts and tensors in Python objects, by name.
 
-    They are the arguments of partials, the code of the user's functions with the variables and defaults that these use,
-    and the attributes and buffers of modules and other objects.
+    These are the arguments of partials, the code of the user's functions with the variables and defaults they use, and
+    the attributes and buffers of modules and other objects.
     """
     described: dict[str, str] = {}
     for what, value in objects.items():
@@ -446,7 +450,7 @@ def describe_values(objects: Mapping[str, Any]) -> dict[str, str]:
 
 
 def describe_attributes(network: nn.Module) -> dict[str, str]:
-    """Return the numbers that layers of the user's keep as attributes; their tensors are sent by rank 0."""
+    """Return the numbers in attributes of the user's layers; rank 0 sends their tensors."""
     described: dict[str, str] = {}
     for path, layer in network.named_modules():
         if is_users(getattr(sys.modules.get(type(layer).__module__), "__file__", None) or "<frozen"):
@@ -456,7 +460,7 @@ def describe_attributes(network: nn.Module) -> dict[str, str]:
 
 
 def _values_of(value: Any, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the name and a description of each value that an object holds, and of those that these hold."""
+    """Yield the name and a description of each value in an object, recursively."""
     held: dict[str, Any] = {}
     if isinstance(value, partial):
         held = {"function": value.func} | {f"argument {place}": item for place, item in enumerate(value.args, 1)}
@@ -481,7 +485,7 @@ def _values_of(value: Any, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def _variables_of(function: FunctionType) -> dict[str, Any]:
-    """Return the variables that a user's function reads from outside, and the defaults of its parameters."""
+    """Return the global and closure variables of a user's function, and the defaults of its parameters."""
     code, held = function.__code__, dict[str, Any]()
     if not is_users(code.co_filename):
         return held
@@ -495,7 +499,7 @@ def _variables_of(function: FunctionType) -> dict[str, Any]:
 
 
 def public_values(value: Any) -> dict[str, Any]:
-    """Return an object's own attributes that are numbers or texts, without those of its inner workings."""
+    """Return an object's public attributes that are numbers or texts."""
     own = getattr(value, "__dict__", {})
     hidden = {"training"} if isinstance(value, nn.Module) else set()
     return {
@@ -506,7 +510,7 @@ def public_values(value: Any) -> dict[str, Any]:
 
 
 def _value_text(value: Any) -> str | None:
-    """Return a value as ranks compare it, without the number of a device; None for one that is not compared."""
+    """Return the text by which ranks compare a value, without device indices; None if it is not compared."""
     if isinstance(value, Tensor | np.ndarray):
         if value.nbytes > LARGEST_VALUE or (isinstance(value, np.ndarray) and value.dtype.hasobject):
             return None
@@ -529,11 +533,11 @@ def _module_of(value: Any) -> str:
 
 
 def _code_digest(code: CodeType) -> str:
-    """Return a digest of what a function does, wherever it stands in a file."""
+    """Return a digest of a function's code, independent of its place in a file."""
     constants = [
         _code_digest(item)
         if isinstance(item, CodeType)
-        else sorted(map(repr, item))  # a set has another order in every process
+        else sorted(map(repr, item))  # the order of a set differs between processes
         if isinstance(item, frozenset)
         else repr(item)
         for item in code.co_consts
@@ -546,12 +550,12 @@ def _digest(value: Any) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return a value as a sentence shows it; a long one is cut and ends with a digest of all of it."""
+    """Return a value for a sentence; a long one is truncated and ends with a digest of the full value."""
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 20]}... ({_digest(text)})"
 
 
 def _printable(text: str) -> str:
-    """Return text that came over a network without control characters."""
+    """Return text from the network without control characters."""
     return "".join(word if word.isprintable() else "?" for word in text[: 2 * LONGEST_VALUE])
 
 

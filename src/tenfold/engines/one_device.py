@@ -1,4 +1,4 @@
-"""Replicas that step together on one device: the workers of a task, or those of several folds or trials."""
+"""Replicas that step together on one device: the workers of one task, or of several folds or trials."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -50,7 +50,7 @@ class OneDevice(Engine):
 
 
 def cannot_step_together(experiment: Experiment) -> str | None:
-    """Return why replicas that step together on one device cannot train this, in a sentence; None if they can."""
+    """Return a sentence that explains why stacked replicas cannot train this experiment; None if they can."""
     training, parallel = experiment.training, experiment.parallel
     if training.precision == "fp16":
         return 'training.precision = "fp16" is not supported for replicas on one device; use "bf16"'
@@ -68,7 +68,7 @@ def cannot_step_together(experiment: Experiment) -> str | None:
 
 
 def train_replicas(task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-    """Train all replicas of one task on one device, with their rounds."""
+    """Train all replicas of one task on one device, including their rounds."""
     with on_device(task):
         coordinator = Coordinator(task, stopwatch, emit, resumption.manifest if resumption else None)
         [worker] = _make_workers([task], [coordinator])
@@ -80,10 +80,11 @@ def train_replicas(task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Res
 
 
 def train_together(tasks: Sequence[Task], stopwatch: Stopwatch, emits: Sequence[Emit]) -> list[Outcome | TenfoldError]:
-    """Train independent tasks together on one device: same model and data set; samples and NUMBERS may differ.
+    """Train independent tasks together on one device: same model and data set, but samples and NUMBERS may differ.
 
-    The workers of a task average in rounds, and its events go to its own `emit`. A task that fails has its error in
-    place of an outcome, and does not stop the others. The seconds of each are those of all, as they share the device.
+    The workers of a task average in rounds, and its events go to its own `emit`. A failed task returns its error
+    in place of an outcome, and does not stop the others. The time of each task is the time of all, because they share
+    the device.
     """
     _check_compatible(tasks)
     outcomes: dict[int, Outcome | TenfoldError] = {}
@@ -102,8 +103,8 @@ def train_together(tasks: Sequence[Task], stopwatch: Stopwatch, emits: Sequence[
         workers = _make_workers(tasks, coordinators, time)
         if workers[0].replica.lr_schedule.wants_metric:
             raise ExperimentError(
-                f"training.schedule = {tasks[0].experiment.training.lr_schedule_name} looks at a metric, and folds "
-                "that train together on one device have one learning rate; set parallel.fold_mode = "
+                f"training.schedule = {tasks[0].experiment.training.lr_schedule_name} depends on a metric, but folds "
+                "that train together on one device share one learning rate; set parallel.fold_mode = "
                 '"folds-over-workers"'
             )
         turns = {index: worker.turns() for index, worker in enumerate(workers)}
@@ -165,7 +166,7 @@ def _make_stacked(task: Task, owners: Sequence[Task]) -> StackedReplicas:
     whole = resident(task.splits.train)
     if whole is None:
         raise ExperimentError(
-            "replicas on one device need data that fit on it, but these are read sample by sample; "
+            "replicas on one device need data in memory, but these are read sample by sample; "
             "give tensors or arrays, and set data.loader_workers = 0 and data.loader = auto"
         )
     training, machine = task.experiment.training, task.experiment.machine
@@ -194,7 +195,7 @@ def _make_stacked(task: Task, owners: Sequence[Task]) -> StackedReplicas:
 
 
 def on_device(task: Task) -> AbstractContextManager[str | None]:
-    """Return the block in which replicas step together, with all cores."""
+    """Return the context in which replicas step together, with all cores."""
     experiment = task.experiment
     return training_environment(experiment.machine.threads or cores.budget(), experiment.training.precision)
 
@@ -206,13 +207,13 @@ def without_numbers(experiment: Experiment) -> Experiment:
 
 
 def with_numbers(task: Task, experiment: Experiment) -> Task:
-    """Return the task of an experiment that differs from a task's in NUMBERS only; it refers to the same data."""
+    """Return the task of an experiment that differs from a task's only in NUMBERS; it shares the data."""
     lr = base_lr(experiment.training, labels_per_sample=task.splits.labels_per_sample)
     return replace(task, resolved=Resolved.of(experiment), metadata=replace(task.metadata, base_lr=lr))
 
 
 def cannot_train_together(task: Task) -> str:
-    """Return why a task cannot train together with others that differ in NUMBERS, in a sentence; "" if it can."""
+    """Return a sentence that explains why a task cannot train together with others that differ in NUMBERS, or ""."""
     training = task.experiment.training
     if (reason := cannot_step_together(task.experiment)) is not None:
         return reason

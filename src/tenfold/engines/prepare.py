@@ -1,4 +1,4 @@
-"""From an experiment as it was given to the task of its workers: checks, defaults, engine, data, cores, metadata."""
+"""Turn an experiment into the task of its workers: checks, defaults, engine, data, cores, metadata."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,27 +37,28 @@ Notify = Callable[[str], None]
 
 
 def ignore(_text: str) -> None:
-    """Do nothing with a text."""
+    """Ignore a note."""
 
 
 def resolve(experiment: Experiment, notify: Notify = ignore) -> Resolved:
-    """Return the experiment as it will be trained here, with its engine; raise ExperimentError if it cannot be.
+    """Resolve an experiment for training here, with its engine; raise ExperimentError if that is impossible.
 
-    `notify` is called with an engine's notes before the training begins.
+    `notify` is called with an engine's notes before training begins.
     """
     resolved, engine_class = _resolve(experiment, detect_world(), notify)
     return replace(resolved, engine=engine_class.create(resolved, notify))
 
 
 def make_engine(resolved: Resolved) -> "Engine":
-    """Return the engine that trains an experiment of which no engine has been made yet, such as that of a fold."""
+    """Return the engine of an experiment that was resolved without one, such as a fold's."""
     return choose(resolved.experiment, resolved.world).create(resolved, ignore)
 
 
 def choose(experiment: Experiment, world: World | None = None, notify: Notify = ignore) -> "type[Engine]":
-    """Return the class of the engine that the experiment names, or with "auto" of the first that is meant for it.
+    """Return the class of the experiment's engine; with "auto", the first one whose `is_usual` is true.
 
-    Engines of installed packages come first, of which `notify` is told: the built-in ones leave nothing over.
+    Engines of installed packages come first, because the built-in ones cover every experiment; `notify` receives a
+    note about them.
     """
     named = experiment.machine.engine
     if named != AUTO:
@@ -65,22 +66,22 @@ def choose(experiment: Experiment, world: World | None = None, notify: Notify = 
     if (installed := installed_engine(experiment, world)) is not None:
         notify(f'engine "{installed}" of the package {package_of(ENGINES.plugins[installed])}')
         return _checked(ENGINES[installed])
-    built_in = (ENGINES[name] for name in ENGINES.built_in)  # imported only up to the one that is meant
+    built_in = (ENGINES[name] for name in ENGINES.built_in)  # imported only up to the selected one
     usual = (engine_class for engine_class in built_in if engine_class.is_usual(experiment, world))
     engine_class: type[Engine] | None = next(usual, None)
     if engine_class is None:
         raise ExperimentError(
-            f"no engine is meant for {experiment.parallel.workers} workers on {experiment.machine.device}; set "
+            f"no engine is the default for {experiment.parallel.workers} workers on {experiment.machine.device}; set "
             f"machine.engine to one of {', '.join(ENGINES)}"
         )
     return engine_class
 
 
 def installed_engine(experiment: Experiment, world: World | None = None) -> str | None:
-    """Return the name of the installed package's engine that "auto" means; None if it means a built-in one.
+    """Return the name of the installed package's engine that "auto" selects; None if it selects a built-in one.
 
-    Only a class that says itself whether it `is_usual` can be meant: one that inherits from a built-in engine would
-    otherwise replace it as soon as it is installed. A package that cannot be imported is left out, with a warning.
+    Only a class that defines `is_usual` itself can be selected; otherwise a subclass of a built-in engine would
+    replace that engine as soon as it is installed. A package that cannot be imported is skipped, with a warning.
     """
     for name in ENGINES.plugins:
         try:
@@ -94,7 +95,7 @@ def installed_engine(experiment: Experiment, world: World | None = None) -> str 
 
 
 def _checked(member: Any) -> "type[Engine]":
-    """Return an engine's class; raise ExperimentError for anything else."""
+    """Return `member` if it is an engine class; raise ExperimentError for anything else."""
     from tenfold.engines.base import Engine
 
     if not (isinstance(member, type) and issubclass(member, Engine)):
@@ -103,7 +104,7 @@ def _checked(member: Any) -> "type[Engine]":
 
 
 def is_launched(experiment: Experiment, world: World | None) -> bool:
-    """Return whether the workers are a launcher's ranks: several, or the last that is left of them."""
+    """Return whether the workers are a launcher's ranks: several, or the last remaining one."""
     if world is None:
         return False
     return world.size > 1 or (world.restarts > 0 and experiment.machine.on_failure == "continue")
@@ -115,16 +116,16 @@ def trains_on_cpu(experiment: Experiment) -> bool:
     return (devices.resolve("auto").type if device == "auto" else device) == "cpu"
 
 
-# Whether an experiment can run here: settings that contradict each other, or the launcher that started this program.
+# Check that an experiment can run here: no settings contradict each other, or the launcher of this program.
 #
-# A single value is checked when the experiment is made (`tenfold.experiment`); what needs the data or this machine's
-# cores and memory is checked by `prepare`, before a run is recorded.
+# Single values are checked when the experiment is created (`tenfold.experiment`); `prepare` makes the checks that need
+# the data or this machine's cores and memory, before a run is recorded.
 
 NEEDS_LAUNCHER = "requires a launcher; start the program with torchrun, mpirun or srun, or use auto"
 
 
 def validate(experiment: Experiment, world: World | None = None) -> "type[Engine]":
-    """Return the class of the engine that trains an experiment; raise ExperimentError where that is impossible.
+    """Return the class of the engine that trains an experiment; raise ExperimentError if none can.
 
     `world` describes the launcher's ranks, if there are any.
     """
@@ -134,7 +135,7 @@ def validate(experiment: Experiment, world: World | None = None) -> "type[Engine
 def _resolve(experiment: Experiment, world: World | None, notify: Notify) -> "tuple[Resolved, type[Engine]]":
     if (folds := experiment.parallel.folds) is not None:
         raise ExperimentError(
-            f"parallel.folds = {folds}: training makes one model; use `tenfold crossval` or "
+            f"parallel.folds = {folds}: `tenfold train` trains one model; use `tenfold crossval` or "
             "tenfold.cross_validate to train one for each fold"
         )
     engine_class = choose(experiment, world, notify)
@@ -158,8 +159,8 @@ def require_no_launcher(what: str) -> None:
     world = detect_world()
     if world is not None and world.size > 1:
         raise ExperimentError(
-            f"{what} starts its own workers, but {world.launcher} has started {world.size} ranks; "
-            f"start it without {world.launcher}"
+            f"{what} starts its own workers, but {world.launcher} started {world.size} ranks; "
+            f"run it without {world.launcher}"
         )
 
 
@@ -213,7 +214,7 @@ def _problems_of_combination(resolved: Resolved) -> Iterator[str]:
 
 
 def _problems_of_divided_model(resolved: Resolved, engine_class: "type[Engine]") -> Iterator[str]:
-    """Yield the options that a model divided among workers does not have."""
+    """Yield a problem for each option that a divided model does not support."""
     experiment = resolved.experiment
     training, parallel = experiment.training, experiment.parallel
     divide = f'parallel.divide = "{parallel.divide}"'
@@ -236,7 +237,7 @@ def _problems_of_divided_model(resolved: Resolved, engine_class: "type[Engine]")
 
 
 def _problems_of_idle_stages(parallel: Parallel) -> Iterator[str]:
-    """Yield the fields of a pipeline that have no effect, as the layers are not divided."""
+    """Yield a problem for each pipeline field without effect, because the layers are not divided."""
     if parallel.divide == "layers":
         return
     for field in STAGE_FIELDS:
@@ -250,7 +251,7 @@ def _problems_of_idle_stages(parallel: Parallel) -> Iterator[str]:
 
 
 def _problems_of_inexact_rounds(mixing: Mixing, counts: Sequence[int]) -> Iterator[str]:
-    """Yield the options that need identical replicas after each round, where some count of workers lacks these."""
+    """Yield a problem for each option that needs identical replicas after each round, for counts without these."""
     parallel, strategy = mixing.parallel, mixing.strategy
     choices = {
         "outer": parallel.outer != "none",
@@ -269,7 +270,7 @@ def _problems_of_inexact_rounds(mixing: Mixing, counts: Sequence[int]) -> Iterat
 
 
 def _problems_without_rounds(experiment: Experiment) -> Iterator[str]:
-    """Yield the options that need rounds, which asynchronous strategies do not have."""
+    """Yield a problem for each option that needs rounds, because asynchronous strategies have none."""
     training, parallel = experiment.training, experiment.parallel
     strategy = f'parallel.strategy = "{parallel.strategy}"'
     if training.ema is not None:
@@ -287,7 +288,7 @@ def _problems_without_rounds(experiment: Experiment) -> Iterator[str]:
 
 
 def _problems_of_joint_steps(resolved: Resolved) -> Iterator[str]:
-    """Yield what an optimizer cannot do whose steps all workers take together."""
+    """Yield a problem for each option that an optimizer with joint steps of all workers does not support."""
     experiment = resolved.experiment
     training, parallel = experiment.training, experiment.parallel
     problems = {
@@ -308,7 +309,7 @@ def _problems_of_joint_steps(resolved: Resolved) -> Iterator[str]:
 
 
 def _problems_of_fp16(experiment: Experiment, *, asynchronous: bool) -> Iterator[str]:
-    """Yield where steps cannot be skipped when their gradients overflow."""
+    """Yield a problem for each option with which steps cannot be skipped after an overflow of their gradients."""
     parallel, skipping = experiment.parallel, 'training.precision = "fp16" skips steps whose gradients overflow, which'
     if trains_on_cpu(experiment):
         yield 'training.precision = "fp16" is for GPUs; on a CPU use "bf16", which needs no loss scaling'
@@ -322,7 +323,7 @@ def _problems_of_fp16(experiment: Experiment, *, asynchronous: bool) -> Iterator
 
 
 def why_not_among_ranks(engine: str, world: World | None) -> str | None:
-    """Return why an engine that starts its own workers cannot be used by a launcher's ranks; None without these."""
+    """Return why a launcher's ranks cannot use an engine that starts its own workers; None without a launcher."""
     if world is None or world.size == 1:
         return None
     return (
@@ -332,20 +333,20 @@ def why_not_among_ranks(engine: str, world: World | None) -> str | None:
 
 
 def why_transport_needs_launcher(experiment: Experiment) -> str | None:
-    """Return why a transport between hosts cannot be used without a launcher; None for the others."""
+    """Return why the transport needs a launcher; None if it does not."""
     transport = experiment.machine.transport
     if transport in ("auto", "shared-memory"):
         return None
     return f'machine.transport = "{transport}" {NEEDS_LAUNCHER}'
 
 
-# From a resolved experiment to a task: load the data, share the cores among workers, and describe all that is recorded.
+# From a resolved experiment to a task: load the data, divide the cores among workers, and collect the metadata.
 
 
 def check_new_run(task: Task) -> None:
-    """Raise ExperimentError for an unreachable target, labels that the loss does not know, and schedules of the epoch.
+    """Raise ExperimentError for an unreachable target, unsupported labels of the loss, and schedules of the epoch.
 
-    Recorded runs that have them can be resumed.
+    These are checked only for new runs; recorded runs with them can still be resumed.
     """
     training = task.experiment.training
     if training.lr_schedule_name not in SCHEDULES:
@@ -360,10 +361,10 @@ def prepare(
     splits: data.Splits | None = None,
     together: bool | None = None,
 ) -> Task:
-    """Load the data and decide where the workers run; raise an error for what cannot work, before anything starts.
+    """Load the data and assign cores to workers; raise an error for anything impossible before training starts.
 
-    `splits` are the data, if they are loaded already. `together` says whether all workers step together on one device;
-    by default, whether they do with the engine that the experiment means.
+    `splits` are the data, if already loaded. `together` is whether all workers step together on one device; by default
+    this depends on the experiment's engine.
     """
     experiment = resolved.experiment
     if together is None:
@@ -376,7 +377,7 @@ def prepare(
 
 
 def assign_cores(machine: Machine, workers: int, budget: int) -> tuple[int, CoreMap]:
-    """Share a budget of cores among workers; return the number of threads of each, and the cores it is pinned to.
+    """Divide a budget of cores among workers; return the number of threads of each, and the cores it is pinned to.
 
     Virtual workers take turns on these cores and are not pinned.
     """
@@ -403,18 +404,18 @@ def load_task(
     loaded = splits or load(experiment, usual)
     if loaded.multi_label and experiment.training.loss is None:
         raise ExperimentError(
-            f'the targets are 0 and 1 in {loaded.outputs} columns; set loss = "bce" for several labels per sample, '
-            'or give y.argmax(1) or set loss = "cross-entropy" for one class per sample'
+            f'the targets are 0 and 1 in {loaded.outputs} columns; for several labels per sample set loss = "bce", '
+            'for one class per sample pass y.argmax(1) or set loss = "cross-entropy"'
         )
     task = Task.of(resolved, loaded, threads, cores)
     dtype = task.metadata.dtype
-    if splits is None and dtype != usual:  # read again, so that no digit is lost
+    if splits is None and dtype != usual:  # read again without loss of precision
         loaded = load(experiment, dtype)
     return replace(task, splits=loaded.to(resolved.device, dtype if splits is not None else None))
 
 
 def load(experiment: Experiment, dtype: torch.dtype) -> data.Splits:
-    """Read the data that an experiment's section `data` describes, floats in this dtype."""
+    """Read the data of an experiment's section `data`, with floats in this dtype."""
     section: Any = experiment.data
     if isinstance(section.name, UnrecordedObject):
         raise DataError(f"the data {section.name} were given as Python objects; pass them again")
@@ -439,13 +440,13 @@ def load(experiment: Experiment, dtype: torch.dtype) -> data.Splits:
 
 
 def _groups(given: Any) -> Any:
-    """Return the groups that were given, or what "package.module:callable" returns."""
+    """Return the groups; if they are an import path of a callable, its result."""
     value = python_value(given, "groups")
     return value() if callable(value) else value
 
 
 def python_value(given: Any, field: str) -> Any:
-    """Return the Python object that a field was given, or that its import path names."""
+    """Return a field's Python object, imported if the field is an import path."""
     if isinstance(given, UnrecordedObject):
         raise DataError(f"{field} {given} was given as a Python object; pass it again")
     if isinstance(given, str):
@@ -492,7 +493,7 @@ _executor: ContextVar[str] = ContextVar("executor", default="")
 
 @contextmanager
 def recording_executor(name: str) -> Iterator[None]:
-    """Let runs that begin in the block record the name of the executor that started this process as a rank."""
+    """In this block, new runs record the name of the executor that started this process as a rank."""
     before = _executor.set(name)
     try:
         yield
@@ -501,14 +502,16 @@ def recording_executor(name: str) -> Iterator[None]:
 
 
 def check_same_data(record: dict[str, Any], task: Task) -> None:
-    """Raise StoreError if the data differ from those that the run was started with."""
+    """Raise StoreError if the data differ from the data at the start of the run."""
     if record["metadata"]["data"]["fingerprint"] != task.splits.fingerprint():
         number = record["id"]
-        raise StoreError(f"the data of run {number} have changed since it began; start a new one with `tenfold train`")
+        raise StoreError(
+            f"the data of run {number} have changed since it started; start a new run with `tenfold train`"
+        )
 
 
 def audit(task: Task) -> dict[str, Any]:
-    """Return the samples that each replica trains on, and whether all together hold every sample exactly once."""
+    """Return the samples of each replica, and whether together they cover every sample exactly once."""
     train, classes = task.splits.train, task.splits.classes
     dealt = np.concatenate(task.shards)
     counts = None

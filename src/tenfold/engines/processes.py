@@ -1,4 +1,4 @@
-"""Replicas in this process or in several of this machine, which average in shared memory."""
+"""The engines for this machine: `Serial` in this process, and `Processes`, which average in shared memory."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -55,7 +55,7 @@ class Processes(Engine):
         return several and trains_on_cpu(experiment)
 
     def prepare(self, resolved: Resolved) -> Task:
-        """Load the data, while the server that workers are forked from imports torch."""
+        """Load the data while the fork server of the workers imports torch."""
         check_may_start()
         start_server()
         task = super().prepare(resolved)
@@ -65,7 +65,7 @@ class Processes(Engine):
         return task
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train to the end; a lost worker is replaced if the experiment says so, else all end with WorkerLost."""
+        """Train to the end; if a worker is lost, replace it or raise WorkerLost, as the experiment specifies."""
         clean_up_orphans()
         if resumption is not None:
             task = divide_among(task, len(resumption.ranks))
@@ -102,15 +102,15 @@ class Processes(Engine):
         return [range(rank, rank + 1) for rank in range(task.workers)]
 
     def _exchange_times(self) -> NDArray[Any] | None:
-        """Return when each worker's steps end [steps, workers], where that is predicted and not left to the machine."""
+        """Return the predicted times at which each worker's steps end [steps, workers]; None on a real machine."""
         return None
 
     def _coordinate(
         self, pool: WorkerPool, coordinator: Coordinator, emit: Emit, replacement: Replacement | None
     ) -> None:
-        """Pass events on, and answer the workers whenever all have sent the same kind of message, until all finish.
+        """Forward events, and answer the workers when all have sent a message of the same kind, until all finish.
 
-        Without `replacement`, the loss of a worker ends this.
+        Without `replacement`, the loss of a worker ends the training.
         """
         received: dict[int, tuple[Message, ...]] = {}
         warned: set[str] = set()
@@ -149,7 +149,7 @@ def _answer_all(
     coordinator: Coordinator,
     replacement: Replacement | None,
 ) -> bool:
-    """Send all processes what the coordinator decides on their messages; return whether the training has finished."""
+    """Send all processes the coordinator's decision on their messages; return whether the training has finished."""
     messages = [message for process in sorted(received) for message in received[process]]
     decision = coordinator.decide(messages)
     for process in received:
@@ -160,7 +160,7 @@ def _answer_all(
 
 
 def _pass_on(events: list[Event], emit: Emit, warned: set[str]) -> None:
-    """Emit the events of a worker; of all workers that warn of the same, one is enough."""
+    """Emit the events of a worker, but a warning that several workers emit only once."""
     for event in events:
         if isinstance(event, Warned):
             if event.text in warned:
@@ -187,7 +187,7 @@ def _make_channels(task: Task) -> SharedChannels | DividedChannels:
 
 
 def _named(error: BaseException, ranks: range) -> BaseException:
-    """Return the error of a process with the names of its workers; one that says who was lost names the worker."""
+    """Return the error of a process with the names of its workers; WorkerLost names the lost worker already."""
     if isinstance(error, WorkerLost):
         return error
     if isinstance(error, RuntimeError):
@@ -218,12 +218,12 @@ class Serial(Engine):
         return experiment.parallel.workers == 1 and not is_launched(experiment, world)
 
     def __init__(self, progress: WorkerProgress | None = None) -> None:
-        """Publish progress to `progress`, for the process that watches this one, if one does."""
+        """`progress` is published for the process that watches this one, if there is one."""
         self._is_watched = progress is not None
         self._progress = progress or WorkerProgress()
 
     def run(self, task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None = None) -> Outcome:
-        """Train to the end; if this process's threads would disturb one another, in a process whose threads do not."""
+        """Train to the end; in a separate process if threads of this one would slow the training down."""
         chosen = task.experiment.machine.engine == "auto" and not self._is_watched
         if chosen and task.device.type == "cpu" and task.threads > 1 and cores.waiting_threads_spin():
             if (trouble := _why_not_sent(task)) is None:
@@ -253,7 +253,7 @@ class Serial(Engine):
 
 
 def _why_not_sent(task: Task) -> str | None:
-    """Return why a process of its own cannot train the task; None if it can."""
+    """Return why a separate process cannot train the task; None if it can."""
     try:
         check_may_start()
         check_room(task.splits)
