@@ -64,8 +64,6 @@ def test_a_folder_too_long_for_a_socket_is_named(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(multiprocessing.forkserver, "ensure_running", refuse)
     monkeypatch.setattr(multiprocessing, "parent_process", multiprocessing.current_process)  # as in a nested one
-    sentence = (
-        f"temporary files, {tempfile.gettempdir()}, has too long a name for a socket; set TMPDIR to a shorter one"
-    )
+    sentence = f"temporary folder, {tempfile.gettempdir()}, is too long for a socket; set TMPDIR to a shorter one"
     with pytest.raises(MachineError, match=re.escape(sentence)):
         fork_server.start_server()

@@ -1,1 +1,1 @@
-"""The life of a worker, its messages and its coordinator, whatever hosts it."""
+"""A worker's training loop, its messages and its coordinator, independent of the engine."""

@@ -1,4 +1,4 @@
-"""A worker's connections to the others: the transports of rounds, and memory that all workers share."""
+"""A worker's connections to the others: the transports of rounds, and shared memory."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ class ExchangeMemory:
 
     @contextmanager
     def holding(self, *owners: int) -> Iterator[None]:
-        """Hold these locks, always taken in the same order."""
+        """Hold the locks of these owners, always acquired in the same order."""
         began = perf_counter()
         with ExitStack() as stack:
             for owner in sorted(range(len(self.locks))[owner] for owner in owners):
@@ -53,7 +53,7 @@ class ExchangeMemory:
         self.wait_seconds += held - began
 
 
-# The memory in which workers carry out the commands of L-BFGS, see `sandblaster.py`.
+# The shared memory of L-BFGS, see `sandblaster.py`.
 
 MOST_BLOCKS = 16
 """Blocks of a long vector; more workers than that only compute portions."""
@@ -63,7 +63,7 @@ COMMAND, RESULTS, STATES, LOSSES = 0, 1, 1 + MOST_BLOCKS, 3 + MOST_BLOCKS
 
 @dataclass
 class VectorMemory:
-    """The vectors of all workers, a row each, and the board for commands, results and the coordinator's state."""
+    """The vectors of all workers, one per row, and the board for commands, results and the coordinator's state."""
 
     vectors: Segment
     board: Segment
@@ -71,13 +71,13 @@ class VectorMemory:
 
     @classmethod
     def create(cls, numel: int, rows: int, portions: int, dtype: torch.dtype) -> "VectorMemory":
-        """Make the memory for this many rows, and further ones for the gradients of portions."""
+        """Allocate this many rows, and further ones for the gradients of portions."""
         board = Segment.create(LOSSES + 1, rows * rows + 4 * (rows + portions), torch.float64, contents="numbers")
         return cls(Segment.create(rows + portions, numel, dtype), board)
 
     @property
     def number(self) -> int:
-        """The number of the current command; below 0 while it is written."""
+        """The number of the current command; negative while the command is being written."""
         return self.board.words[self.board.counter_at(COMMAND)]
 
     def issue(self, *numbers: float) -> int:
@@ -89,7 +89,7 @@ class VectorMemory:
         return number
 
     def read(self) -> "Command | None":
-        """Return the current command; None before the first one, and while it is written."""
+        """Return the current command; None before the first one, and while one is being written."""
         number = self.number
         row = self.board.buffers[COMMAND]
         numbers = row[1 : 1 + int(row[0])].tolist()
@@ -108,7 +108,7 @@ class VectorMemory:
         return LbfgsState.of(self.board.buffers[STATES + count % 2]) if count else None
 
     def close(self) -> None:
-        """Let no other process open the memory."""
+        """Prevent other processes from opening the memory."""
         self.vectors.close()
         self.board.close()
         self.is_shared = False
@@ -152,9 +152,9 @@ class Channels:
     """Whether workers can be lost and replaced while the others train."""
 
     def run_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
-        """Carry out a round of training, made for the replicas that take part; return the round.
+        """Carry out a round of training among the current members, and return the round.
 
-        `samples` are the numbers of samples that the workers have seen, which weight the mean.
+        `samples` are the numbers of samples that the workers have seen; they are the weights of the mean.
         """
         round_ = make_round(transport.size)
         if not round_.is_idle:
@@ -162,20 +162,20 @@ class Channels:
         return round_
 
     def try_round(self, transport: Transport, make_round: MakeRound, samples: Sequence[float]) -> Round:
-        """Carry out a round outside of training, inside `repeat`, which starts again if the members change."""
+        """Carry out a round outside of training, inside `repeat`, which retries if the members change."""
         return self.run_round(transport, make_round, samples)
 
     def repeat(self, attempt: Callable[[], Result]) -> Result:
-        """Call `attempt`, which all workers do together; start again whenever the members change."""
+        """Call `attempt` together with all workers, and call it again whenever the members change."""
         return attempt()
 
     def begin_evaluation(self) -> None:
-        """Ask that no worker joins until this evaluation has been answered."""
+        """Delay joining workers until this evaluation has been answered."""
 
     def reach_join_point(self, step: int, state: Callable[[], dict[str, Any]], *, epoch_begins: bool = False) -> None:
-        """Let workers that replace lost ones join here, with the state that `state` returns.
+        """Let replacements of lost workers join here, with the state that `state` returns.
 
-        There is a join point after every step, counted over the run, and one more where an epoch begins.
+        There is a join point after every step of the run, and one more at the beginning of each epoch.
         """
 
     def waited_and_communicated(self) -> tuple[float, float]:
@@ -192,11 +192,11 @@ def single_worker_channels(
     dtype: torch.dtype = torch.float32,
     vector_rows: tuple[int, int] | None = None,
 ) -> Channels:
-    """Return the channels of a single worker; it never sends gradients, and few strategies exchange with a center."""
+    """Return the channels of a single worker; it sends no gradients, and only few strategies need a center."""
     transport, gradients = (SingleWorkerTransport(count, dtype, device) for count in (numel, 1))
     if vector_rows is not None:
         memory = VectorMemory.create(numel, *vector_rows, dtype)
-        memory.close()  # the memory stays mapped, and nobody else opens it
+        memory.close()  # the memory stays mapped here, and no other process needs it
         return Channels(transport, gradients, vector_memory=memory)
     if strategy is None or not strategy.asynchronous:
         return Channels(transport, gradients)
@@ -206,7 +206,7 @@ def single_worker_channels(
 
 
 class StackedTransport(SingleWorkerTransport):
-    """Replicas that are rows of one matrix, all with one worker: a round is the strategy's matrix times theirs."""
+    """The transport of replicas stacked in one matrix of one worker: a round multiplies it by the strategy's matrix."""
 
     def __init__(self, matrix: Tensor) -> None:
         super().__init__(0)
@@ -231,7 +231,7 @@ class StackedTransport(SingleWorkerTransport):
 
 
 class SharedChannels:
-    """The shared memory of all workers' channels, made by the process that starts them; each worker opens its own."""
+    """The shared memory of all workers' channels: created by the process that starts them, opened by each worker."""
 
     def __init__(
         self,
@@ -245,8 +245,8 @@ class SharedChannels:
     ) -> None:
         """Create the memory.
 
-        `gradient_numel` is how many numbers a round of gradients or of the optimizer's state exchanges, 0 where there
-        are none. `vector_rows` are the rows and portions of an optimizer that all workers carry out together.
+        `gradient_numel` is the number of elements in a round of gradients or of the optimizer's state, 0 if there are
+        no such rounds. `vector_rows` are the rows and portions of an optimizer with joint steps of all workers.
         """
         self.workers = workers
         self._segments = {
@@ -273,13 +273,14 @@ class SharedChannels:
     ) -> Channels:
         """Return the channels of one worker, in its process; `waiting` is called repeatedly while it waits.
 
-        Where workers share a process, `until` is how they wait, and `lock` replaces all locks. `make` takes the fields.
+        If several workers share a process, they wait with `until`, and `lock` replaces all locks. `make` creates the
+        channels from the fields.
         """
 
         def check(_: float) -> None:
             waiting()
 
-        # How long a worker may take is for the process that started it to decide.
+        # No timeout here: the process that started the workers decides how long they may take.
         timeout = math.inf
         if not self._attached:
             self._attached = {kind: Segment.attach(name) for kind, name in self.names.items()}
@@ -303,7 +304,7 @@ class SharedChannels:
         )
 
     def ask_for(self, membership: int) -> None:
-        """Make all workers with another membership pause, see `ElasticChannels`."""
+        """Make all workers with a different membership pause, see `ElasticChannels`."""
         for segment in self._segments.values():
             segment.membership = membership
 

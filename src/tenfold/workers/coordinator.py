@@ -1,4 +1,4 @@
-"""Answers the messages of a run's workers: evaluates epochs, commits checkpoints, and assembles the result."""
+"""The coordinator answers the workers' messages: it evaluates epochs, commits checkpoints, and assembles results."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -45,12 +45,12 @@ from tenfold.workers.task import (
     make_network,
 )
 
-# The messages between a worker and its coordinator. All workers send messages of the same kind, one after another.
+# The messages between workers and the coordinator. All workers send the same kinds of messages in the same order.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """The evaluation on this worker's share of the evaluation part, in the middle of an epoch."""
+    """The evaluation of this worker's share of the evaluation part, in the middle of an epoch."""
 
     epoch: int
     step: int
@@ -60,7 +60,7 @@ class Evaluated:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTrained(Evaluated):
-    """An epoch is over: the samples of this worker, and the evaluation at its end."""
+    """The end of an epoch: the samples of this worker, and the evaluation."""
 
     loss: float
     """Sum over samples."""
@@ -72,7 +72,7 @@ class EpochTrained(Evaluated):
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """This worker's checkpoint of an epoch is on disk, or could not be written."""
+    """This worker's checkpoint of an epoch was written, or could not be written."""
 
     epoch: int
     seconds: float
@@ -81,7 +81,7 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """This worker is done: the evaluation on its share of the test part, its times, and from rank 0 the weights."""
+    """The end of training: the evaluation of this worker's share of the test part, its times, and rank 0's weights."""
 
     step: int
     seconds: float
@@ -98,7 +98,7 @@ Message = Evaluated | EpochTrained | Saved | Finished
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What to do after an epoch: continue or stop; whether it was the best so far; whether it can be resumed from."""
+    """The coordinator's answer: stop or continue, and whether the epoch was the best and its checkpoint was saved."""
 
     stop: bool = False
     best: bool = False
@@ -111,7 +111,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class LostWorker:
-    """A worker that was lost, after which the others continued: an entry of `lost` in a result and in a checkpoint."""
+    """A lost worker in a run that continued without it: an entry of `lost` in a result or checkpoint."""
 
     worker: int
     why: str
@@ -126,7 +126,7 @@ class LostWorker:
 
     @classmethod
     def of(cls, error: WorkerLost, left: int, resumption: Resumption | None) -> "LostWorker":
-        """Return the worker that an error reports as lost; `resumption` is where those who are left continue."""
+        """Return the lost worker of an error; `resumption` is the checkpoint from which the others continue."""
         return cls(error.rank, str(error), left, (resumption.manifest["epoch"] if resumption else 0) + 1)
 
     def event(self, stopwatch: Stopwatch) -> WorkerDropped:
@@ -141,9 +141,9 @@ def lost_in(manifest: Mapping[str, Any]) -> list[LostWorker]:
 
 
 class Coordinator:
-    """Takes one message from every worker, in the order of their ranks, and answers all with one decision.
+    """Receives one message from every worker, in the order of ranks, and answers all with one decision.
 
-    It runs in the main process (under a launcher, on rank 0). It does not watch processes: `WorkerPool.messages` does.
+    It runs in the main process (under a launcher, on rank 0). `WorkerPool.messages` watches the processes.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Coordinator:
         manifest: dict[str, Any] | None = None,
         lost: Sequence[LostWorker] | None = None,
     ) -> None:
-        """Continue from the manifest of a checkpoint, if given; `lost` replaces the lost workers that it lists."""
+        """Continue from the manifest of a checkpoint, if given; `lost` replaces its list of lost workers."""
         self.task = task
         self.stopwatch = stopwatch
         self.emit = emit
@@ -186,7 +186,7 @@ class Coordinator:
         self._are_checked = False
 
     def start(self, *, resumed: bool) -> None:
-        """Announce that training begins or continues, with the numbers that a display needs."""
+        """Emit the start or continuation of training, with the numbers that a display needs."""
         for note in self.task.splits.notes:
             self.emit(Note(at=self.stopwatch.now(), text=note))
         texts = [describe_equal_targets(self.task.splits.train.targets), describe_line_searches(self.task.experiment)]
@@ -208,14 +208,14 @@ class Coordinator:
         )
 
     def lose(self, error: WorkerLost, members: Sequence[int]) -> None:
-        """Record that a worker was lost and the others continue without it; another one will replace it."""
+        """Record that a worker was lost and the others continue without it until it is replaced."""
         self.members = list(members)
         worker = LostWorker(error.rank, str(error), len(members), self.epochs + 1, step=0)
         self.lost.append(worker)
         self.emit(worker.event(self.stopwatch))
 
     def note_absence(self, step: int) -> None:
-        """Record the last step that includes the work of the workers that have just been lost."""
+        """Record the last step to which the workers just lost contributed."""
         for worker in set(range(self.task.workers)) - {*self.members, *self._absent}:
             self._absent[worker] = step
             self._update_lost(worker, step=step)
@@ -233,12 +233,12 @@ class Coordinator:
         self.lost[latest] = replace(self.lost[latest], **fields)
 
     def _samples_of(self, worker: int, after: int, until: int) -> int:
-        """Return the samples that a worker has in the steps after `after` up to `until`, counted over the run."""
+        """Return the number of a worker's samples in the steps after `after` up to `until` of the run."""
         sizes = self.task.batch_sizes
         return sum(sizes[step % len(sizes)][worker] for step in range(after, until))
 
     def _skipped_until(self, step: int) -> int:
-        """Return how many samples no worker has trained on up to this step."""
+        """Return the number of samples up to this step that no worker has trained on."""
         return self.skipped + sum(self._samples_of(worker, after, step) for worker, after in self._absent.items())
 
     def decide(self, messages: Sequence[Message]) -> Decision:
@@ -283,7 +283,7 @@ class Coordinator:
         return self.reached is not None or bool(self.stopped_by)
 
     def _announce(self, event: Event) -> None:
-        """Emit an event after which listeners may ask to stop."""
+        """Emit an event; listeners may request a stop."""
         try:
             self.emit(event)
         except StopTraining as stop:
@@ -320,7 +320,7 @@ class Coordinator:
         return values_of(share, part, self.task.loss, self.task.metrics, name=name)
 
     def _check_outputs(self, share: EvaluatedShare) -> None:
-        """Warn, at the first evaluation, of a network that ends with a softmax, or with a sigmoid that is not known."""
+        """Warn, at the first evaluation, about a network that ends with a softmax, or with an unexpected sigmoid."""
         if self._are_checked or share.main_shape is None:
             return
         training, text = self.task.experiment.training, ""
@@ -338,7 +338,7 @@ class Coordinator:
             and share.is_unit
             and self.task.loss.own
             and (accuracy := self.task.metrics.get("accuracy")) is not None
-            and not accuracy.own  # the built-in accuracy counts the outputs that the user's own loss was given
+            and not accuracy.own  # the built-in accuracy reads the same outputs as the user's loss
         ):
             text = (
                 "the network's outputs lie between 0 and 1, as after a sigmoid, but accuracy takes them for logits, of "
@@ -348,7 +348,7 @@ class Coordinator:
             self.emit(Warned(at=self.stopwatch.now(), text=text))
 
     def _keep_predictions(self) -> None:
-        """Keep the outputs of the final network, with the targets that were measured already."""
+        """Keep the outputs of the final network and their targets."""
         task, training = self.task, self.task.experiment.training
         if not training.save_predictions:
             return
@@ -363,14 +363,14 @@ class Coordinator:
                 self.emit(Note(at=self.stopwatch.now(), text=text))
 
     def _emit_metric(self, messages: Sequence[Evaluated], part: Any, name: str, value: float) -> None:
-        """Emit the metrics after a step of all workers; its time is that of the slowest, as in the result."""
+        """Emit the metrics after a step of all workers, with the time of the slowest one, as in the result."""
         at, first, seconds = self.stopwatch.now(), messages[0], max(message.seconds for message in messages)
         self._announce(
             Metric(at=at, name=name, value=value, part=part, step=first.step, epoch=first.epoch, seconds=seconds)
         )
 
     def _commit(self, saved: Sequence[Saved]) -> Decision:
-        """Commit the checkpoint whose files all workers have saved; a problem is reported, and training continues."""
+        """Commit the checkpoint that all workers have saved; if one failed, report it and continue."""
         if self.task.checkpoints is None:
             return Decision()
         problem = next((message.problem for message in saved if message.problem), "")
@@ -398,7 +398,7 @@ class Coordinator:
             "reached": self.reached,
             "lost": [asdict(item) for item in self.lost],
         }
-        if self._absent:  # the others' states serve for workers that are not there
+        if self._absent:  # absent workers resume from another worker's state
             missing, first = set(self._absent), self.members[0]
             manifest["ranks"] = [first if rank in missing else rank for rank in range(self.task.workers)]
         if skipped := self._skipped_until(saved.epoch * self.task.steps_per_epoch):

@@ -1,9 +1,9 @@
-"""Replicas that several workers hold together: each has some layers (a stage of a pipeline), or a share of the neurons.
+"""Model parallelism: each worker of a group holds some layers (a pipeline stage) or a share of the neurons.
 
-`divide_model` decides once, before workers start, who holds what. In a worker, `take_part` turns the network into its
-part, and `PipelineReplica` or `NeuronReplica` trains that part together with the others of its group. Everything else,
-the loop, rounds, evaluation and checkpoints, is that of any worker: the same part of all replicas averages by the
-strategy of the experiment.
+`divide_model` assigns the parts once, before workers start. In a worker, `take_part` reduces the network to its
+part, and `PipelineReplica` or `NeuronReplica` trains that part together with the other workers of its group. The
+training loop, rounds, evaluation and checkpoints are the same as for any worker: the same parts of all replicas are
+averaged by the experiment's strategy.
 """
 
 import copy
@@ -45,13 +45,13 @@ class GroupConnection(NeuronGroup, Neighbors, Protocol):
     """A worker's connection to the others of its group."""
 
     def flush(self) -> None:
-        """Wait until everything has been sent."""
+        """Wait until all messages have been sent."""
         ...
 
 
 @dataclass(frozen=True)
 class ModelDivision:
-    """Who holds what of a replica; the same value on every worker."""
+    """The assignment of a replica's parts to workers; the same value on every worker."""
 
     kind: Literal["layers", "neurons"]
     numels: tuple[int, ...]
@@ -65,7 +65,7 @@ class ModelDivision:
 
     @property
     def size(self) -> int:
-        """How many workers hold a replica."""
+        """The number of workers that share a replica."""
         return len(self.numels)
 
 
@@ -94,8 +94,9 @@ def divide_model(experiment: Experiment, splits: Splits, network: nn.Module, thr
     for segment in segments:
         if segment.is_aliased and segment.name in begins:
             raise ModelError(
-                f"parallel.stages: no stage can begin with {segment.name}, as a tensor is changed in place from there "
-                "on of which another one is a view; do not work in place there, or begin the stage elsewhere"
+                f"parallel.stages: no stage can begin with {segment.name}, because it or a later module changes in "
+                "place a tensor that shares memory with another one; avoid the in-place operation, or begin the stage "
+                "elsewhere"
             )
     parts = [_completed(stage, splits, flat_dtype(network)) for stage in traced.cut(begins)]
     largest = max((segment.nbytes for segment in segments if segment.name in begins), default=0)
@@ -109,9 +110,9 @@ def divide_model(experiment: Experiment, splits: Splits, network: nn.Module, thr
 
 
 def _require_whole_calls(network: nn.Module, part: nn.Module, splits: Splits) -> None:
-    """Raise ModelError if the network uses parameters of divided layers in another way than by calling the layer.
+    """Raise ModelError if the network uses parameters of divided layers without calling the layer.
 
-    The network is called with two samples; one that cannot be is left to fail where it trains.
+    The network is called with two samples; if that fails, the error is left to training.
     """
     layers = {
         name: network.get_submodule(name) for name, kind in part.named_modules() if isinstance(kind, DividedLayer)
@@ -128,17 +129,18 @@ def _require_whole_calls(network: nn.Module, part: nn.Module, splits: Splits) ->
     if uses.names:
         raise ModelError(
             f'parallel.divide = "neurons": {type(network).__name__} uses {uses.names[0]} without calling its layer, '
-            'and a worker has a share of it only; make it a parameter of the network, or set parallel.divide = "layers"'
+            "but each worker has only a share of it; make it a parameter of the network, or set parallel.divide = "
+            '"layers"'
         )
 
 
 def _require_no_hooks(network: nn.Module, splits: Splits) -> None:
-    """Raise ModelError if a network has hooks other than those that scale its inputs and outputs."""
+    """Raise ModelError if a network has hooks, other than Tenfold's for scaling inputs and outputs."""
     scaling = splits.scaling or {}
     hooks = [network._forward_pre_hooks, network._forward_hooks, network._backward_hooks]
     if sum(map(len, hooks)) > ("mean" in scaling) + ("target_mean" in scaling):
         raise ModelError(
-            f"the network {type(network).__name__} has hooks, which none of its stages would call; register them on "
+            f"the network {type(network).__name__} has hooks, but its stages would not call them; register them on "
             "its submodules"
         )
 
@@ -151,9 +153,9 @@ def _two_samples(splits: Splits) -> Any:
 
 
 def _update_seconds(experiment: Experiment, layers: nn.Module) -> float:
-    """Return the seconds of an optimizer's step for some layers, whose parameters have gradients."""
+    """Measure the seconds of an optimizer step for some layers; their parameters have gradients."""
     optimizer = make_optimizer(experiment.training, layers)
-    optimizer.step()  # the first one makes its state
+    optimizer.step()  # the first step creates its state
     started = perf_counter()
     optimizer.step()
     return perf_counter() - started
@@ -161,7 +163,7 @@ def _update_seconds(experiment: Experiment, layers: nn.Module) -> float:
 
 @dataclass(frozen=True)
 class _Place:
-    """A worker's place in a group that is not connected."""
+    """A worker's place in a group without a connection."""
 
     rank: int
     size: int
@@ -174,7 +176,7 @@ class _Place:
 
 
 def _copy_on_meta(network: nn.Module) -> nn.Module:
-    """Return a network with the same layers and no memory."""
+    """Copy a network to the meta device, where it takes no memory."""
     memo: dict[int, Any] = {}
     for tensor in (*network.parameters(), *network.buffers()):
         meta = tensor.detach().to("meta")
@@ -183,7 +185,7 @@ def _copy_on_meta(network: nn.Module) -> nn.Module:
 
 
 def take_part(network: nn.Module, division: ModelDivision, group: GroupConnection, splits: Splits) -> nn.Module:
-    """Return the part of a network that this worker holds; the rest of it is freed."""
+    """Return this worker's part of a network, and free the rest."""
     if division.kind == "neurons":
         # The fast path of transformer layers multiplies with the weights of linear layers without calling them.
         torch.backends.mha.set_fastpath_enabled(False)
@@ -197,9 +199,9 @@ def take_part(network: nn.Module, division: ModelDivision, group: GroupConnectio
 
 
 def _completed(stage: Stage, splits: Splits, dtype: torch.dtype) -> Stage:
-    """Return a stage that scales inputs or outputs if it is the first or the last, with at least one parameter.
+    """Complete a stage: the first scales inputs, the last scales outputs, and each has at least one parameter.
 
-    An optimizer needs one, also where no layer has any: it has the `dtype` of the network.
+    An optimizer needs a parameter even if no layer of the stage has one; it has the network's `dtype`.
     """
     own = {
         name: tensor
@@ -220,13 +222,13 @@ class GroupReplica(Replica):
         self.group = group
 
     def counted_gradients(self) -> list[Tensor]:
-        """Return the gradients of which no other worker of the group has a copy."""
+        """Return this worker's gradients, without copies that another worker of the group counts."""
         return [parameter.grad for parameter in self.trainable_parameters if parameter.grad is not None]
 
     def clip(self) -> None:
         if self.training.clip is None:
             return
-        gradients = self.counted_gradients()  # none in a stage whose layers are frozen or have no parameters
+        gradients = self.counted_gradients()  # none if the layers of the stage are frozen or have no parameters
         norms = torch.stack(torch._foreach_norm(gradients)) if gradients else self.flat.vector.new_empty(0)
         counts = self.group.all_gather(torch.tensor([len(norms)]), [(1,)] * self.group.size)
         gathered = self.group.all_gather(norms, [(int(count),) for count in counts])
@@ -235,7 +237,7 @@ class GroupReplica(Replica):
 
 
 class NeuronReplica(GroupReplica):
-    """A share of every layer's neurons; other parameters are equal on all workers."""
+    """A share of every divided layer's neurons; other parameters are equal on all workers."""
 
     def counted_gradients(self) -> list[Tensor]:
         """Return the gradients of this worker's shares; the first worker also counts undivided parameters."""
@@ -248,7 +250,7 @@ class NeuronReplica(GroupReplica):
 
 
 class _Received(torch.autograd.Function):
-    """Makes a received tensor part of a graph; its gradient is kept to be sent back."""
+    """Makes a received tensor part of an autograd graph, and keeps its gradient to send it back."""
 
     @staticmethod
     def forward(ctx: Any, _start: Tensor, slot: dict[str, Tensor | None]) -> Tensor:
@@ -265,9 +267,9 @@ class _Received(torch.autograd.Function):
 
 
 class _Returned(torch.autograd.Function):
-    """A number whose backward pass gives outputs the gradients that were received for them.
+    """A scalar whose backward pass passes received gradients to the outputs.
 
-    With gradients of its own, `torch.autograd.backward` first imports torch's symbolic shapes, which takes 0.2 s.
+    `torch.autograd.backward` with explicit gradients would first import torch's symbolic shapes, which takes 0.2 s.
     """
 
     @staticmethod
@@ -282,7 +284,7 @@ class _Returned(torch.autograd.Function):
 
 @dataclass
 class StagePass:
-    """The tensors that a stage saves of a micro-batch between its forward and its backward pass."""
+    """The tensors of a micro-batch that a stage saves between the forward and the backward pass."""
 
     slots: list[dict[str, Tensor | None]]
     """Of the received tensors that need a gradient, in order."""
@@ -291,10 +293,10 @@ class StagePass:
 
 
 class PipelineReplica(GroupReplica):
-    """A stage of a pipeline: it works on the micro-batches of a step in the order of a schedule.
+    """A stage of a pipeline: it processes the micro-batches of a step in the order of a schedule.
 
-    Bit-equal to one process with `accumulate` = `micro_batches`: every operation has the same inputs, and gradients add
-    up in the same order.
+    The weights are bit-equal to one process with `accumulate` = `micro_batches`: every operation has the same inputs,
+    and gradients are added in the same order.
     """
 
     network: Stage
@@ -315,7 +317,7 @@ class PipelineReplica(GroupReplica):
         return f"parallel.micro_batches = {self.micro_batches}"
 
     def begin_epoch(self, seeds: Sequence[Seed]) -> None:
-        """Seed the random generators: for data with the same numbers on all stages, for layers with others on each."""
+        """Seed the random generators: equal on all stages for data, different on each for layers."""
         seed_everything(*seeds[0], self.group.rank)
         self._rng_state = torch.get_rng_state()
         super().begin_epoch(seeds)
@@ -348,7 +350,7 @@ class PipelineReplica(GroupReplica):
         return total if self.network.is_last else None
 
     def forward_piece(self, x: Any, y: Any, share: float) -> StagePass:
-        """Let one micro-batch pass this stage, with a share in the loss of the batch; x is for the first stage."""
+        """Run the forward pass of one micro-batch; `share` is its weight in the batch's loss, x for the first stage."""
         slots: list[dict[str, Tensor | None]] = []
         inputs = x
         if not self.network.is_first:
@@ -364,7 +366,7 @@ class PipelineReplica(GroupReplica):
         return StagePass(slots, [value for value in outputs if isinstance(value, Tensor) and value.requires_grad])
 
     def _enter(self, received: Sequence[Any]) -> tuple[tuple[Any, ...], list[dict[str, Tensor | None]]]:
-        """Return the inputs of the stage, of which those that need a gradient have a slot for it."""
+        """Return the inputs of the stage, and slots for the gradients of those that need one."""
         inputs, slots = [], []
         for value in received:
             if isinstance(value, Tensor) and value.requires_grad:
@@ -375,7 +377,7 @@ class PipelineReplica(GroupReplica):
         return tuple(inputs), slots
 
     def backward_piece(self, passed: StagePass) -> Tensor | float:
-        """Compute the gradients of one micro-batch, send that of the inputs back, and return its loss, 0 if unknown."""
+        """Compute the gradients of one micro-batch, send the inputs' back, and return its loss (0 if unknown)."""
         loss: Tensor | float = 0.0
         if self.network.is_last:
             loss = passed.outputs[0].detach()
@@ -396,31 +398,31 @@ class PipelineReplica(GroupReplica):
 def make_part(
     network: nn.Module, *args: Any, parallel: Parallel, group: GroupConnection, **options: Any
 ) -> "GroupReplica":
-    """Return an object that trains this worker's part of a replica."""
+    """Return the replica object that trains this worker's part."""
     if not isinstance(network, Stage):
         return NeuronReplica(network, *args, group=group, **options)
     return PipelineReplica(network, *args, parallel=parallel, group=group, **options)
 
 
 def has_outputs(replica: Replica) -> bool:
-    """Return whether this worker is the one of its group that reports the outputs of the replica."""
+    """Return whether this worker reports the outputs of the replica for its group."""
     if isinstance(replica, PipelineReplica):
         return replica.network.is_last
     return not isinstance(replica, NeuronReplica) or replica.group.rank == 0
 
 
 def merge_parts(parts: Sequence[dict[str, Tensor]], whole: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state of the undivided network, given its workers' parts and the one that it started from."""
+    """Return the state of the undivided network from its parts; `whole` is the initial state."""
     merged = {}
     for name, initial in whole.items():
         own = [part[name] for part in parts if name in part]
-        rows = own[0] if own else initial  # a parameter that the network never uses belongs to no stage
+        rows = own[0] if own else initial  # unused parameters belong to no stage
         merged[name] = rows if rows.shape == initial.shape else torch.cat(own)
     return merged
 
 
 class DividedChannels:
-    """The shared memory of divided replicas: of the same part of all replicas, and of all parts of the same replica."""
+    """The shared memory of divided replicas: between equal parts of replicas, and between the parts of a replica."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Workers that are lost and replaced while the others continue."""
+"""Elastic training: lost workers are replaced while the others continue."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ from tenfold.workers.channels import Channels, MakeRound, Result, SharedChannels
 from tenfold.workers.coordinator import Coordinator, EpochTrained, Finished, Message
 from tenfold.workers.pool import WorkerPool
 
-# Messages in addition to those of `coordinator.py`, which are sent whenever the members change.
+# Messages in addition to those of `coordinator.py`, sent when the members change.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paused:
-    """This worker has paused because the members change, and reports how far it has got."""
+    """This worker has paused because the members change, and reports its position."""
 
     rounds: int
     """How many rounds of its training it has completed."""
@@ -34,17 +34,17 @@ class Paused:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationBegan:
-    """This worker begins an evaluation, which would have to be repeated if others joined before it ends."""
+    """This worker begins an evaluation, which must be repeated if others join before it ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """This worker, which replaces a lost one, waits for its weights."""
+    """This worker replaces a lost one, and waits for its weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Handover:
-    """A member's state, for the workers that join."""
+    """A member's state, for joining workers."""
 
     membership: int
     step: int
@@ -54,7 +54,7 @@ class Handover:
 
 @dataclass(frozen=True, kw_only=True)
 class Joining:
-    """The workers that join, at the first join point that a member passes with a number of at least `point`."""
+    """The joining workers; they join at the first join point with a number of at least `point`."""
 
     workers: tuple[int, ...]
     partner: int
@@ -64,7 +64,7 @@ class Joining:
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """The workers that take part from now on."""
+    """The current members: the workers that take part from now on."""
 
     number: int
     members: tuple[int, ...]
@@ -82,7 +82,7 @@ class Welcome:
 
 
 class Roster:
-    """The members of a run, the workers that wait to join, and the change of members in progress, if any."""
+    """The members of a run, the workers waiting to join, and the membership change in progress, if any."""
 
     def __init__(self, workers: int) -> None:
         self.members = set(range(workers))
@@ -97,7 +97,7 @@ class Roster:
 
     @property
     def is_changing(self) -> bool:
-        """Whether some members have yet to pause."""
+        """Whether some members have not paused yet."""
         return self._paused is not None
 
     @property
@@ -144,7 +144,7 @@ class Roster:
         return self._membership
 
     def hand_over(self, handover: Handover) -> dict[int, Welcome]:
-        """Return what to send to the workers that join now; nothing if the members have changed again meanwhile."""
+        """Return the messages for the joining workers; none if the members have changed again."""
         membership = self._membership
         if self.is_changing or handover.membership != membership.number or membership.joining is None:
             return {}
@@ -157,22 +157,21 @@ class Roster:
 
 # The channels of a worker where lost workers are replaced: the members change during training.
 #
-# The process that started the workers decides who takes part (`Roster`). When that changes, it asks for another
-# membership in shared memory. Every member notices this where it would wait for others, pauses, and reports how far
-# it has got; when all have paused, all receive the new membership and continue. So no worker uses another's weights
-# in between.
+# The process that started the workers keeps the list of members (`Roster`). To change it, it requests a new membership
+# in shared memory. Every member notices the request whenever it waits for others, pauses, and reports its position;
+# when all have paused, all receive the new membership and continue. No worker uses another's weights in between.
 #
-# A round that was in progress is repeated with what each member contributed to it, unless another member has
-# completed it: then all had done their parts, and the result is there. (Where small groups average, members may be
-# several rounds apart; those behind continue without these.)
+# A round in progress is repeated with the same contributions, unless some member has completed it: then all members
+# had contributed, and the result exists. (When small groups average, members may be several rounds apart; those
+# behind skip these rounds.)
 #
-# Workers that replace lost ones join between two steps. All members pass the same join points, numbered in the same
-# way, and so agree on one: there a partner hands over its whole state.
+# Replacements join between two steps. All members pass the same numbered join points, so they agree on one; there a
+# partner sends the new worker its whole state.
 
 
 @dataclass(kw_only=True)
 class ElasticChannels(Channels):
-    """One worker's connections to the others, which may be lost and replaced."""
+    """One worker's connections to others that may be lost and replaced."""
 
     is_elastic: ClassVar[bool] = True
     number: int
@@ -232,9 +231,9 @@ class ElasticChannels(Channels):
         self.send(EvaluationBegan())
 
     def reach_join_point(self, step: int, state: Callable[[], dict[str, Any]], *, epoch_begins: bool = False) -> None:
-        """Let the workers that join take part from here on; their partner sends them its state.
+        """Let joining workers take part from here on; their partner sends them its state.
 
-        The join point after step s has the number 2s; that where the next epoch begins, after the evaluation, 2s + 1.
+        The join point after step s has the number 2s; if an epoch ends there, the one after its evaluation has 2s + 1.
         """
         point = 2 * step + epoch_begins
         self._passed, joining = point, self._joining
@@ -249,7 +248,7 @@ class ElasticChannels(Channels):
             self.send(Handover(membership=self._membership, step=step, state=content.getvalue()))
 
     def join(self) -> dict[str, Any]:
-        """Wait until the others let this worker join, and return a partner's state."""
+        """Wait until this worker may join, and return a partner's state."""
         welcome = self.ask(Ready())
         assert isinstance(welcome, Welcome)
         state: dict[str, Any] = torch.load(io.BytesIO(welcome.state), weights_only=True)
@@ -269,7 +268,7 @@ class ElasticChannels(Channels):
         self._mixed = self.step
 
     def _pause(self) -> None:
-        """Report how far this worker has got, and adopt the membership that is answered when all have reported."""
+        """Report this worker's position, and adopt the new membership, which arrives when all have reported."""
         began = perf_counter()
         membership = self.ask(Paused(rounds=self._rounds, mixed=self._mixed, passed=self._passed))
         self.transport.wait_seconds += perf_counter() - began
@@ -289,18 +288,18 @@ def _joined(members: Sequence[int], joining: Joining) -> tuple[int, ...]:
 
 
 def _first_tick(membership: int, *, joined: bool) -> int:
-    """Return the number from which members count: larger than any in an earlier membership."""
+    """Return the first tick of a membership; it is larger than all ticks of earlier ones."""
     return (2 * membership + joined) << 32
 
 
 class Replacement:
-    """Pauses the members of a run when one is lost, starts another process in its place, and lets that one join.
+    """Pauses the members of a run when one is lost, starts a new process in its place, and lets it join.
 
-    The others do not wait for the new process to start: it joins when it is ready.
+    The others do not wait for the new process to start; it joins when it is ready.
     """
 
     def __init__(self, pool: WorkerPool, channels: SharedChannels, coordinator: Coordinator, limit: int) -> None:
-        """Watch over a pool; `limit` is how often a worker may be replaced before it has completed an epoch."""
+        """`limit` is how often a worker of the pool may be replaced before it completes an epoch."""
         self.roster = Roster(channels.workers)
         self._pool = pool
         self._channels = channels
@@ -314,7 +313,7 @@ class Replacement:
         self._since_epoch_began = set(range(channels.workers))
 
     def lose(self, lost: WorkerLost) -> None:
-        """Let the others continue without a worker; raise its error if it was lost too often or no other is left."""
+        """Let the others continue without a worker; raise its error if it was lost too often or none remains."""
         worker = lost.rank
         self._losses[worker] += 1
         self._since_epoch_began.discard(worker)
@@ -327,7 +326,7 @@ class Replacement:
         was_member = worker in self.roster.members
         if was_member and len(self.roster.members) == 1:
             raise lost
-        self._pool.remove(worker)  # from here on it changes nothing in the shared memory
+        self._pool.remove(worker)  # from here on it cannot change the shared memory
         self._evaluating.discard(worker)
         awaited = self.roster.lose(worker)
         self._to_start.add(worker)
@@ -338,7 +337,7 @@ class Replacement:
         self._proceed()
 
     def handle(self, worker: int, message: Any) -> bool:
-        """Take a message that is about the members; return False for any other that is still worth an answer."""
+        """Handle a message about the members; return False for other messages that still need an answer."""
         if isinstance(message, Paused):
             self._evaluating.discard(worker)
             self.roster.pause(worker, message)
@@ -356,27 +355,27 @@ class Replacement:
         return True
 
     def invite(self) -> bool:
-        """Make the members pause for workers that wait to join, unless they evaluate; return whether they pause."""
+        """Make the members pause for workers waiting to join, unless they evaluate; return whether they pause."""
         if self._evaluating or not self.roster.can_change:
             return False
         self._channels.ask_for(self.roster.change())
         return True
 
     def note_answer(self, message: Message) -> None:
-        """Note that the members have the answer to a message: their evaluation is over, and others may join."""
+        """Record that a message was answered: the evaluation is over, and others may join."""
         self._evaluating.clear()
         if isinstance(message, Finished):
             for worker in set(self._pool.present) - self.roster.members:
                 self._pool.remove(worker)
             return
         if isinstance(message, EpochTrained):
-            # those who have trained for the whole epoch begin anew
+            # completing an epoch resets a worker's count of losses
             self._losses |= dict.fromkeys(self._since_epoch_began, 0)
             self._since_epoch_began = set(self.roster.members)
         self.invite()
 
     def _proceed(self) -> None:
-        """Send the members the new membership once all have paused; only then may others use a lost one's memory."""
+        """Send the new membership when all members have paused; only then may others use a lost worker's memory."""
         if (membership := self.roster.decide()) is not None:
             self._coordinator.note_absence(self.roster.mixed)
             for member in membership.members:

@@ -42,34 +42,34 @@ def context() -> BaseContext:
 
 
 def start_server() -> None:
-    """Start the server that workers are forked from, unless it runs; it imports what they need meanwhile.
+    """Start the fork server of the workers, if it is not running; it imports their modules in the background.
 
-    A pool starts it in any case. Whoever will need one calls this early, and both processes import torch together.
+    A pool starts it in any case; an early call lets both processes import torch at the same time.
     """
     if multiprocessing.current_process().daemon:  # see check_may_start
         return
     if context().get_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([PRELOADED])
-        nested = multiprocessing.parent_process() is not None  # whose folder is its parent's
+        nested = multiprocessing.parent_process() is not None  # its folder is its parent's
         with (
             without_main(),
-            # Modules are where this process finds them: in the current folder only if this process looks there.
+            # The server searches modules where this process does: in the current folder only if this process does.
             _environment("PYTHONPATH", os.pathsep.join(str(Path(place).resolve()) for place in sys.path)),
             _environment(SAFE_PATH, OWN_SAFE_PATH),
-            # Where the server's socket is; here, as two threads at once would make two folders.
+            # The folder of the server's socket; created here, because two threads would create two folders.
             _environment(SERVER_FOLDER, "" if nested else multiprocessing.util.get_temp_dir()),
             wait_policy_for_children(),
             _ignoring_interrupts(),
         ):
             try:
                 multiprocessing.forkserver.ensure_running()
-            except ChildProcessError:  # the program has called os.fork; `multiprocessing` has one server for a program
+            except ChildProcessError:  # the program has called os.fork; `multiprocessing` has one server per program
                 _others_servers.add(os.getpid())
             except OSError as error:
                 if "path too long" not in str(error):
                     raise
                 raise MachineError(
-                    f"the folder for temporary files, {tempfile.gettempdir()}, has too long a name for a socket; "
+                    f"the name of the temporary folder, {tempfile.gettempdir()}, is too long for a socket; "
                     "set TMPDIR to a shorter one, such as /tmp"
                 ) from None
 
@@ -84,14 +84,14 @@ def check_may_start() -> None:
 
 
 def start_server_for(workers: int, spare_files: int = cores.SPARE) -> None:
-    """Start the server for this many worker processes; raise MachineError if so many cannot be started."""
+    """Start the server for this number of worker processes; raise MachineError if that many cannot be started."""
     check_may_start()
     cores.check_open_files(workers, spare_files)
     start_server()
 
 
 def start_process(process: Any) -> None:
-    """Start a process; if the server that it is forked from dies at this moment, start the server and it again."""
+    """Start a process; if the fork server dies at this moment, restart the server and the process."""
     for _ in range(START_ATTEMPTS):
         try:
             start_server()  # it may have died since the first process was forked from it
@@ -105,10 +105,10 @@ def start_process(process: Any) -> None:
 
 
 def set_up_server() -> None:
-    """In the server: let workers use several threads; if its parent is killed, remove the folder of its socket."""
+    """In the server: allow workers several threads, and remove the socket's folder if the parent is killed."""
     folder, parent = os.environ.pop(SERVER_FOLDER, None), os.getppid()
     if os.environ.get(SAFE_PATH) == OWN_SAFE_PATH:
-        del os.environ[SAFE_PATH]  # for the server alone, not for programs that workers start
+        del os.environ[SAFE_PATH]  # only for the server, not for programs that workers start
     if folder is None:
         return
     keep_threads_in_children()
@@ -125,8 +125,8 @@ def set_up_server() -> None:
 def without_main() -> Iterator[None]:
     """Hide the user's script while processes start, so that it is not run again in them.
 
-    What they need of it travels by value, so a script needs no `if __name__ == "__main__"`. Other threads that start
-    processes wait: this and the variables of the environment are those of the whole program.
+    The objects they need from it are pickled by value, so a script needs no `if __name__ == "__main__"`. Other threads
+    that start processes wait, because this module and the environment variables belong to the whole program.
     """
     with _STARTING:
         main = sys.modules["__main__"]
@@ -151,7 +151,7 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Start the server with Ctrl-C ignored, which would otherwise interrupt its imports."""
+    """Ignore Ctrl-C while the server starts, because it would interrupt the server's imports."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What can go wrong with the user's model and metrics during training, as errors of one sentence."""
+"""One-sentence errors for problems of the user's model and metrics during training."""
 
 import copy
 import types
@@ -35,9 +35,9 @@ LOSS_HINTS = {
 
 
 def explain_failure(task: Task, replica: Replica | ReplicaRows, x: Any, y: Any, error: Exception) -> ModelError | None:
-    """Return the error that says which batch the model failed on; None if a later batch failed in the user's code.
+    """Return an error that describes the batch on which the model failed; None if a later batch failed in user code.
 
-    That error speaks for itself, where the first batch may show that the model does not fit the data.
+    On the first batch the model may not fit the data, so their shapes help; a later error is raised unchanged.
     """
     first = replica.steps <= 1
     if not first and user_frames(error):
@@ -55,29 +55,29 @@ def explain_failure(task: Task, replica: Replica | ReplicaRows, x: Any, y: Any, 
 
 
 def check_shapes(network: nn.Module, metadata: NetworkMetadata) -> None:
-    """Raise ModelError if a network does not have the weights that it has in the process that started the run."""
+    """Raise ModelError if a network's weights differ in shape from those in the process that started the run."""
     here, there = state_shapes(network), metadata.shapes
     if here != there:
         different = next((pair for pair in zip(here, there, strict=False) if pair[0] != pair[1]), None)
         what = f"shape {different[0]}, not {different[1]}" if different else f"{len(here)} tensors, not {len(there)}"
         raise ModelError(
-            f"the model has other weights here than in the main process ({what}); it must be the same network in every "
-            "process"
+            f"the model has different weights in a worker than in the main process ({what}); build the same network in "
+            "every process"
         )
 
 
 def check_parameters(task: Task, replica: Replica | ReplicaRows, step: int) -> None:
-    """Raise an error if the model has replaced a parameter: neither the optimizer nor a round would know it."""
+    """Raise an error if the model has replaced a parameter, because the optimizer and rounds would not update it."""
     memory = task.workers > 1 or task.experiment.training.ema is not None
     if name := replica.find_replaced(memory=memory):
         raise ModelError(
-            f"model {task.experiment.model.name} has replaced its parameter {name} by step {step}, so that "
-            "training would continue without it; change it in place: with torch.no_grad(): parameter.copy_(...)"
+            f"model {task.experiment.model.name} replaced its parameter {name} before step {step}, and the optimizer "
+            "would not update the new one; change it in place: with torch.no_grad(): parameter.copy_(...)"
         )
 
 
 def make_divergence_error(task: Task, loss: float, step: int, worker: int, *, from_the_start: bool = False) -> Diverged:
-    """Return the error for a loss that is NaN or infinite; the learning rate cannot cause it in the first step."""
+    """Return the error for a NaN or infinite loss; in the first step, the learning rate cannot be the cause."""
     if (unlabeled := _find_unlabeled_batch(task, step, worker)) is not None:
         return Diverged(
             f"the loss became {loss:g} in step {unlabeled} (worker {worker}): no sample of its batch has a label that "
@@ -113,11 +113,11 @@ def _find_unlabeled_batch(task: Task, step: int, worker: int) -> int | None:
 
 
 def check_outputs(task: Task, network: nn.Module) -> str:
-    """Return a warning if it is not clear which dimension of the outputs is that of the classes; "" if it is.
+    """Return a warning if it is ambiguous which dimension of the outputs has the classes, or "".
 
-    Raises ModelError where outputs do not begin with the samples. Both are checked where samples have a label for each
-    of their positions, and with a loss or metrics of the user's own; built-in ones compare the shapes themselves.
-    Random generators are left as they were.
+    Raises ModelError if the first dimension of the outputs is not the samples. Both are checked for labels per
+    position, and for the user's own loss or metrics; built-in ones compare the shapes themselves. The state of random
+    generators is preserved.
     """
     training, train = task.experiment.training, task.splits.train
     targets = train.targets
@@ -136,7 +136,7 @@ def check_outputs(task: Task, network: nn.Module) -> str:
 
 
 def _check_samples_first(network: nn.Module, few: Part, precision: str, *, joins_all: bool) -> None:
-    """Raise ModelError if the samples come second in an output that is joined over batches: the main one, or any."""
+    """Raise ModelError if samples are the second dimension of an output that is concatenated: the main one, or any."""
     made = [_outputs_for(network, few, count, precision) for count in TRIED if count <= len(few)]
     if len(made) < len(TRIED):
         return
@@ -145,9 +145,9 @@ def _check_samples_first(network: nn.Module, few: Part, precision: str, *, joins
         shapes = [tuple(item.shape) for item in several]
         if len(shapes) == len(TRIED) and _dimension(shapes, 1) and not _dimension(shapes, 0):
             raise ModelError(
-                f"the network returns an output of shape {shapes[0]} for {TRIED[0]} samples: outputs should begin with "
-                "the samples, not with positions or layers; build recurrent layers with batch_first=True, or return "
-                "output.transpose(0, 1)"
+                f"the network returns an output of shape {shapes[0]} for {TRIED[0]} samples; the first dimension "
+                "should be the samples, not positions or layers: build recurrent layers with batch_first=True, or "
+                "return output.transpose(0, 1)"
             )
 
 
@@ -163,10 +163,11 @@ def _outputs_for(network: nn.Module, few: Part, samples: int, precision: str) ->
 
 
 def check_metrics(task: Task, network: nn.Module) -> None:
-    """Raise ModelError if a metric cannot measure the evaluation part: the user's own fails, or outputs do not fit.
+    """Raise ModelError if a metric cannot measure the evaluation part: a user's metric fails, or the outputs do not
+        fit.
 
-    The user's own are tried on a few samples and, if they fail there, on all, since they may need more of them, such as
-    one of each class. A metric that counts its calls is copied, and random generators are left as they were.
+    The user's metrics are tried on a few samples and, if that fails, on all, because they may need more samples, such
+    as one of each class. A metric that counts its calls is copied, and the state of random generators is preserved.
     """
     part, name = task.evaluation_part, task.evaluation_part_name
     training = task.experiment.training
@@ -223,6 +224,6 @@ def _copied(metric: AlignedMeasure) -> AlignedMeasure:
     copied = copy.copy(metric)
     try:
         copied.function = copy.deepcopy(metric.function)
-    except Exception:  # an object of the user's that cannot be copied is tried itself
+    except Exception:  # if the user's object cannot be copied, the original is tried
         return metric
     return copied

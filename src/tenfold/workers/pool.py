@@ -1,4 +1,4 @@
-"""The pool of worker processes: starts them, reads their messages, and notices those that are lost."""
+"""The pool of worker processes: starts them, reads their messages, and detects lost workers."""
 
 import contextlib
 import math
@@ -44,7 +44,7 @@ CHUNK = 1 << 20
 
 
 def attach_to_parent(process: int, lifeline: Connection, floats: SharedTensor) -> WorkerProgress:
-    """In a worker: end when the parent does, leave Ctrl-C to the parent, and return where progress is published."""
+    """In a worker: exit with the parent, leave Ctrl-C to the parent, and return the progress to publish."""
     try:
         progress = WorkerProgress(floats.open().numpy().data, process)
     except FileNotFoundError:  # the program was killed while it started this process
@@ -53,7 +53,7 @@ def attach_to_parent(process: int, lifeline: Connection, floats: SharedTensor) -
     progress.begin()
 
     def end_with_parent() -> None:
-        lifeline.poll(None)  # nothing is ever written: the other end is gone
+        lifeline.poll(None)  # nothing is ever written, so this returns when the other end closes
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True, name="tenfold-lifeline").start()
@@ -61,10 +61,10 @@ def attach_to_parent(process: int, lifeline: Connection, floats: SharedTensor) -
 
 
 class WorkerConnection:
-    """A worker process's connection to the coordinator: events go in batches, messages wait for their answer."""
+    """A worker process's connection to the coordinator: events are sent in batches, messages wait for an answer."""
 
     def __init__(self, pipe: Connection, waiting: Callable[[], None] = lambda: None) -> None:
-        """Connect; `waiting` is called repeatedly while an answer is awaited."""
+        """`waiting` is called repeatedly while waiting for an answer."""
         self._pipe = pipe
         self.is_outdated: Callable[[], bool] | None = None
         """Returns whether the members have changed, so that `report` will not be answered."""
@@ -100,7 +100,7 @@ class WorkerConnection:
         try:
             while not self._pipe.poll(seconds):
                 self._waiting()
-                # The process that changes the members has sent its earlier answers before.
+                # Earlier answers arrive before a change of members, because the same process sends both.
                 if is_outdated is not None and is_outdated() and not self._pipe.poll():
                     raise MembersChanged
             answer = self._pipe.recv_bytes()
@@ -117,7 +117,7 @@ class WorkerConnection:
                 self._send(events)
 
     def fail(self, error: BaseException) -> None:
-        """Send an error: unchanged if it is written for the user, otherwise with the user's lines or its traceback."""
+        """Send an error: unchanged if it is a TenfoldError, otherwise with the lines of user code or the traceback."""
         self.flush()
         if not isinstance(error, TenfoldError):
             kind = UserCodeError if user_frames(error) else RuntimeError
@@ -134,9 +134,9 @@ class WorkerConnection:
 
 
 class MessageReader:
-    """Collects what `Connection.send_bytes` wrote, without ever waiting for the rest of a message.
+    """Reads the messages of `Connection.send_bytes` without waiting for the rest of an incomplete one.
 
-    Each message comes after its length, 4 bytes, or -1 and 8 bytes.
+    A message follows its length, in 4 bytes, or -1 and 8 bytes.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -144,7 +144,7 @@ class MessageReader:
         self._received = bytearray()
 
     def read(self) -> tuple[list[Any], bool]:
-        """Return the messages that are complete, and whether the other end is closed."""
+        """Return the complete messages, and whether the other end is closed."""
         messages: list[Any] = []
         try:
             while self._connection.poll():
@@ -166,7 +166,7 @@ class MessageReader:
         return messages
 
     def _find_message(self, begin: int) -> tuple[int, int] | None:
-        """Return where the content of the message that begins here starts and ends, if all of it is there."""
+        """Return the start and end of the content of the message that begins here, if it is complete."""
         start, there = begin + 4, len(self._received)
         if there < start:
             return None
@@ -192,7 +192,7 @@ WAIT_SECONDS = 1.0
 class WorkerPool:
     """Processes that run `target(process, connection, lifeline, floats, *arguments)`; `process` is its index here.
 
-    They end when this process does, however that happens: each holds one end of a pipe whose other end is only here.
+    They exit when this process does, even if it is killed: each holds one end of a pipe whose other end is only here.
     """
 
     def __init__(
@@ -204,9 +204,10 @@ class WorkerPool:
         ranks: Sequence[range] | None = None,
         stall_after: float | None = None,
     ) -> None:
-        """Start the processes; `ranks` are the workers in each, by which errors name it (default: one in each).
+        """Start the processes; `ranks` are the workers in each, for error messages (default: one in each).
 
-        A worker that publishes progress may go without for `stall_after` seconds, or for much longer than it ever took.
+        A worker without progress for `stall_after` seconds is stalled; by default the limit is much longer than its
+        longest pause so far.
         """
         start_server_for(size, SPARE_ONCE_RECORDED)
         started = context()
@@ -254,7 +255,7 @@ class WorkerPool:
         return [index for index in range(len(self.processes)) if index not in self._absent]
 
     def remove(self, index: int) -> None:
-        """Kill a process that was lost, and forget it."""
+        """Kill a lost process and remove it from the pool."""
         if index in self._absent:
             return
         _kill(self.processes[index])
@@ -265,7 +266,7 @@ class WorkerPool:
         self._unheard = [(other, message) for other, message in self._unheard if other != index]
 
     def replace(self, index: int, **more: Any) -> None:
-        """Start another process in the place of one that was lost; `more` are arguments that only this one is given."""
+        """Start a process in place of a lost one; `more` are additional arguments for it."""
         self.remove(index)
         with _deferring_interrupts():
             self.connections[index], self.processes[index] = self._start(index, **more)
@@ -276,8 +277,8 @@ class WorkerPool:
     def messages(self) -> Iterator[tuple[int, Any]]:
         """Yield (index of the process, message) as messages arrive; raise WorkerLost when a process is lost.
 
-        Everything that the lost process had sent is yielded first. What the others have sent by then, such as errors
-        because they wait for the lost one, is yielded only if this is called again, after `remove` or `replace`.
+        All messages of the lost process are yielded first. Messages of the others, such as errors because they wait for
+        the lost one, are yielded only by the next call, after `remove` or `replace`.
         """
         looked = -math.inf
         while True:
@@ -299,7 +300,7 @@ class WorkerPool:
                     yield lost, message
                 raise self._exit_error(lost)
             now = time.monotonic()
-            if now - looked >= LOOK_SECONDS:  # messages may come much more often
+            if now - looked >= LOOK_SECONDS:  # not after every message
                 looked = now
                 self._check_life(now)
 
@@ -350,7 +351,7 @@ class WorkerPool:
             raise self._worker_lost(first, describe_stall(max(stalled.values()), self._watch.stall_after, also))
 
     def end(self) -> None:
-        """End all processes, whatever they are doing."""
+        """Kill all processes."""
         processes = [self.processes[index] for index in self.present]
         for process in processes:
             if process.is_alive():
@@ -366,25 +367,25 @@ class WorkerPool:
         self.processes, self.connections, self._readers, self._absent, self._orphans = [], [], [], set(), set()
 
     def join(self) -> None:
-        """Wait for processes that are done."""
+        """Wait for finished processes to exit."""
         for index in self.present:
             self.processes[index].join(WAIT_SECONDS)
         self.end()
 
 
 def _is_orphan(process: Any) -> bool:
-    """Return whether a process lives on although the server that it was forked from, and would report its end, died."""
+    """Return whether a process is alive although its fork server, which would report its end, has died."""
     return process.exitcode == UNKNOWN_CODE and is_alive(process.pid)
 
 
 def _kill(process: Any) -> None:
-    """Kill a process if it lives, and wait for its end; the kernel says when, as its server may be stopped or dead."""
+    """Kill a process if it is alive, and wait for its end by asking the kernel; its server may be stopped or dead."""
     while is_alive(process.pid) and process.exitcode in (None, UNKNOWN_CODE):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
         process.join(0.01)
     process.join(WAIT_SECONDS)
-    if process.exitcode is None:  # its server, which would report its end, is stopped: Python would wait for it at exit
+    if process.exitcode is None:  # its server, which reports its end, is stopped; Python would wait for it at exit
         _continue_parent(process.pid)
         process.join(WAIT_SECONDS)
     with contextlib.suppress(ValueError):  # its end is still not reported
@@ -392,7 +393,7 @@ def _kill(process: Any) -> None:
 
 
 def _continue_parent(pid: int) -> None:
-    """Continue the process that has started another one, if it is stopped."""
+    """Continue the parent of a process, if the parent is stopped."""
     with contextlib.suppress(psutil.Error):
         parent = psutil.Process(pid).parent()
         if parent is not None and is_stopped(parent.pid):
@@ -401,7 +402,7 @@ def _continue_parent(pid: int) -> None:
 
 @contextlib.contextmanager
 def _deferring_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C, and SIGTERM where it is handled, so that no process is left half started."""
+    """Delay Ctrl-C, and SIGTERM if it is handled, until a process has fully started."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

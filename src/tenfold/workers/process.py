@@ -1,4 +1,4 @@
-"""A worker process: how its task is packed and sent, and its program: one worker, or several that take turns."""
+"""A worker process: packing and sending its task, and running one worker, or several in turns."""
 
 import random
 import warnings
@@ -37,7 +37,7 @@ from tenfold.workers.worker import Worker
 
 
 class SharedTensors(Tensors):
-    """Tensors in memory that all processes share; sent to another one, they are opened there without a copy."""
+    """Tensors in shared memory; another process opens them without a copy."""
 
     def __init__(self, part: Tensors) -> None:
         self._copies: list[SharedTensor] = []
@@ -73,7 +73,7 @@ def open_tensors(x: Any, y: SharedTensor) -> Tensors:
 
 
 def in_shared_memory(splits: Splits) -> Splits:
-    """Move the parts that are tensors into shared memory, each once; the originals can be freed."""
+    """Copy the parts that are tensors into shared memory, each once; the originals can be freed."""
     moved: dict[int, SharedTensors] = {}
 
     def move(part: Part) -> Part:
@@ -93,7 +93,7 @@ def in_shared_memory(splits: Splits) -> Splits:
 
 
 def shared_parts(splits: Splits) -> list[SharedTensors]:
-    """Return the parts in shared memory, or those that others are subsets of, each once."""
+    """Return the parts in shared memory, each once; for a subset, the part it was taken from."""
     return [part for part in _whole_parts(splits) if isinstance(part, SharedTensors)]
 
 
@@ -103,10 +103,10 @@ def _whole_parts(splits: Splits) -> list[Part]:
 
 
 class TaskSnapshot:
-    """A task as it is sent to the workers; the process that packs it keeps the tensors alive until `close`."""
+    """A pickled task for the workers; the process that packs it keeps the tensors alive until `close`."""
 
     def __init__(self, task: Task, *, with_numbers: bool = False) -> None:
-        """Pack a task; the samples' numbers in the data as given only where the other process writes predictions."""
+        """Pack a task; `with_numbers` includes the samples' original indices, for a process that writes predictions."""
         splits = in_shared_memory(task.splits)
         before = shared_parts(task.splits)
         self._own = [part for part in shared_parts(splits) if part not in before]
@@ -119,8 +119,8 @@ class TaskSnapshot:
         except Exception as error:  # a user's object may raise anything when it is pickled
             self.close()
             raise ExperimentError(
-                f"what was given as Python objects (model, data, loss) cannot be sent to worker processes: {error}; "
-                "create what cannot be pickled, such as locks and open files, inside them"
+                f"the Python objects (model, data, loss) cannot be sent to worker processes: {error}; objects that "
+                "cannot be pickled, such as locks and open files, must be created in the worker processes"
             ) from error
 
     def open(self) -> Task:
@@ -135,7 +135,7 @@ class TaskSnapshot:
 
 
 def bytes_to_share(splits: Splits) -> int:
-    """Return how many bytes a snapshot would put into shared memory."""
+    """Return the bytes that a snapshot would put into shared memory."""
     return sum(
         tensor.nbytes
         for part in _whole_parts(splits)
@@ -145,12 +145,12 @@ def bytes_to_share(splits: Splits) -> int:
 
 
 def check_room(splits: Splits) -> None:
-    """Raise MachineError if the copy that a snapshot puts into shared memory does not fit beside the data."""
+    """Raise MachineError if there is not enough memory for a snapshot's copy of the data."""
     needed = bytes_to_share(splits)
     free = cores.free_memory() if needed else 0
     if needed > free:
         raise MachineError(
-            f"worker processes share a copy of the data, which needs {format_bytes(needed)} of memory, but only "
+            f"the copy of the data that worker processes share needs {format_bytes(needed)} of memory, but only "
             f"{format_bytes(free)} are free; use fewer samples (data.limit), one worker without folds, or a Dataset "
             "that reads its samples from files"
         )
@@ -161,7 +161,7 @@ set_up_server()  # does something only in the server of worker processes, where 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSetup:
-    """The arguments with which all worker processes of a run are started."""
+    """The arguments of all worker processes of a run."""
 
     snapshot: TaskSnapshot
     channels: SharedChannels | DividedChannels
@@ -179,7 +179,7 @@ class WorkerSetup:
 def run_workers(
     process: int, pipe: Connection, lifeline: Connection, floats: Any, setup: WorkerSetup, *, joining: bool = False
 ) -> None:
-    """Train the replicas of one process; if `joining`, it replaces a lost worker and first waits for a state."""
+    """Train the replicas of one process; with `joining` it replaces a lost worker and first waits for a state."""
     progress = attach_to_parent(process, lifeline, floats)
     ranks, stopwatch = setup.ranks_by_process[process], setup.stopwatch
     connection = WorkerConnection(pipe, progress.mark_waiting)
@@ -239,7 +239,7 @@ def _open_channels(setup: WorkerSetup, rank: int, connection: WorkerConnection, 
 
 
 def forward_warnings(emit: Emit, stopwatch: Stopwatch, rank: int) -> None:
-    """In a worker process: emit Python's warnings as events, which name the worker, instead of printing them."""
+    """In a worker process: emit Python's warnings as events that name the worker, instead of printing them."""
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         emit(Warned(at=stopwatch.now(), text=f"{category.__name__}: {message}", worker=rank, concerns_worker=True))
@@ -248,11 +248,11 @@ def forward_warnings(emit: Emit, stopwatch: Stopwatch, rank: int) -> None:
 
 
 def forward_prints(connection: WorkerConnection, stopwatch: Stopwatch, rank: int) -> None:
-    """In a worker process: send its output to the coordinator with its events, in addition to printing it."""
+    """In a worker process: print its output, and also send it to the coordinator with its events."""
     kept: list[str] = []
 
     def printed() -> list[Event]:
-        count = len(kept)  # other threads may print more meanwhile, which stays for the next time
+        count = len(kept)  # text that other threads print in the meantime is sent next time
         if not count:
             return []
         text = "".join(kept[:count])[-CONSOLE_LIMIT:]
@@ -273,7 +273,7 @@ def _train(worker: Worker, resumption: Resumption | None) -> None:
 def _train_several(
     ranks: range, task: Task, setup: WorkerSetup, connection: WorkerConnection, progress: WorkerProgress
 ) -> None:
-    """Train several replicas, each until it has to wait for another."""
+    """Train several replicas in turns, each until it waits for another."""
     scheduler = Scheduler(setup.exchange_times, progress.mark_waiting)
     batch = MessageBatch(len(ranks), connection.report, scheduler)
 
@@ -292,11 +292,11 @@ def _train_several(
     scheduler.run([partial(train_at, index) for index in range(len(ranks))])
 
 
-# Several workers in one process: each runs until it has to wait for another, then the next one runs.
+# Several workers in one process: each runs until it must wait for another, then the next one runs.
 #
-# Workers are not threads: torch keeps a pool of threads for each thread that computes, and all threads would share the
-# random generators. Each worker is a greenlet, which gives way only where it waits, and keeps its own random state and
-# its own modes of autograd and autocast.
+# Workers are not threads: torch would create a pool of threads for each, and all threads would share the random
+# generators. Each worker is a greenlet that yields only when it waits, and has its own random state and its own modes
+# of autograd and autocast.
 
 SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
 
@@ -305,7 +305,7 @@ SHORTEST_NAP, LONGEST_NAP = 2e-5, 1e-3
 class RngState:
     """The state of all random generators, for workers that take turns in one process.
 
-    NumPy's is not copied, which is slow, but exchanged: each worker begins with `use_own_numpy_generator`.
+    NumPy's generator is not copied, which is slow, but swapped: each worker starts with `use_own_numpy_generator`.
     """
 
     torch: Tensor
@@ -323,17 +323,18 @@ class RngState:
 
     @staticmethod
     def use_own_numpy_generator() -> None:
-        """Give NumPy a new generator, which no other worker uses."""
+        """Give NumPy a new generator for this worker."""
         np.random.set_bit_generator(np.random.MT19937())  # type: ignore[attr-defined]
 
 
 class Scheduler:
-    """Runs the workers of a process in turns; `exchange_times` decides the order of those that ask for a turn."""
+    """Runs the workers of a process in turns; `exchange_times` is the order of those that ask for a turn."""
 
     def __init__(self, exchange_times: NDArray[Any] | None = None, waiting: Callable[[], None] = lambda: None) -> None:
-        """Grant turns in the order of `exchange_times` [steps, workers], the times at which each worker's steps end.
+        """`exchange_times` [steps, workers] are the times at which each worker's steps end; turns are granted in this
+                order.
 
-        `waiting` is called repeatedly while all workers wait for those of other processes.
+        `waiting` is called repeatedly while all workers wait for other processes.
         """
         self._waiting = waiting
         self._times = exchange_times
@@ -341,7 +342,7 @@ class Scheduler:
         self._asking: dict[greenlet, tuple[int, int]] = {}
 
     def run(self, workers: Sequence[Callable[[], None]]) -> None:
-        """Run all workers until they finish; the first error ends them all."""
+        """Run all workers until they finish; the first error stops all of them."""
         running = [greenlet(worker) for worker in workers]
         self._ready = dict.fromkeys(running, lambda: True)
         nap = SHORTEST_NAP
@@ -361,7 +362,7 @@ class Scheduler:
                 nap = min(2 * nap, LONGEST_NAP)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Let other workers run until `ready()` is true for this one."""
+        """Run other workers until `ready()` is true."""
         if ready():
             return
         worker, rng_state = getcurrent(), RngState.read()
@@ -373,13 +374,13 @@ class Scheduler:
         rng_state.restore()
 
     def wait_for_turn(self, rank: int, step: int) -> None:
-        """Let other workers run until it is this worker's turn to exchange weights after a step."""
+        """Run other workers until it is this worker's turn to exchange weights after a step."""
         worker = getcurrent()
         self._asking[worker] = rank, step
         self.wait_until(lambda: worker not in self._asking)
 
     def _grant_turn(self) -> None:
-        """Give the turn to the worker whose step ends first; at equal times, to the one that asked first."""
+        """Grant the turn to the worker whose step ends first; at equal times, to the one that asked first."""
         assert self._times is not None
         times = self._times
         first = min(self._asking, key=lambda worker: times[self._asking[worker][1] - 1, self._asking[worker][0]])
@@ -393,7 +394,7 @@ def _set_modes(*, gradients: bool, autocast: bool) -> None:
 
 
 class TurnLock:
-    """Used in place of all locks of one worker: it is acquired when the worker's turn comes, once a step."""
+    """Replaces all locks of one worker: it is acquired when the worker's turn comes, once per step."""
 
     def __init__(self, scheduler: Scheduler, rank: int) -> None:
         self._scheduler = scheduler
@@ -412,7 +413,7 @@ class TurnLock:
 
 
 class MessageBatch:
-    """Collects one message from each worker of a process, sends them together, and gives all the same answer."""
+    """Collects one message from each worker of a process, sends them together, and returns the answer to all."""
 
     def __init__(self, size: int, send: Callable[[tuple[Message, ...]], Decision], scheduler: Scheduler) -> None:
         self._size = size
@@ -423,7 +424,7 @@ class MessageBatch:
         self._decision = Decision()
 
     def report(self, index: int, message: Message) -> Decision:
-        """Add the message of the worker with this index, and return the answer when all have added theirs."""
+        """Add the message of the worker with this index; when all are present, send them and return the answer."""
         self._messages[index] = message
         answers = self._answers
         if len(self._messages) == self._size:

@@ -1,4 +1,4 @@
-"""The round of replicas: averaging, compression, the outer optimizer, and the optimizer's state."""
+"""Rounds: averaging, compression, the outer optimizer, and the optimizer's state."""
 
 import copy
 import hashlib
@@ -31,7 +31,7 @@ DIGEST_TOLERANCE = 0.05
 
 
 class MixedReplica(Protocol):
-    """The part of a replica that rounds read and change, or of several replicas that are rows of a stack."""
+    """The attributes that rounds read and change, of one replica or of several stacked ones."""
 
     batch_norm: BatchNormStatistics
 
@@ -42,7 +42,7 @@ class MixedReplica(Protocol):
 
 
 class AveragedReplica(MixedReplica, Protocol):
-    """The part of a single replica that rounds read and change."""
+    """The attributes of a single replica that rounds read and change."""
 
     flat: FlatState
     """Its whole state, in the buffer of the transport."""
@@ -51,9 +51,9 @@ class AveragedReplica(MixedReplica, Protocol):
 
 
 class Rounds(ABC):
-    """The steps of a round, in order, on the replicas of a worker: on one, or on many that are rows of a matrix.
+    """The steps of a round on a worker's replicas: on one, or on many stacked in a matrix.
 
-    A subclass says where their gradients and the state of their optimizers are.
+    A subclass provides their gradients and the state of their optimizers.
     """
 
     def __init__(
@@ -67,10 +67,9 @@ class Rounds(ABC):
         shapes: Sequence[Sequence[int]],
         frozen: Sequence[slice],
     ) -> None:
-        """Take part in rounds of this kind; `samples` are the sizes of all workers' shards.
+        """`samples` are the sizes of all workers' shards, `weights` has one row per replica.
 
-        `weights` has a row for each replica. `shapes` are those of the tensors that are averaged in a round: of the
-        parameters, or of their gradients.
+        `shapes` are the shapes of the tensors that a round averages: of the parameters, or of their gradients.
         """
         self.parallel, self.strategy, self.outer = mixing.parallel, mixing.strategy, mixing.outer
         self.replica = replica
@@ -96,7 +95,7 @@ class Rounds(ABC):
 
     @property
     def size(self) -> int:
-        """The number of replicas that take part now."""
+        """The current number of replicas."""
         return self.channels.transport.size
 
     @property
@@ -104,17 +103,17 @@ class Rounds(ABC):
         return self.strategy.round(self.count, self.size)
 
     def begin(self) -> MakeRound:
-        """Count the next round, and return the function that makes it for any number of replicas."""
+        """Count the next round, and return the function that creates it for any number of replicas."""
         number = self.count
         self.count += 1
         return lambda size: self.strategy.round(number, size)
 
     def is_due(self, step: int) -> bool:
-        """Return whether a round follows this step, counted from 1 over the run."""
+        """Return whether a round follows this step of the run, counted from 1."""
         return is_round_due(step, self.parallel.steps_between_rounds, self.parallel.local_after)
 
     def average_weights(self) -> None:
-        """Average the states of the replicas, as the next round says."""
+        """Average the states of the replicas in the next round."""
         make_round = self.begin()
         if make_round(self.size).is_idle:  # the members may change in it
             self.channels.run_round(self.channels.transport, make_round, self.samples)
@@ -148,21 +147,21 @@ class Rounds(ABC):
         self.replica.batch_norm.moments_to_variances(replicas_are_equal=round_.is_exact)
 
     def _step_outer(self) -> None:
-        """Turn the average, which is in every row, into the weights that the outer optimizer continues from."""
+        """Apply the outer optimizer to the average, which is in every row."""
         average = self.weights[0] if len(self.weights) == 1 else self.weights[0].clone()
         stepped = self.outer.update(self.outer_state, average, n=self.size, lr=self.replica.lr)
         if len(self.weights) > 1:
             self.weights.copy_(stepped)
 
     def _compress_weights(self) -> int:
-        """Replace the weights by those that others would decode, and return the bytes that a replica sends."""
+        """Compress and decode the weights, as the other workers would, and return the bytes that a replica sends."""
         row = self.channels.transport.buffer.reshape(len(self.weights), -1)[0]
         if self.reference is None:
             return row.nbytes
         for weights, reference, compressor in zip(self.weights, self.reference, self.compressors, strict=True):
             packed = compressor.encode(weights - reference)
             compressor.decode(packed, weights)
-            for part in self.frozen:  # a compressor may decode 0 as something else
+            for part in self.frozen:  # a compressor may not decode 0 as 0
                 weights[part].zero_()
             weights.add_(reference)
         return packed.nbytes + row.nbytes - self.weights[0].nbytes
@@ -175,13 +174,13 @@ class Rounds(ABC):
     def take_distances_from_mean(self) -> list[float]:
         """Return |x - mean| / |mean| of the weights x of each replica before the first round since the last call.
 
-        It is the metric "spread"; empty where there was no round.
+        It is the metric "spread"; the list is empty if there was no round.
         """
         distances, self._distances, self._measures_distances = self._distances, None, True
         return [] if distances is None else distances.tolist()
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a resumed run: rounds so far, outer momentum, and the error of the compression."""
+        """Return the state for a resumed run: rounds so far, outer momentum, and compression error."""
         return {
             "rounds": self.count,
             "outer": self.outer_state,
@@ -200,9 +199,9 @@ class Rounds(ABC):
             compressor.error = None if error is None else error.to(device)
 
     def average_gradients(self, samples: Sequence[float]) -> None:
-        """Replace the gradients by the average of all, weighted by the samples they were computed on.
+        """Average the gradients of all replicas, weighted by their samples.
 
-        Those of replicas without samples count as 0.
+        Gradients of replicas without samples count as 0.
         """
         make_round, transport = self.begin(), self.channels.gradient_transport
         if make_round(transport.size).is_idle:
@@ -214,13 +213,13 @@ class Rounds(ABC):
 
     @abstractmethod
     def gradients_in_buffer(self) -> AbstractContextManager[int]:
-        """Keep the gradients in the buffer of their transport for this block, in which they are averaged.
+        """In this block, keep the gradients in the buffer of their transport, to average them there.
 
         Yields the bytes that a replica sends.
         """
 
     def compress(self, vectors: Sequence[Tensor]) -> int:
-        """Replace a vector of each replica by the one that others would decode; return the bytes that each sends."""
+        """Compress and decode a vector of each replica, as others would; return the bytes that each sends."""
         for vector, compressor in zip(vectors, self.compressors, strict=True):
             packed = compressor.encode(vector)
             compressor.decode(packed, vector)
@@ -228,11 +227,11 @@ class Rounds(ABC):
 
     @abstractmethod
     def reset_optimizers(self) -> None:
-        """Let the optimizers begin again, as before the first step."""
+        """Reset the optimizers to their state before the first step."""
 
     @abstractmethod
     def average_optimizers(self, make_round: MakeRound) -> None:
-        """Average the state of the optimizers, as the weights were."""
+        """Average the state of the optimizers in the same round as the weights."""
 
 
 class StackedRounds(Rounds):
@@ -258,7 +257,7 @@ class StackedRounds(Rounds):
 
     @cached_property
     def _columns(self) -> Tensor:
-        """The columns of the gradients that workers would send: those of trained parameters, without padding."""
+        """The columns of the gradients that workers would send: trained parameters, without padding."""
         return self.replica.stacked.stack.learned_columns()
 
     def reset_optimizers(self) -> None:
@@ -310,10 +309,10 @@ class ReplicaRounds(Rounds):
 
     @contextmanager
     def gradients_in_buffer(self) -> Iterator[int]:
-        """Keep the replica's gradients in the buffer; a missing one takes part with zeros.
+        """Keep the replica's gradients in the buffer; missing gradients count as zeros.
 
-        A parameter that no replica has a gradient for keeps none, so that the optimizer leaves it alone, as it would
-        with one worker.
+        A parameter without a gradient on any replica keeps none, so the optimizer skips it, as it would with one
+        worker.
         """
         learning = self.replica.trainable_parameters
         unused = [place for place, parameter in enumerate(learning) if parameter.grad is None]
@@ -334,7 +333,8 @@ class ReplicaRounds(Rounds):
         for place in unused:
             used[place] = 0.0
         yield nbytes
-        # Nobody else writes to this memory before the next round; only a user's optimizer may keep gradients longer.
+        # Other workers do not write to this memory before the next round; only a user's optimizer may keep gradients
+        # longer.
         may_stay = type(self.replica.optimizer).__module__.startswith(("torch.", "tenfold."))
         for parameter, average in zip(learning, shared, strict=True):
             parameter.grad = average if may_stay else average.clone()
@@ -360,10 +360,10 @@ class ReplicaRounds(Rounds):
             self.count_bytes(round_, sum(tensor.nbytes for tensor in tensors))
 
     def _find_momenta(self) -> list[tuple[nn.Parameter, str]]:
-        """Return the vectors of the optimizer's state that are averaged: of which parameters, and under which names.
+        """Return the vectors of the optimizer's state to average, as pairs of a parameter and a name.
 
-        Replicas may have trained different layers. A parameter that this one has not trained gets the state that a
-        gradient of zero makes, so that all exchange the same vectors in the same order.
+        Replicas may have trained different layers. A parameter not yet trained here gets the state after a gradient of
+        zero, so that all workers exchange the same vectors in the same order.
         """
         optimizer, learning = self.replica.optimizer, self.replica.trainable_parameters
         missing = [item for item in learning if not optimizer.state.get(item) and item not in self._stateless]
@@ -372,8 +372,8 @@ class ReplicaRounds(Rounds):
                 made = make_missing_states(optimizer, missing)
             except Exception as error:  # a user's own optimizer may raise anything
                 raise ExperimentError(
-                    f"the state of {type(optimizer).__name__} cannot be averaged: this worker has not trained all "
-                    f"parameters, and a gradient of zero makes no state for the others ({error}); set "
+                    f"the state of {type(optimizer).__name__} cannot be averaged: this worker has no state for "
+                    f"parameters that it did not train, and none can be created ({error}); set "
                     'parallel.optimizer_state = "local"'
                 ) from error
             optimizer.state.update({owner: state for owner, state in made.items() if state})
@@ -386,7 +386,7 @@ class ReplicaRounds(Rounds):
         ]
 
     def _digest(self, momenta: list[tuple[nn.Parameter, str]]) -> Tensor:
-        """Return numbers that are equal on all workers whose momenta have the same names and shapes, in one order."""
+        """Return numbers that are equal on all workers if their momenta have the same names and shapes, in order."""
         if self._digested is None or self._digested[0] != [(id(owner), name) for owner, name in momenta]:
             places = {parameter: place for place, parameter in enumerate(self.replica.trainable_parameters)}
             state = self.replica.optimizer.state
@@ -401,13 +401,13 @@ class ReplicaRounds(Rounds):
         """Raise ExperimentError if the mean of all digests is not this worker's own."""
         if not bool((difference.abs() < DIGEST_TOLERANCE).all()):
             raise ExperimentError(
-                "the workers' optimizers keep different states, which cannot be averaged: the names or shapes of what "
-                'they keep differ; set parallel.optimizer_state = "local"'
+                "the workers' optimizer states cannot be averaged, because their names or shapes differ; "
+                'set parallel.optimizer_state = "local"'
             )
 
 
 def _views_of(buffer: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Return views into a buffer that are laid out as the parameters are, and one with a number for each parameter."""
+    """Return views into a buffer with the parameters' layouts, and one with one number per parameter."""
     views, start = [], 0
     for parameter in parameters:
         views.append(view_like(parameter, buffer, start))
@@ -418,7 +418,7 @@ def _views_of(buffer: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor
 def average_tensors(
     channels: Channels, make_round: MakeRound, tensors: list[Tensor], samples: Sequence[float]
 ) -> Round:
-    """Average tensors that are not part of the replica's flat state, such as momenta, in place."""
+    """Average tensors outside the replica's flat state, such as momenta, in place."""
     sizes = [tensor.numel() for tensor in tensors]
     parts = torch.split(channels.gradient_transport.buffer[: sum(sizes)], sizes)
     shared = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
@@ -432,10 +432,9 @@ def average_tensors(
 
 # Steps of Muon with averaged gradients, in which the workers of one machine divide the orthogonalization.
 #
-# All workers have the same gradients, momenta and weights, so that all would compute the same. Where it saves time,
-# each changes only its own part of the large matrices, and writes the result into the others' weights. The products
-# of a part of a stack of matrices have the same bits as those of the whole stack, as long as one thread computes
-# them.
+# All workers have the same gradients, momenta and weights, so all would compute the same update. If it saves time, each
+# updates only its part of the large matrices, and writes the result into the others' weights. With one thread, the
+# products for a part of a stack of matrices are bit-equal to those for the whole stack.
 
 OPERATIONS_PER_SECOND = 4e10
 """Multiplications and additions of one core, in products of matrices with 64 rows."""
@@ -469,9 +468,9 @@ class SharedOrthogonalization:
 def share_orthogonalization(
     replica: Replica | ReplicaRows, channels: Channels, strategy: Strategy
 ) -> SharedOrthogonalization | None:
-    """Return this worker's part of the steps, or None where every worker should take whole steps.
+    """Return this worker's part of the steps, or None if every worker should take whole steps.
 
-    A worker may write into another's weights only after that one has computed its gradient: averaging waits for all.
+    A worker may write into another's weights only after that one has computed its gradient; averaging ensures this.
     """
     transport = channels.transport
     if not isinstance(transport, SharedMemoryTransport) or not isinstance(replica, Replica):
@@ -489,9 +488,9 @@ def share_orthogonalization(
 
 
 def shared_stacks(task: Task, workers: int | None = None) -> list[Shape]:
-    """Return the stacks of matrices that worker processes of this task share; none where they take whole steps.
+    """Return the stacks of matrices that this task's worker processes divide; none if they take whole steps.
 
-    `workers` is how many there are, if not the task's own number.
+    `workers` replaces the task's own number of workers.
     """
     training, machine = task.experiment.training, task.experiment.machine
     if built_in_optimizer(training) is not Muon or task.parallel.average != "gradients":
@@ -503,9 +502,9 @@ def shared_stacks(task: Task, workers: int | None = None) -> list[Shape]:
 
 
 def large_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:
-    """Return the learned parameters with large matrices, which workers can share: each takes some of every stack.
+    """Return the learned parameters with large matrices; workers can divide every stack of them.
 
-    Small matrices are not among them: they are orthogonalized together, in next to no time.
+    Small matrices are omitted: they are orthogonalized together, which takes hardly any time.
     """
     if not isinstance(optimizer, Muon):
         return {}
@@ -519,10 +518,10 @@ def large_stacks(optimizer: torch.optim.Optimizer) -> dict[Tensor, Shape]:
 
 
 def stacks_worth_sharing(optimizer: torch.optim.Optimizer, workers: int) -> dict[Tensor, Shape]:
-    """Return the parameters whose matrices `workers` workers share; none where that does not pay.
+    """Return the parameters whose matrices `workers` workers should divide; none if that saves no time.
 
-    It does not where a parameter has more than two dimensions, as in convolutions, which use their weights at many
-    places: the rest of a step takes far longer.
+    It saves none if a parameter has more than two dimensions, as in convolutions: they use each weight many times, so
+    the rest of a step takes far longer.
     """
     stacks = large_stacks(optimizer)
     up_to_matrices = all(parameter.ndim <= 2 for group in optimizer.param_groups for parameter in group["params"])
@@ -530,7 +529,7 @@ def stacks_worth_sharing(optimizer: torch.optim.Optimizer, workers: int) -> dict
 
 
 def parallel_pays(stacks: Sequence[Shape], workers: int) -> bool:
-    """Return whether `workers` workers save more time by dividing these stacks than it costs them."""
+    """Return whether dividing these stacks among `workers` workers saves more time than it costs."""
     if workers == 1 or not stacks:
         return False
     saved = (1 - largest_share(stacks, workers)) * sum(map(_operations, stacks)) / OPERATIONS_PER_SECOND
@@ -540,7 +539,7 @@ def parallel_pays(stacks: Sequence[Shape], workers: int) -> bool:
 
 
 def assign_matrices(stacks: Sequence[Shape], workers: int) -> list[list[slice]]:
-    """Return for each worker its matrices of each stack, so that all have about the same amount of work."""
+    """Assign each worker matrices of each stack, with about equal work for all."""
     of_stacks = np.split(_owners(stacks, workers), np.cumsum([stack[0] for stack in stacks])[:-1])
     return [
         [slice(*np.searchsorted(owners, [worker, worker + 1]).tolist()) for owners in of_stacks]
@@ -549,14 +548,14 @@ def assign_matrices(stacks: Sequence[Shape], workers: int) -> list[list[slice]]:
 
 
 def _owners(stacks: Sequence[Shape], workers: int) -> NDArray[np.int64]:
-    """Return the worker of each matrix: the one in whose part of all operations its middle lies."""
+    """Return the worker of each matrix: the one whose part of all operations contains the matrix's middle."""
     each = _operations_of_each(stacks)
     owners: NDArray[np.int64] = workers * (2 * np.cumsum(each) - each) // (2 * each.sum())
     return owners
 
 
 def largest_share(stacks: Sequence[Shape], workers: int) -> float:
-    """Return the share of the work that the worker with the most work has."""
+    """Return the largest share of the work that a worker has."""
     work = np.bincount(_owners(stacks, workers), _operations_of_each(stacks))
     return float(work.max() / work.sum())
 

@@ -1,14 +1,14 @@
 """Sandblaster (Dean et al. 2012): L-BFGS whose vectors and batches are divided among the workers.
 
-Worker 0 is the coordinator, too: it writes commands (`training/lbfgs.py`) on a board that all workers see. To
-`evaluate` the loss, the batch is cut into portions, many for each worker, which go to whoever is free; a portion that
-takes long is computed by a second worker, too. To `combine` vectors, each worker has blocks of them, which the
-coordinator takes over from one that is late. Gradients are added in the order of the portions and dot products in that
-of the blocks, so that the result does not depend on who has computed what: a slow or lost worker costs time only, and
-any number of workers compute the same bits with the same number of portions.
+Worker 0 is also the coordinator: it writes commands (`training/lbfgs.py`) to a board in shared memory. To `evaluate`
+the loss, the batch is cut into portions, many per worker, and free workers claim them; a second worker repeats a
+portion that takes long. To `combine` vectors, each worker has blocks of them, and the coordinator takes over late
+blocks. Gradients are added in the order of portions and dot products in the order of blocks, so the result does not
+depend on the worker that computed a part: a slow or lost worker costs only time, and any number of workers compute the
+same bits with the same number of portions.
 
-Nothing is written twice with different values: what a worker computes counts only as long as its command is the
-current one, which it checks with the lock that the next writer needs, too.
+No value is overwritten by a late result: a worker publishes a result only if its command is still the current one, and
+it checks this while it holds the lock that the next writer needs.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,15 +45,15 @@ EVALUATE, COMBINE, OVER = range(3)
 
 
 class SandblasterTrainer(Trainer):
-    """One worker's part in the iterations; on the first worker, the coordinator, too."""
+    """One worker's part in the iterations; the first worker is also the coordinator."""
 
     replica: Replica
     bytes_moved: float = 0.0
 
     def __init__(self, task: Task, replica: Replica, channels: Channels, mark: Callable[[], None], seeds: bool) -> None:
-        """Take part; `mark` is called after every portion.
+        """`mark` is called after every portion.
 
-        `seeds` says whether computing one may draw random numbers; if not, it also leaves its samples as they are.
+        `seeds` says whether a portion may draw random numbers; if not, it also does not change its samples.
         """
         rows = task.vector_rows
         assert channels.vector_memory is not None
@@ -77,7 +77,7 @@ class SandblasterTrainer(Trainer):
         self._portion_seconds = 0.0
 
     def batches(self, task: Task, _replicas: Sequence[int], epoch: int, done: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the sample numbers of each step: those of all workers."""
+        """Yield the sample indices of each step, for all workers together."""
         training = task.experiment.training
         if task.steps_per_epoch > 1:
             visits = [
@@ -85,12 +85,12 @@ class SandblasterTrainer(Trainer):
             ]
             for step in range(done, task.steps_per_epoch):
                 yield torch.cat([each[step] for each in visits if step < len(each)]), None
-        elif not done:  # all samples, in an order that does not depend on the number of workers
+        elif not done:  # all samples, in an order independent of the number of workers
             numbers = self._all_samples
             yield order(numbers.numpy(), training.seed, epoch, 0) if self.options["growth"] else numbers, None
 
     def train_step(self, x: Any, _y: Any, _sizes: Sequence[int]) -> Tensor | None:
-        """Carry out one iteration on the samples x together with all workers, and return its loss before."""
+        """Carry out one iteration on the samples x together with all workers, and return the loss before it."""
         self.replica.begin_step()
         step = self.replica.steps
         if x is not self._batch:
@@ -100,7 +100,7 @@ class SandblasterTrainer(Trainer):
         return torch.tensor(self.memory.board.buffers[LOSSES, step % self.memory.board.numel])
 
     def _iterate(self, step: int) -> None:
-        """Coordinate the iteration, or serve the coordinator until it is over."""
+        """Coordinate the iteration, or carry out commands until it is over."""
         if self.transport.rank:
             self._serve(step)
             return
@@ -134,7 +134,7 @@ class SandblasterTrainer(Trainer):
                 self._combine_block(command, block)
 
     def _evaluate(self, command: Command) -> None:
-        """Compute portions until none is left, then those that are late a second time."""
+        """Compute portions until none is left, then repeat late ones."""
         x, t, samples = int(command.numbers[0]), command.numbers[1], int(command.numbers[2])
         here = self.replica.flat.vector[: self.parameters]
         torch.add(self.vectors[x], self.vectors[DIRECTION], alpha=t, out=here) if t else here.copy_(self.vectors[x])
@@ -151,7 +151,7 @@ class SandblasterTrainer(Trainer):
             self._compute(command, portion)
 
     def _claim(self, command: Command) -> int | None:
-        """Return a portion that no other worker has taken, at best the one whose samples are here."""
+        """Claim a portion that no other worker has claimed, preferably one whose samples are here."""
         vectors = self.memory.vectors
         with self.memory.lock(vectors, 0):
             for portion in chain([max(0, self._portion)], range(self.portions)):
@@ -162,7 +162,7 @@ class SandblasterTrainer(Trainer):
         return None
 
     def _left(self, command: Command) -> int | None:
-        """Return a portion that has no result yet; None where all have, or the command is not the current one."""
+        """Return a portion without a result; None if there is none, or the command is no longer the current one."""
         words, at = self.memory.vectors.words, self.memory.vectors.counter_at
         if self.memory.number != command.number:
             return None
@@ -170,7 +170,7 @@ class SandblasterTrainer(Trainer):
         return next(left, None)
 
     def _compute(self, command: Command, portion: int) -> None:
-        """Compute loss and gradient of a portion, and publish them unless another worker has."""
+        """Compute loss and gradient of a portion, and publish them unless another worker already has."""
         began, replica, row = perf_counter(), self.replica, self.rows + portion
         loss, size, samples = 0.0, 0.0, self._portions[portion]
         if len(samples):
@@ -199,7 +199,7 @@ class SandblasterTrainer(Trainer):
         return self._computed or (x, y)
 
     def _combine_block(self, command: Command, block: int) -> None:
-        """Combine one block of rows, unless another worker has."""
+        """Combine one block of rows, unless another worker already has."""
         memory, board = self.memory, self.memory.board
         at = board.counter_at(RESULTS + block)
         with memory.lock(board, block):
@@ -213,19 +213,19 @@ class SandblasterTrainer(Trainer):
         rows = self.vectors[:, self.cuts[block] : self.cuts[block + 1]]
         for out, terms in sums.items():
             total = rows[out].zero_()
-            for run in _consecutive(terms):  # rows that lie together are added by one product
+            for run in _consecutive(terms):  # adjacent rows are added by one product
                 scales = torch.tensor([terms[row] for row in run], dtype=rows.dtype)
                 total.addmv_(rows[run[0] : run[-1] + 1].T, scales)
         first, last = min(right, default=0), max(right, default=0)
         products = []
-        for row in left:  # those with rows between the first and the last are faster than copies of some
+        for row in left:  # including the rows in between is faster than copying the others
             values = rows[first : last + 1].mv(rows[row]).tolist()
             products += [values[other - first] for other in right]
         sizes = rows[left[0]].abs()
         return [*products, float(sizes.max()), float(sizes.sum())]
 
     def wait_for_blocks(self, command: Command) -> None:
-        """Wait until all blocks are combined, and do those that are late."""
+        """Wait until all blocks are combined, and combine late ones here."""
         words, at = self.memory.board.words, self.memory.board.counter_at
 
         def left() -> list[int]:
@@ -245,13 +245,13 @@ class SandblasterTrainer(Trainer):
         """Do nothing: all workers have the same weights."""
 
     def use_mean_of_replicas(self) -> None:
-        """Give the replica the weights that the iterations have reached."""
+        """Copy the current weights of the iterations into the replica."""
         state = self.memory.state()
         if state is not None:
             self.replica.flat.vector[: self.parameters].copy_(self.vectors[state.x])
 
     def state(self) -> dict[str, Any]:
-        """Return the vectors and the coordinator's state, which the first worker saves for all."""
+        """Return the vectors and the coordinator's state; the first worker saves them for all."""
         state = self.memory.state()
         if self.transport.rank or state is None:
             return {"numbers": None, "rows": None, "bytes_moved": self.bytes_moved}
@@ -259,7 +259,7 @@ class SandblasterTrainer(Trainer):
         return {"numbers": torch.from_numpy(state.numbers()), "rows": rows, "bytes_moved": self.bytes_moved}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a saved state; a worker that joins others finds theirs."""
+        """Restore a saved state; a joining worker uses the shared one instead."""
         self.bytes_moved = state["bytes_moved"]
         if state["rows"] is not None and self.memory.state() is None:
             self.memory.vectors.buffers[: self.rows, : self.parameters] = state["rows"].numpy()
@@ -267,13 +267,13 @@ class SandblasterTrainer(Trainer):
 
 
 class _Shards(Vectors):
-    """The vectors of all workers, as the coordinator of one step sees them."""
+    """The coordinator's view of all workers' vectors in one step."""
 
     def __init__(self, trainer: SandblasterTrainer, step: int) -> None:
         self.trainer, self.step = trainer, step
 
     def _command(self, kind: int, *numbers: float) -> Command:
-        """Let all workers carry out a command, this one included."""
+        """Let all workers, including this one, carry out a command."""
         memory = self.trainer.memory
         memory.issue(self.step, kind, *numbers)
         command = memory.read()
@@ -318,7 +318,7 @@ def _encode(sums: Sums, left: Sequence[int], right: Sequence[int]) -> list[float
 
 
 def _decode(numbers: Sequence[float]) -> tuple[Sums, list[int], list[int]]:
-    """Return the arguments of `combine` that `_encode` has turned into numbers."""
+    """Return the arguments of `combine` from the numbers of `_encode`."""
     rest = iter(numbers)
     left, right = ([int(row) for row in islice(rest, int(next(rest)))] for _ in range(2))
     sums = {int(out): {int(next(rest)): next(rest) for _ in range(int(next(rest)))} for out in rest}

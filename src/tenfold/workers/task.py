@@ -63,7 +63,7 @@ LR_SCALINGS: dict[str, Callable[[int], float]] = {
 
 @dataclass(frozen=True)
 class Mixing:
-    """The [parallel] section of an experiment, with its strategy and its outer optimizer made: once for a run."""
+    """The [parallel] section of an experiment with its strategy and outer optimizer objects, created once per run."""
 
     parallel: Parallel
     strategy: Strategy
@@ -71,7 +71,7 @@ class Mixing:
 
     @classmethod
     def of(cls, parallel: Parallel) -> "Mixing":
-        """Make the object that the section describes; raise ExperimentError for options that do not exist."""
+        """Create the objects that the section describes; raise ExperimentError for unknown options."""
         strategy = _member("strategy", member_of(STRATEGIES, parallel.strategy), Strategy, parallel.strategy_options)
         outer = _member("outer", member_of(OUTER, parallel.outer), OuterOptimizer, parallel.outer_options)
         return cls(parallel, strategy, outer)
@@ -80,7 +80,7 @@ class Mixing:
         return replace(self, parallel=self.parallel.counted(steps_per_epoch))
 
     def make_compressor(self, size: int, rows: tuple[int, ...] = ()) -> Compressor:
-        """Return one sender's compressor for vectors of this size, made up of rows of these lengths."""
+        """Return one sender's compressor for vectors of this size, with rows of these lengths."""
         member = member_of(COMPRESSIONS, self.parallel.compression)
         compressor: Compressor = _member("compression", member, Compressor, self.parallel.compression_options, size)
         compressor.rows = rows
@@ -88,10 +88,13 @@ class Mixing:
 
 
 def _member(kind: str, member: Any, base: type[Any], options: dict[str, Any], *args: Any) -> Any:
-    """Return a member of a family with its options; raise ExperimentError for options that it does not have."""
+    """Return a member of a family with its options; raise ExperimentError for unknown options."""
     if isinstance(member, base) and not args:
         if options:
-            raise ExperimentError(f"parallel.{kind}_options: {type(member).__name__} has its options already")
+            raise ExperimentError(
+                f"parallel.{kind}_options: {type(member).__name__} is an object, which has its options already; leave "
+                "them out"
+            )
         return member
     if not (isinstance(member, type) and issubclass(member, base)):
         raise ExperimentError(
@@ -112,9 +115,9 @@ def _member(kind: str, member: Any, base: type[Any], options: dict[str, Any], *a
 
 @dataclass(frozen=True)
 class Resolved:
-    """An experiment as it is trained, with all that follows from it without its data.
+    """An experiment with defaults filled in, and all values derived from it that do not need the data.
 
-    It is made once, by `engines/prepare.py: resolve`, and handed down to every worker.
+    It is created once, by `engines/prepare.py: resolve`, and passed down to every worker.
     """
 
     experiment: Experiment
@@ -127,7 +130,7 @@ class Resolved:
 
     @classmethod
     def of(cls, experiment: Experiment, world: World | None = None) -> "Resolved":
-        """Resolve an experiment whose number of workers is final; each rank of a `world` has a device of its own."""
+        """Resolve an experiment with its final number of workers; each rank of a `world` has its own device."""
         experiment = with_defaults(experiment) if world is not None else resolve_defaults(experiment)
         return cls(experiment, Mixing.of(experiment.parallel), world)
 
@@ -137,17 +140,17 @@ class Resolved:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where the replicas are; raises MachineError if there is no such device."""
+        """The device of the replicas; raises MachineError if it does not exist."""
         return devices.resolve(self.experiment.machine.device)
 
     @cached_property
     def lr_scale(self) -> float:
         """The factor of the learning rate that compensates for the fewer steps of each worker.
 
-        Each of n workers takes fewer steps per epoch than one worker would, and averaging does not make them larger. It
-        is 1 for replicas that have no rounds, which are not averaged, for an optimizer whose step all workers take
-        together, and with an outer optimizer, whose momentum compensates for it. "auto" is sqrt(n) for Muon, for which
-        that works up to 64 replicas.
+        Each of n workers takes fewer steps per epoch than one worker would, and averaging does not make them larger.
+        The factor is 1 without rounds, because replicas are not averaged; for an optimizer with joint steps of all
+        workers; and with an outer optimizer, whose momentum compensates. "auto" is sqrt(n) for Muon, which works up to
+        64 replicas.
         """
         parallel, traits, strategy = self.experiment.parallel, self.experiment.training.optimizer_traits, self.strategy
         n, kind = parallel.replicas, parallel.lr_scaling
@@ -159,7 +162,7 @@ class Resolved:
 
     @property
     def warmup_epochs(self) -> float:
-        """The epochs of warm-up: as set, otherwise a part of the run if the learning rate is scaled up."""
+        """The epochs of warm-up: as set, or by default a part of the run if the learning rate is scaled up."""
         training = self.experiment.training
         if training.warmup is not None:
             return training.warmup
@@ -178,7 +181,7 @@ class Resolved:
 
 
 def resolve_defaults(experiment: Experiment) -> Experiment:
-    """Return the experiment with values for unset fields, and a device for "auto"; `workers` must be final."""
+    """Return the experiment with defaults for unset fields, and a device for "auto"; `workers` must be final."""
     if experiment.machine.device == "auto":
         experiment = experiment.replace(device=str(devices.resolve("auto")))
     return with_defaults(experiment)
@@ -186,7 +189,7 @@ def resolve_defaults(experiment: Experiment) -> Experiment:
 
 @dataclass(frozen=True)
 class NetworkMetadata:
-    """Properties of a network that are needed before any worker has one."""
+    """Properties of a network that are needed before the workers build theirs."""
 
     parameters: int
     """How many there are."""
@@ -210,7 +213,7 @@ class NetworkMetadata:
 
 @dataclass(frozen=True)
 class Task:
-    """A resolved experiment with its data at hand; the same value on every worker."""
+    """A resolved experiment with its data; the same value on every worker."""
 
     resolved: Resolved
     splits: Splits
@@ -239,7 +242,7 @@ class Task:
     ) -> "Task":
         """Return a task; raise ModelError if its network cannot be built.
 
-        A batch size that is still unset becomes that of one step on all data.
+        If the batch size is still unset, one step uses all data.
         """
         asked: dict[str, Any] = {}
         if resolved.experiment.training.batch_size is None:
@@ -264,8 +267,8 @@ class Task:
             isinstance(splits.train, StreamPart) or BatchNormStatistics.of(network).statistics
         ):
             raise ExperimentError(
-                f'training.optimizer = "{training.optimizer}" needs samples that any worker can read again, so no '
-                "streams, and no batch normalization, whose statistics would depend on who reads them"
+                f'training.optimizer = "{training.optimizer}" needs data that every worker can read repeatedly, not a '
+                "stream, and a network without batch normalization; use another optimizer"
             )
         if training.optimizer_traits.takes_network and metadata.parameters:
             make_optimizer(training, network)  # it may refuse the network
@@ -279,7 +282,7 @@ class Task:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment, with nothing unset."""
+        """The experiment, with all fields set."""
         return self.resolved.experiment
 
     @property
@@ -296,7 +299,7 @@ class Task:
 
     @property
     def workers(self) -> int:
-        """How many workers there are: as many as replicas, unless the model is divided."""
+        """The number of workers: equal to the number of replicas, unless the model is divided."""
         return self.experiment.parallel.workers
 
     @property
@@ -309,7 +312,7 @@ class Task:
 
     @property
     def kept_while_training(self) -> int:
-        """The most bytes of outputs to keep at an evaluation: the last ones for a validation part are stored."""
+        """The maximum bytes of outputs to keep in an evaluation; only a validation part's are stored later."""
         training = self.experiment.training
         stored = self.splits.validation is not None and training.save_predictions and training.patience is None
         return stored_predictions.LIMIT if stored else 0
@@ -325,7 +328,7 @@ class Task:
 
     @cached_property
     def shards(self) -> list[Shard]:
-        """Return each replica's sample numbers; of a stream, only how many they are."""
+        """Return each replica's sample indices; for a stream, only their number."""
         parallel = self.experiment.parallel
         train = self.splits.train
         if isinstance(train, StreamPart):
@@ -342,7 +345,7 @@ class Task:
         )
 
     def visits(self, replica: int, epoch: int) -> tuple[Part, torch.Tensor]:
-        """Return the samples of a replica in an epoch: a part, and sample numbers in order."""
+        """Return the samples of a replica in an epoch: a part, and sample indices in order."""
         train, shard = self.splits.train, self.shards[replica]
         if isinstance(train, StreamPart):
             return train.shard(replica, self.replicas), torch.arange(len(shard)) + epoch * len(shard)
@@ -350,7 +353,7 @@ class Task:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Steps of the replica with the largest shard; one with fewer batches only joins the rounds at the end."""
+        """The steps of the replica with the largest shard; replicas with fewer batches only join the last rounds."""
         return len(self.batch_sizes)
 
     @cached_property
@@ -365,21 +368,22 @@ class Task:
 
     @cached_property
     def batch_sizes(self) -> list[tuple[int, ...]]:
-        """For each step of an epoch, how many samples each replica has; 0 when it has none left."""
+        """For each step of an epoch, the number of samples of each replica; 0 if it has none left."""
         size = self.experiment.training.samples_per_step
         return list(zip_longest(*(batch_sizes(len(shard), size) for shard in self.shards), fillvalue=0))
 
     @cached_property
     def vector_rows(self) -> tuple[int, int] | None:
-        """How many rows of vectors an optimizer of all workers needs, and how many portions, with rows of their own.
+        """The numbers of vector rows and of portions (with further rows) for an optimizer with joint steps of all
+                workers.
 
-        None for optimizers of a single worker.
+        None for other optimizers.
         """
         if not self.experiment.training.optimizer_traits.steps_with_all_workers:
             return None
         options, samples = self.experiment.training.optimizer_options, sum(self.batch_sizes[0])
         worth_it = max(1, samples // (LEAST_PORTION_SAMPLES * self.workers))
-        # `growth` compares the gradients of portions, whatever they cost
+        # `growth` compares the gradients of portions, so their number must not depend on the cost
         each = PORTIONS_PER_WORKER if options.get("growth") else min(PORTIONS_PER_WORKER, worth_it)
         usual = max(each * self.workers, min(MOST_SMALL_PORTIONS, samples // PORTION_SAMPLES))
         return row_count(options.get("history_size", 10)), min(samples, options.get("portions") or usual)
@@ -394,7 +398,7 @@ class Task:
         return frozenset(step for n in range(1, int(last / every) + 1) if 0 < (step := round(n * every)) < last)
 
     def logs_after(self, step: int) -> bool:
-        """Return whether to log after this step of the epoch; a short window at its end is joined to the last."""
+        """Return whether to log after this step of the epoch; a short window at the end is merged with the last one."""
         every, last = self.experiment.training.log_every, self.steps_per_epoch
         return step == last or (step % every == 0 and (last - step) * 2 >= every)
 
@@ -405,7 +409,7 @@ class Task:
         return [step for step in steps if step in self.evaluation_steps or self.logs_after(step)]
 
     def ends_equal(self, steps: int) -> bool:
-        """Return whether all replicas are equal after this number of steps, so that averaging them changes nothing."""
+        """Return whether all replicas are equal after this number of steps; averaging then changes nothing."""
         parallel = self.parallel
         if self.replicas == 1:
             return True
@@ -415,14 +419,14 @@ class Task:
         return parallel.average == "gradients" or is_round_due(steps, pace, first)
 
     def share(self, part: Part, rank: int, size: int | None = None) -> torch.Tensor:
-        """Return the sample numbers of a part that one of `size` ranks (default: all replicas) evaluates."""
+        """Return the sample indices of a part that one of `size` ranks (default: all replicas) evaluates."""
         return share_of(len(part), rank, size or self.replicas)
 
 
 def describe_few_steps(task: Task) -> str:
-    """Return a warning if the optimizer takes so few steps in the whole run that it can hardly learn; "" if not.
+    """Return a warning if a run has too few optimizer steps to learn much, or "".
 
-    A run with `data.limit` is a quick test, and L-BFGS searches in each step.
+    There is none for a run with `data.limit`, which is a quick test, or for L-BFGS, whose steps are line searches.
     """
     training = task.experiment.training
     steps = task.steps_per_epoch * training.epochs
@@ -439,7 +443,7 @@ def describe_few_steps(task: Task) -> str:
 
 
 def describe_untrained_loss(task: Task) -> str:
-    """Return a warning if the loss has parameters, which no optimizer trains; "" if not."""
+    """Return a warning if the loss has parameters, because no optimizer trains them, or ""."""
     function = task.loss.function
     if not isinstance(function, nn.Module) or not any(each.requires_grad for each in function.parameters()):
         return ""
@@ -450,7 +454,7 @@ def describe_untrained_loss(task: Task) -> str:
 
 
 def describe_line_searches(experiment: Experiment) -> str:
-    """Return the warning for several workers with L-BFGS; "" for others."""
+    """Return a warning for L-BFGS with several workers, or ""."""
     training, workers = experiment.training, experiment.parallel.workers
     divided = training.optimizer_traits.steps_with_all_workers
     if workers == 1 or divided or not training.needs_closure:
@@ -463,17 +467,16 @@ def describe_line_searches(experiment: Experiment) -> str:
 
 
 def make_network(task: Task) -> nn.Module:
-    """Return the network that every replica starts from, on the device of the task."""
+    """Return the initial network of every replica, on the device of the task."""
     network = _build(task.experiment, task.splits)
     return (_with_channels_last(network) if task.metadata.channels_last else network).to(task.device)
 
 
 def takes_channels_last(experiment: Experiment, network: nn.Module, splits: Splits) -> bool:
-    """Return whether the network keeps its channels last, with which 2-D convolutions are faster: 1.1 to 1.4 times on a
-    CPU, up to 2 times on a GPU.
+    """Return whether to use the channels-last layout, which makes 2-D convolutions faster.
 
-    A user's own network is tried, as `view` fails on activations in this layout; so may L-BFGS and a user's own
-    optimizer on weights.
+    They are 1.1 to 1.4 times faster on a CPU, up to 2 times on a GPU. A user's own network is tried first, because
+    `view` fails on activations in this layout; L-BFGS and a user's own optimizer may fail on such weights.
     """
     training, model = experiment.training, experiment.model.name
     if training.needs_closure:
@@ -502,14 +505,14 @@ def _with_channels_last(network: nn.Module) -> nn.Module:
 
 
 def _build(experiment: Experiment, splits: Splits) -> nn.Module:
-    """Return the network of an experiment, as it is before its layout in memory is chosen."""
+    """Return the network of an experiment, before the choice of its memory layout."""
     network = build(experiment.model, splits.shape, splits.outputs, seed=experiment.training.seed)
     if experiment.training.precision == "fp64":
         network.double()
     elif experiment.training.precision != "fp32" and flat_dtype(network) == torch.float64:
         raise ModelError(
-            f'training.precision = "{experiment.training.precision}" is for float32 weights, and those of the network '
-            'are float64; set precision = "fp64", or make the network float32: network.float()'
+            f'training.precision = "{experiment.training.precision}" is for float32 weights, but the network has '
+            'float64 weights; set precision = "fp64", or convert the network: network.float()'
         )
     if splits.scaling is not None:
         add_scaling(network, splits.scaling, change_main_output)

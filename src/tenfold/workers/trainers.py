@@ -1,6 +1,6 @@
-"""How a worker trains its replica together with the others: who steps, who averages, and when.
+"""Trainers: how a worker combines its optimizer steps with averaging.
 
-For every batch, `Worker` calls `train_step` and then `average_weights_if_due` of its trainer. What these do:
+For every batch, `Worker` calls `train_step` and then `average_weights_if_due` of its trainer:
 
 | trainer                    | `train_step`                                    | `average_weights_if_due`            |
 |----------------------------|-------------------------------------------------|-------------------------------------|
@@ -9,12 +9,12 @@ For every batch, `Worker` calls `train_step` and then `average_weights_if_due` o
 | `AsynchronousTrainer`      | the same                                        | an exchange with one partner        |
 | `SandblasterTrainer`       | an iteration of L-BFGS, divided among all       | nothing: all weights are equal      |
 
-By default gradients are averaged (`with_defaults` in `experiment/experiment.py` decides). A single worker has a
-`WeightAveragingTrainer`, whose rounds have nothing to do.
+By default gradients are averaged (see `with_defaults` in `experiment/experiment.py`). A single worker has a
+`WeightAveragingTrainer` whose rounds do nothing.
 
-Averaging passes through three layers: `average_gradients` or `average_weights` of `ReplicaRounds` does all that belongs
-to a round (compression, the outer optimizer, the optimizer's state), `Channels.run_round` knows which workers take
-part, and `Transport.mix` averages their vectors.
+Averaging has three layers: `average_gradients` or `average_weights` of `ReplicaRounds` carries out the whole round
+(compression, the outer optimizer, the optimizer's state), `Channels.run_round` chooses the participating workers, and
+`Transport.mix` averages their vectors.
 """
 
 from abc import ABC, abstractmethod
@@ -34,21 +34,20 @@ from tenfold.workers.task import Mixing, Task
 
 
 class Trainer(ABC):
-    """Trains one worker's replica, batch by batch, together with the replicas of the other workers."""
+    """Trains one worker's replica, batch by batch, together with the other workers."""
 
     replica: Replica | ReplicaRows
 
     @property
     @abstractmethod
     def bytes_moved(self) -> float:
-        """The bytes that this worker has sent so far, as a network would count them.
+        """The bytes that this worker has sent so far, as on a network.
 
-        What divided steps write is not counted: they exist only in the memory of one machine, and the number is that
-        of the same run on a cluster.
+        Writes of divided steps (`SharedOrthogonalization`) do not count, because the same run on a cluster has none.
         """
 
     def batches(self, task: Task, replicas: Sequence[int], epoch: int, done: int) -> Iterator[tuple[Any, Any]]:
-        """Yield what `train_step` takes for each step of an epoch after the first `done`, for these replicas."""
+        """Yield the arguments of `train_step` for each step of an epoch after the first `done`, for these replicas."""
         size = task.experiment.training.samples_per_step
         visits = [task.visits(replica, epoch) for replica in replicas]
         return self.replica.batches([(part, order[done * size :]) for part, order in visits], size)
@@ -60,20 +59,20 @@ class Trainer(ABC):
     def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:  # noqa: ARG002
         """Train on one batch, and return its loss; without a batch (x is None) only the learning rate advances.
 
-        `sizes` are the numbers of samples that all workers train on in this step, 0 for those that have none left.
+        `sizes` are the numbers of samples of all workers in this step, 0 for those without samples left.
         """
         if x is not None:
             return self.replica.step(x, y)
-        self.replica.begin_step()  # the learning rate follows the run, not the shard
+        self.replica.begin_step()  # the learning rate depends on the step of the run, not of the shard
         return None
 
     @abstractmethod
     def average_weights_if_due(self, step: int) -> None:
-        """Average the weights with the other workers', if that is due after this step, counted from 1 over the run."""
+        """Average the weights with the other workers, if a round is due after this step of the run, counted from 1."""
 
     @abstractmethod
     def use_mean_of_replicas(self) -> None:
-        """Replace the replica's weights by those that the run has reached: the mean of all replicas."""
+        """Replace the replica's weights by the mean of all replicas."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
@@ -84,7 +83,7 @@ class Trainer(ABC):
         """Restore a saved state."""
 
     def take_staleness(self) -> list[float]:
-        """Return how stale the weights were in each exchange since the last call; empty where there are rounds."""
+        """Return the staleness of the weights in each exchange since the last call; empty with rounds."""
         return []
 
     def take_distances_from_mean(self) -> list[float]:
@@ -93,7 +92,7 @@ class Trainer(ABC):
 
 
 class WeightAveragingTrainer(Trainer):
-    """Lets every replica step by its own gradients, and averages the weights of all in rounds after the same step."""
+    """Every replica steps with its own gradients, and rounds average the weights of all after the same step."""
 
     def __init__(self, replica: Replica | ReplicaRows, rounds: Rounds) -> None:
         self.replica = replica
@@ -101,7 +100,7 @@ class WeightAveragingTrainer(Trainer):
 
     @property
     def bytes_moved(self) -> float:
-        """The bytes that this worker has sent in rounds; of several replicas, those of the one that sends the most."""
+        """The bytes that this worker has sent in rounds; for several replicas, the maximum."""
         return max(self.rounds.bytes_moved)
 
     def average_weights_if_due(self, step: int) -> None:
@@ -122,7 +121,7 @@ class WeightAveragingTrainer(Trainer):
 
 
 class GradientAveragingTrainer(WeightAveragingTrainer):
-    """Averages gradients before every step, weighted by the sizes of their batches, so that weights never differ."""
+    """Averages gradients before every step, weighted by batch sizes; the weights of all workers stay equal."""
 
     def __init__(self, replica: Replica | ReplicaRows, rounds: Rounds) -> None:
         super().__init__(replica, rounds)
@@ -131,7 +130,7 @@ class GradientAveragingTrainer(WeightAveragingTrainer):
     def train_step(self, x: Any, y: Any, sizes: Sequence[int]) -> Tensor | None:
         """Compute this worker's gradient, average it with the others', then step."""
         self.replica.begin_step()
-        if x is None and isinstance(self.replica, Replica):  # the last step left the average of all there
+        if x is None and isinstance(self.replica, Replica):  # the average of the last step is still there
             self.replica.optimizer.zero_grad(set_to_none=True)
         loss = self.replica.backward(x, y) if x is not None else None
         self.replica.densify()
@@ -144,15 +143,15 @@ class GradientAveragingTrainer(WeightAveragingTrainer):
         return loss
 
     def average_weights_if_due(self, step: int) -> None:
-        """Do nothing: the gradients were averaged, so that all replicas have the same weights."""
+        """Do nothing: after averaging gradients, all replicas have the same weights."""
 
 
 def make_trainer(
     task: Task, replica: Replica | ReplicaRows, channels: Channels, mark: Callable[[], None], *, may_draw: bool
 ) -> Trainer:
-    """Return an object that trains a worker's replicas together with the others.
+    """Return the trainer of a worker's replicas.
 
-    `mark` is called when a part of a long step is done; `may_draw` says whether steps may draw random numbers.
+    `mark` is called after each part of a long step; `may_draw` says whether steps may draw random numbers.
     """
     if isinstance(replica, Replica) and task.experiment.training.optimizer_traits.steps_with_all_workers:
         from tenfold.workers.sandblaster import SandblasterTrainer  # its base class is in this file
@@ -164,7 +163,7 @@ def make_trainer(
 def make_averaging_trainer(
     mixing: Mixing, replica: Replica | ReplicaRows, channels: Channels, samples: list[float]
 ) -> Trainer:
-    """Return an object that averages gradients or weights with the others; `samples` are the sizes of all shards."""
+    """Return a trainer that averages gradients or weights; `samples` are the sizes of all shards."""
     if isinstance(replica, ReplicaRows):
         by_gradients = replica.stacked.gradients_only
         rounds: Rounds = StackedRounds(mixing, replica, channels, samples)
@@ -176,17 +175,17 @@ def make_averaging_trainer(
 
 
 def can_capture(mixing: Mixing) -> bool:
-    """Return whether whole steps may be captured in a graph, because rounds change nothing but the weights."""
+    """Return whether whole steps may be captured in a graph, because rounds change only the weights."""
     parallel = mixing.parallel
     plain = parallel.average != "gradients" and parallel.optimizer_state not in ("average", "reset")
     return plain and not mixing.strategy.asynchronous
 
 
 class AsynchronousTrainer(Trainer):
-    """Lets every replica step by its own gradients, and carries out the exchanges that an asynchronous strategy states.
+    """Every replica steps with its own gradients, and carries out the exchanges of an asynchronous strategy.
 
-    Staleness is the number of changes that others have made since this worker last read: to the center or, where
-    workers exchange with one another, to its own weights.
+    Staleness is the number of changes by others since this worker's last read: of the center or, if workers exchange
+    directly, of its own weights.
     """
 
     replica: Replica
@@ -218,7 +217,7 @@ class AsynchronousTrainer(Trainer):
         return loss
 
     def _train_step_among_partners(self, x: Any, y: Any) -> Tensor | None:
-        """Compute a gradient on weights that a partner may change meanwhile, then apply it to their present values."""
+        """Compute a gradient, and apply it to the current weights, which a partner may have changed in the meantime."""
         replica, versions = self.replica, self.memory.versions
         replica.begin_step()
         if x is None:
@@ -232,7 +231,7 @@ class AsynchronousTrainer(Trainer):
         return loss
 
     def average_weights_if_due(self, step: int) -> None:
-        """Exchange weights or gradients with the center or a partner, if the strategy does so after this step."""
+        """Exchange weights or gradients with the center or a partner, if due after this step."""
         exchange = self.strategy.exchange(self.rank, step, self.size)
         if exchange is None:
             return
@@ -247,7 +246,7 @@ class AsynchronousTrainer(Trainer):
         self.bytes_moved += self.nbytes * (exchange.sends + exchange.receives)
 
     def _exchange_with_center(self, exchange: Exchange) -> None:
-        """Exchange with the servers of the center one after another, each with its part and its lock."""
+        """Exchange with the servers of the center one after another; each has a part of it and a lock."""
         servers = self.strategy.center_parts
         for turn in range(servers):
             server = (self.rank + turn) % servers
@@ -264,7 +263,7 @@ class AsynchronousTrainer(Trainer):
         return ExchangeVectors(mine, self.memory.replicas[exchange.partner, part], gradients, mine[:0])
 
     def _note_center(self, exchange: Exchange) -> None:
-        """Record how stale this worker's view of the center was, and that the worker has changed it."""
+        """Record the staleness of this worker's copy of the center, and that the worker has changed the center."""
         versions = self.memory.versions
         if exchange.sends:
             self.staleness.append(float(versions[self.size] - self._seen))
@@ -276,7 +275,7 @@ class AsynchronousTrainer(Trainer):
         return staleness
 
     def use_mean_of_replicas(self) -> None:
-        """Replace the replica's weights by the mean of all; its parameters by the center's where there is one."""
+        """Replace the replica's weights by the mean of all; if there is a center, the parameters by the center's."""
         flat = self.replica.flat
         flat.batch_norm.variances_to_moments()
         self.transport.mix(exact_round(self.size), self.samples)
@@ -285,7 +284,7 @@ class AsynchronousTrainer(Trainer):
             flat.vector[: flat.parameters].copy_(self.memory.center[0, : flat.parameters])
 
     def state(self) -> dict[str, Any]:
-        """Return the center, which rank 0 keeps for all, and the gradients that were not sent yet."""
+        """Return the center, which rank 0 saves for all, and the gradients not sent yet."""
         center = self.memory.center.clone() if self.rank == 0 and self.strategy.has_center else None
         state = {"center": center, "bytes_moved": self.bytes_moved}
         return state | {"accrued": self.gradients} if self.strategy.sends_gradients else state

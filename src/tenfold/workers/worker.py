@@ -1,7 +1,7 @@
-"""A worker: it trains its replica on its shard, averages in rounds, and reports after every epoch.
+"""A worker trains its replica on its shard, averages in rounds, and reports after every epoch.
 
-Its loop is that of all engines: alone, in one of many processes, under a launcher, or on one device, where a worker
-trains all replicas at once. Only the replica, the transport and `ask` differ.
+All engines use this training loop: a single worker, many processes, a launcher's ranks, and one device, where one
+worker trains all replicas together. Only the replica, the transport and `ask` differ.
 """
 
 from collections import Counter
@@ -45,9 +45,9 @@ TRAINING: tuple[SpanKind, ...] = ("data", "copy", "compute", "wait", "communicat
 
 
 class Timekeeper:
-    """Assigns every moment of a worker to one kind of span.
+    """Divides a worker's time into kinds of spans.
 
-    The first spans are emitted one by one, for the timeline; later ones are added up until the next `emit_sums`.
+    The first spans are emitted individually, for the timeline; later ones are summed until the next `emit_sums`.
     """
 
     def __init__(self, stopwatch: Stopwatch, emit: Emit, worker: int, single: int = SINGLE_SPANS) -> None:
@@ -66,17 +66,17 @@ class Timekeeper:
         """Seconds of computing when copies were last counted."""
 
     def begin(self) -> None:
-        """Count everything before the first step as startup; a resumed run has started before."""
+        """Count the time before the first step as startup; a resumed run had its startup before."""
         if not self.times:
             self._since = self.stopwatch.origin
             self.lap("start")
 
     def skip(self) -> None:
-        """Start a new lap, and count the time since the last one as nothing."""
+        """Start a new lap without counting the time since the last one."""
         self._since = perf_counter()
 
     def lap(self, kind: SpanKind, *, communicated: float = 0.0, waited: float = 0.0) -> None:
-        """Count the time since the last lap as this kind, without communicating and waiting."""
+        """Count the time since the last lap as this kind, except for communicating and waiting."""
         now = perf_counter()
         own = now - self._since - communicated - waited
         self._add(kind, self._since, own)
@@ -87,16 +87,16 @@ class Timekeeper:
         self._since = now
 
     def count_copies(self, seconds: float) -> None:
-        """Count the time that a GPU spent on copies as copying, not computing, since the last call.
+        """Count the seconds that a GPU spent on copies since the last call as copying, not computing.
 
-        The worker waits for both together. What copies overlap with other work adds no time, so there may be less.
+        The worker waits for both together. Copies that overlap with other work add no time, so it may count less.
         """
         if not seconds:
             return
         moved = min(seconds, self.times.get("compute", 0.0) - self._computed)
         self.times["compute"] = self._computed = self.times.get("compute", 0.0) - moved
         self.times["copy"] = self.times.get("copy", 0.0) + moved
-        if "compute" in self._sums:  # the first spans were emitted one by one
+        if "compute" in self._sums:  # the first spans were emitted individually
             computed, count = self._sums["compute"]
             of_sums = min(moved, computed)
             self._sums |= {"compute": (computed - of_sums, count), "copy": (of_sums, count)}
@@ -133,7 +133,7 @@ MOST_SPREADS = 8
 
 
 class Worker:
-    """One worker with its replica, or with all replicas of a task, which step together on one device."""
+    """One worker with its replica, or with all replicas of a task if they step together on one device."""
 
     def __init__(
         self,
@@ -147,9 +147,9 @@ class Worker:
         replica: ReplicaRows | None = None,
         time: Timekeeper | None = None,
     ) -> None:
-        """Make a replica, unless replicas that step together are given.
+        """Create a replica, unless replicas that step together are given.
 
-        `progress` is published for the process that watches this worker, if one does. Workers whose replicas step
+        `progress` is published for the process that watches this worker, if there is one. Workers whose replicas step
         together share a `time`. Raises ModelError if the network does not have the same weights in every process.
         """
         training = task.experiment.training
@@ -214,14 +214,14 @@ class Worker:
         )
 
     def train(self) -> None:
-        """Train to the end, or until the coordinator says stop."""
+        """Train to the end, or until the coordinator decides to stop."""
         for _ in self.turns():
             pass
 
     def turns(self) -> Iterator[tuple[int, int]]:
-        """Train to the end, so that workers whose replicas step together take turns.
+        """Train to the end, yielding between steps, so that workers whose replicas step together take turns.
 
-        This yields the epoch and the number of the step that comes next.
+        Yields the epoch and the number of the next step.
         """
         self._prepare()
         self.time.begin()
@@ -238,7 +238,7 @@ class Worker:
         self._finish()
 
     def _prepare(self) -> None:
-        """Prepare the steps to come, and wait for the other workers."""
+        """Prepare the steps, and wait for the other workers."""
         with self.progress.allow_more_time():
             with holding_random_numbers(self._may_draw):
                 problem = self.replica.prepare(self._sizes_to_come())
@@ -251,10 +251,10 @@ class Worker:
             self.channels.repeat(self.channels.transport.barrier)
 
     def _train_epoch(self) -> Iterator[tuple[int, int]]:
-        """Train until the epoch ends, or until an evaluation in the middle of it says stop."""
+        """Train until the epoch ends, or until an evaluation in the middle of it decides to stop."""
         stream, done = self._begin_epoch()
         self._waited_and_communicated = self.channels.waited_and_communicated()
-        if done and self._log_and_evaluate(done):  # a worker that joined does what the others do after its join point
+        if done and self._log_and_evaluate(done):  # as the others after the join point
             return
         for step in self._steps_after(done):
             yield self.epoch, step
@@ -265,14 +265,14 @@ class Worker:
                 return
 
     def _steps_after(self, done: int) -> Iterable[int]:
-        """Return the steps of this epoch after the first `done`; of those before one that is logged, only the last."""
+        """Return the steps of this epoch after the first `done`; if steps come together, only the logged ones."""
         if not self._is_alone_in_stack:
             return range(done + 1, self.task.steps_per_epoch + 1)
         logged = self.task.logged_steps
         return logged if self.epoch else sorted({1, *logged})  # after the first step of all, metrics are checked
 
     def _log_and_evaluate(self, step: int) -> bool:
-        """Log and evaluate if that is due after a step of the epoch, and return whether to stop."""
+        """Log and evaluate if due after this step of the epoch, and return whether to stop."""
         self.last_step = self._step_of_run(step)
         evaluates = step in self.task.evaluation_steps
         logs = evaluates or self.task.logs_after(step)
@@ -292,7 +292,7 @@ class Worker:
         return self.epoch * self.task.steps_per_epoch + step
 
     def _begin_epoch(self) -> tuple[Iterator[tuple[Any, Any]], int]:
-        """Return the batches of an epoch, and how many steps of it were taken before this worker joined."""
+        """Return the batches of an epoch, and the number of its steps before this worker joined."""
         task, training = self.task, self.task.experiment.training
         self.time.epoch = self.epoch
         if not self._has_just_joined:
@@ -307,7 +307,7 @@ class Worker:
         return stream, done
 
     def _train_batch(self, stream: Iterator[tuple[Any, Any]], step: int) -> None:
-        """Take a step on the next batch, if this worker has one left, and average with the others when that is due."""
+        """Take a step on the next batch, if there is one left, and average with the others if due."""
         x, y = (step, None) if self._is_alone_in_stack else next(stream, (None, None))
         if self.replica.timed_by_step:
             self.time.lap("data")
@@ -320,12 +320,12 @@ class Worker:
         self.channels.reach_join_point(step_of_run, lambda: self._state(done=step))
 
     def _train_step(self, x: Any, y: Any, step: int) -> None:
-        """Let the trainer take a step, and keep the loss; an error of the user's code names the batch."""
+        """Let the trainer take a step, and keep the loss; errors in the user's code name the batch."""
         sizes, replicas = self.task.batch_sizes, self.replicas
         try:
             loss = self.trainer.train_step(x, y, sizes[step - 1])
             if loss is not None and self.speaks_for_replica:
-                losses = loss.reshape(-1, len(replicas))  # several rows, if earlier steps came with this one
+                losses = loss.reshape(-1, len(replicas))  # several rows if earlier steps were included
                 self._losses.append(losses)
                 self._sizes += [of[replicas.start : replicas.stop] for of in sizes[step - len(losses) : step]]
         except TenfoldError:
@@ -336,7 +336,7 @@ class Worker:
             raise explained from error
 
     def _end_step(self, *, waits: bool) -> None:
-        """Divide the time of a step into computing, waiting and communicating; `waits` for the device before a log."""
+        """Divide the time of a step into computing, waiting and communicating; `waits`: wait for the device first."""
         if waits:
             self.replica.synchronize()
         elif not self.replica.timed_by_step:
@@ -353,7 +353,7 @@ class Worker:
         return Counter({size: count * left for size, count in sizes.items()})
 
     def _check_metrics(self) -> None:
-        """Try the user's own metrics, on all workers at the same time, so that none waits for another."""
+        """Try the user's own metrics, on all workers at the same time, so none waits for another."""
         if isinstance(self.replica.network, Stage):
             return
         with self.progress.allow_more_time():
@@ -406,7 +406,7 @@ class Worker:
     def _evaluate(self, make_message: Callable[..., Message]) -> bool:
         """Evaluate the mean of all replicas, send the result on this worker's share, and return whether to stop.
 
-        `make_message` is given the epoch, the seconds and the share.
+        `make_message` is called with the epoch, the seconds and the share.
         """
 
         def evaluate() -> Decision:
@@ -423,21 +423,21 @@ class Worker:
 
     @property
     def speaks_for_replica(self) -> bool:
-        """Whether this worker says what became of its replica; of several that hold it, one does."""
+        """Whether this worker reports on its replica; if several share it, one of them does."""
         return self.channels.group is None or not isinstance(self.replica, Replica) or has_outputs(self.replica)
 
     @property
     def _keeps_best(self) -> bool:
-        """Whether this worker keeps the best weights so far: the first one does, and all where it may be lost."""
+        """Whether this worker keeps the best weights so far: the first one, or all if workers may be lost."""
         experiment = self.task.experiment
         keeps = self.replica_number == 0 or experiment.machine.on_failure == "continue"
         return keeps and experiment.training.patience is not None
 
     @contextmanager
     def _with_mean_weights(self) -> Iterator[EvaluatedShare | None]:
-        """Give the replica the mean of all for this block, and yield that model's evaluation on this worker's share."""
+        """In this block, give the replica the mean weights; yield their evaluation on this worker's share."""
         self.channels.begin_evaluation()
-        self.channels.transport.barrier()  # until then a partner may still change this replica
+        self.channels.transport.barrier()  # before this barrier a partner may still change this replica
         with self._restoring() as own:
             self.replica.use_ema()
             self.trainer.use_mean_of_replicas()
@@ -446,7 +446,7 @@ class Worker:
 
     @contextmanager
     def _restoring(self) -> Iterator[Tensor]:
-        """Yield a copy of the weights; restore all if the members change meanwhile, so that this can be repeated."""
+        """Yield a copy of the weights; if the members change in the block, restore all so that it can be repeated."""
         replica = self.replica
         own, references = (
             replica.vector.clone(),
@@ -461,7 +461,7 @@ class Worker:
             raise
 
     def _measure_share(self, name: str, keep: int) -> EvaluatedShare | None:
-        """Evaluate the network on this worker's share of a part; None where the task has no such part."""
+        """Evaluate the network on this worker's share of a part; None if the task has no such part."""
         part: Part | None = getattr(self.task.splits, name)
         if part is None:
             return None
@@ -487,7 +487,7 @@ class Worker:
         return share if self.speaks_for_replica else None
 
     def _save(self) -> None:
-        """Save a checkpoint, if there is a folder for it, and report it."""
+        """Save a checkpoint, if the run has a folder for it, and report it."""
         folder, problem = self.task.checkpoints, ""
         if folder is not None:
             try:
@@ -500,7 +500,7 @@ class Worker:
         self.time.lap("save")
 
     def _state(self, done: int = 0) -> dict[str, Any]:
-        """Return the state from which a run resumes, or from which another worker joins after `done` steps."""
+        """Return the state for resuming a run, or for a worker that joins after `done` steps."""
         return {
             "replica": self.replica.state(),
             "trainer": self.trainer.state(),
@@ -518,7 +518,7 @@ class Worker:
         except (RuntimeError, ValueError, KeyError) as error:
             raise ModelError(f"the checkpoint does not fit model {self.task.experiment.model.name}: {error}") from None
         self.trainer.load(state["trainer"])
-        # the same progress with other shards
+        # the same progress with different shards
         self.replica.steps = self.replica.steps * self.task.steps_per_epoch // state["steps_per_epoch"]
         self.best = state["best"]
         self.epoch, self.time.seconds, self.time.times = state["epoch"], state["seconds"], dict(state["times"])
@@ -529,7 +529,7 @@ class Worker:
         self._steps_before_joining, self._has_just_joined = state["done"], True
 
     def _finish(self) -> None:
-        """Report the trained model; again if the members change meanwhile."""
+        """Report the trained model; repeat this if the members change."""
 
         def finish() -> None:
             self.channels.begin_evaluation()
@@ -545,7 +545,7 @@ class Worker:
         waited, _ = self.channels.waited_and_communicated()
         self.replica.use_ema()
         self.trainer.use_mean_of_replicas()
-        if not self.task.ends_equal(self.replica.steps):  # it averages the replicas, as any other round does
+        if not self.task.ends_equal(self.replica.steps):  # it averages the replicas, as in any other round
             self.time.lap("communicate", waited=self.channels.waited_and_communicated()[0] - waited)
         network = self.replica.network
         if self.best is not None:
@@ -576,12 +576,12 @@ class Worker:
             self.emit(Warned(at=self.stopwatch.now(), text=trouble))
 
     def _emit_times(self) -> None:
-        """Emit the sums of the time, unless it is shared: then whoever shares it does."""
+        """Emit the sums of the time, unless workers share it; then their owner emits them."""
         if not self._shares_time:
             self.time.emit_sums()
 
     def emit_metric(self, name: str, value: float, step: int, *, worker: int | None = None) -> None:
-        """Record a measurement of training: of this worker, unless another is named."""
+        """Record a measurement of training, by default of this worker."""
         self.emit(
             Metric(
                 at=self.stopwatch.now(),
@@ -597,7 +597,7 @@ class Worker:
 
 
 def _may_draw(task: Task, network: nn.Module) -> bool:
-    """Return whether training may draw random numbers: not where all parts are built in, without dropout."""
+    """Return whether training may draw random numbers: not if all parts are built in, without dropout."""
     model, optimizer = task.experiment.model.name, task.experiment.training.optimizer
     built_in = isinstance(model, str) and model in MODELS and isinstance(optimizer, str) and ":" not in optimizer
     if not built_in or task.loss.own or isinstance(task.splits.train, DatasetPart):
