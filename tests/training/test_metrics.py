@@ -161,7 +161,7 @@ def test_perplexity_is_the_exponential_of_the_mean_cross_entropy_over_labels():
     metric = choose_metrics(Training(metrics=["perplexity"]), 7)["perplexity"]
     loss = functional.cross_entropy(logits.movedim(-1, 1), words)
     assert metric(logits, words) == pytest.approx(math.exp(loss), rel=1e-6)
-    with pytest.raises(ModelError, match="an output for each class"):
+    with pytest.raises(ModelError, match="one output per class"):
         metric(torch.randn(6, 1), torch.randn(6))
 
 

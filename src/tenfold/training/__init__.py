@@ -1,4 +1,4 @@
-"""One replica: how it steps, and how good it is."""
+"""One replica: its optimizer steps, and its evaluation."""
 
 from tenfold.common.metric_traits import METRICS
 from tenfold.common.optimizer_defaults import OPTIMIZERS

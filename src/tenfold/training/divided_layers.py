@@ -1,9 +1,9 @@
-"""Layers whose outputs are divided among workers: each holds some neurons of a linear layer, or channels of a Conv2d.
+"""Tensor parallelism: each worker holds some neurons of a linear layer, or some output channels of a Conv2d.
 
-Forward, every worker computes its share of the outputs from the same inputs, and gathers the others'. Backward, it
-takes its share of the output's gradient, computes the gradient of its own weights, and the gradients with respect to
-the inputs are summed over the workers (Singh, 2018; Shazeer et al., 2018, arXiv 1811.02084). All other layers, the loss
-and their gradients are the same on every worker.
+In the forward pass, every worker computes its share of the outputs from the same inputs, and the shares are gathered.
+In the backward pass, it uses its share of the output's gradient to compute the gradient of its own weights, and the
+gradients with respect to the inputs are summed over the workers (Singh, 2018; Shazeer et al., 2018, arXiv 1811.02084).
+All other layers, the loss and their gradients are the same on every worker.
 """
 
 import re
@@ -20,18 +20,18 @@ from tenfold.errors import ModelError
 
 
 class NeuronGroup(Protocol):
-    """The workers that divide a network, as `transport.model_group.ModelGroup` connects them."""
+    """The connection between the workers that divide a network, such as `transport.model_group.ModelGroup`."""
 
     @property
     def rank(self) -> int:
-        """This worker's place among them."""
+        """This worker's rank in the group."""
         ...
 
     @property
     def size(self) -> int: ...
 
     def all_gather(self, tensor: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the tensors of all workers, which have these shapes."""
+        """Return the tensors of all workers, given their shapes."""
         ...
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class NeuronGroup(Protocol):
 
 
 class _SummedGradient(torch.autograd.Function):
-    """Passes inputs on; the gradients with respect to them are summed over the workers."""
+    """The identity; in the backward pass, gradients are summed over the workers."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: NeuronGroup) -> Tensor:
@@ -53,7 +53,7 @@ class _SummedGradient(torch.autograd.Function):
 
 
 class _Gathered(torch.autograd.Function):
-    """Joins the workers' shares of an output along its last dimension."""
+    """Concatenates the workers' shares of an output along the last dimension."""
 
     @staticmethod
     def forward(ctx: Any, share: Tensor, group: NeuronGroup, sizes: tuple[int, ...]) -> Tensor:
@@ -78,7 +78,7 @@ class DividedLayer(nn.Module):
 
     @classmethod
     def of(cls, layer: nn.Module, group: NeuronGroup) -> Self:
-        """Return this worker's share of a layer, with everything else as the layer has it."""
+        """Return this worker's share of a layer, with the layer's other settings."""
         divided = cls.__new__(cls)
         divided.__dict__.update(layer.__dict__)
         divided._parameters = dict(layer._parameters)
@@ -93,15 +93,15 @@ class DividedLayer(nn.Module):
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
-        """The shape of the undivided weight, by which Muon tells matrices from vectors."""
+        """The shape of the undivided weight; Muon uses it to distinguish matrices from vectors."""
         return (sum(self.sizes), *self.weight.shape[1:])
 
     def own_rows(self, whole: Tensor) -> Tensor:
-        """Return this worker's rows of a tensor that is laid out like the whole weight."""
+        """Return this worker's rows of a tensor with the shape of the whole weight."""
         return whole.narrow(0, sum(self.sizes[: self.group.rank]), self.sizes[self.group.rank])
 
     def gather_rows(self, rows: Tensor) -> Tensor:
-        """Return the whole tensor of which each worker has these rows, in the same memory format."""
+        """Gather the rows of all workers into the whole tensor, in the same memory format."""
         if rows.ndim == 4:
             rows = rows.permute(0, 2, 3, 1)
         whole = torch.cat(self.group.all_gather(rows, [(size, *rows.shape[1:]) for size in self.sizes]))
@@ -120,7 +120,7 @@ class DividedConv2d(DividedLayer, nn.Conv2d):
     """Some output channels of a convolution."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        """Return all output channels, which come last in memory."""
+        """Return all output channels, in channels-last layout."""
         share = super().forward(_SummedGradient.apply(input, self.group))  # type: ignore[no-untyped-call]
         whole: Tensor = _Gathered.apply(share.movedim(-3, -1), self.group, self.sizes)  # type: ignore[no-untyped-call]
         return whole.movedim(-1, -3)
@@ -130,10 +130,10 @@ DIVIDED: dict[type[nn.Module], type[DividedLayer]] = {nn.Linear: DividedLinear, 
 
 
 def divide_neurons(network: nn.Module, group: NeuronGroup) -> nn.Module:
-    """Replace the linear layers and convolutions of a network by this worker's shares of them, and return it.
+    """Replace the linear layers and convolutions of a network by this worker's shares, and return the network.
 
-    A layer stays whole if it has fewer outputs than there are workers, if it shares its weights with another one, if it
-    computes them from others (`torch.nn.utils.spectral_norm`), or if it is a grouped convolution.
+    A layer is not divided if it has fewer outputs than workers, shares its weights with another layer, computes its
+    weights from others (`torch.nn.utils.spectral_norm`), or is a grouped convolution.
     """
     uses = Counter(
         id(parameter)
@@ -153,16 +153,17 @@ def divide_neurons(network: nn.Module, group: NeuronGroup) -> nn.Module:
             num_divided += 1
     if not num_divided:
         raise ModelError(
-            f"the network has no nn.Linear or nn.Conv2d with at least {group.size} outputs, so that its neurons cannot "
-            'be divided; set parallel.divide = "layers" or "data"'
+            f"the neurons cannot be divided: the network has no nn.Linear or nn.Conv2d with at least {group.size} "
+            "outputs; "
+            'set parallel.divide = "layers" or "data"'
         )
     return network
 
 
 class OutsideUses(TorchFunctionMode):
-    """Notes which of some layers' parameters are used while their layer is not being called.
+    """Records the parameters of layers that are used outside a call of their layer.
 
-    A worker would have a share of these numbers only.
+    After the division, a worker has only a share of them.
     """
 
     HARMLESS = re.compile(r"to|type_as|new_\w+|\w+_like")
@@ -202,7 +203,7 @@ class OutsideUses(TorchFunctionMode):
 
 
 def divided_names(network: nn.Module) -> frozenset[str]:
-    """Return the names of the parameters of which a worker has some rows."""
+    """Return the names of the divided parameters."""
     return frozenset(
         f"{prefix}.{name}" if prefix else name
         for prefix, layer in network.named_modules()

@@ -1,4 +1,4 @@
-"""How good a network is on a part of the data and on its training batches, and which outputs are stored with a run."""
+"""Evaluate a network on a part of the data and on its training batches, and select the outputs to store."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,16 +51,16 @@ SIDES = range(6, 257)
 
 
 def evaluation_batch(samples: int, device_type: str = "cpu") -> int:
-    """Return how many samples of a part are evaluated at a time, whichever worker evaluates them."""
+    """Return the batch size of an evaluation; it is the same on every worker."""
     if device_type != "cpu":
         return LARGE_BATCH
     return min(BATCH, max(SMALLEST_BATCH, -(-samples // FEWEST_BATCHES)))
 
 
 def share_of(samples: int, rank: int, size: int) -> Tensor:
-    """Return the numbers of the samples of a part that one of `size` workers evaluates: some batches in a row.
+    """Return the indices of a part's samples that one of `size` workers evaluates: consecutive batches.
 
-    Every batch is the same for any number of workers, so that the outputs have the same bits.
+    The batches are the same for any number of workers, so the outputs are bit-equal.
     """
     blocks = batches(torch.arange(samples), evaluation_batch(samples))
     bounds = [len(blocks) * place // size for place in (rank, rank + 1)]
@@ -76,10 +76,10 @@ def predict(
     precision: str = "fp32",
     main_only: bool = False,
 ) -> Any:
-    """Return the network's outputs for these samples of the part, in evaluation mode; its own mode is restored.
+    """Return the network's outputs for these samples of the part, in evaluation mode; the previous mode is restored.
 
-    They are a tensor, or a tuple or dict of tensors; a single number for a batch, such as a loss that the network
-    computes, is repeated for each sample. `main_only` returns only the main one of several outputs, where there is one.
+    They are a tensor, or a tuple or dict of tensors; a single number per batch, such as a loss computed by the network,
+    is repeated for each sample. With `main_only`, only the main one of several outputs is returned, if there is one.
     """
     kept = []
     with evaluation_mode(network):
@@ -91,9 +91,9 @@ def predict(
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Switch a network to evaluation without gradients for the duration of the block, and then back."""
+    """In this block, switch a network to evaluation mode without gradients."""
     use_threads_that_exist()
-    modes = [(module, module.training) for module in network.modules()]  # a frozen layer may differ from the whole
+    modes = [(module, module.training) for module in network.modules()]  # a frozen layer may have a different mode
     network.eval()
     try:
         with torch.no_grad():
@@ -106,7 +106,7 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
 def _outputs_by_batch(
     network: nn.Module, part: Part, samples: Tensor, *, precision: str, mark: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield the network's outputs, as it returns them, and the targets, batch by batch; within `evaluation_mode`."""
+    """Yield the network's outputs and the targets batch by batch; call this within `evaluation_mode`."""
     device_type = next((parameter.device.type for parameter in network.parameters()), "cpu")
     is_first, size = True, None
     for x, y in part.batches(batches(samples, evaluation_batch(len(part), device_type))):
@@ -120,7 +120,7 @@ def _outputs_by_batch(
 
 
 def _piece_size(network: nn.Module, x: Any, y: Any, precision: str, device_type: str) -> int | None:
-    """Return how many samples a network can be given at a time, by its outputs for two; None: as many as there are."""
+    """Return the batch size that a network supports, judged by its outputs for two samples; None for any."""
     leaves = [*tree_leaves(x), *tree_leaves(y)]
     samples = len(tree_leaves(y)[0])
     if (
@@ -146,14 +146,14 @@ def _pieces(x: Any, y: Any, size: int | None) -> Iterator[tuple[Any, Any]]:
 
 
 def join_outputs(outputs: Sequence[Any]) -> Any:
-    """Return the outputs of several batches as those of one; an empty tensor where there are none."""
+    """Concatenate the outputs of several batches; an empty tensor if there are none."""
     kept = [output for output in outputs if output is not None and len(tree_leaves(output)[0])]
     try:
         return tree_concatenate(kept) if kept else torch.empty(0)
     except RuntimeError as error:
         raise ModelError(
-            f"the network's outputs for different batches cannot be joined ({error}); they should have the same shape, "
-            "apart from the number of samples"
+            f"the network's outputs for different batches cannot be concatenated ({error}); they should have the same "
+            "shape, apart from the number of samples"
         ) from None
 
 
@@ -164,14 +164,14 @@ def _by_sample(outputs: Any, targets: Any) -> Any:
 
 
 def _kept(output: Tensor) -> Tensor:
-    """Return an output on the CPU, in memory of its own: a network may use that of the last batch again."""
+    """Copy an output to the CPU; the network may reuse its memory."""
     copied = _as_float(output.detach()).cpu()
     return copied.clone() if copied.data_ptr() == output.data_ptr() else copied
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedShare:
-    """What some samples of a part say of a model: sums that metrics follow from, and outputs where they are needed."""
+    """The evaluation of some samples of a part: the sums from which metrics are computed, and outputs if needed."""
 
     samples: int = 0
     sums: dict[str, Sums] = field(default_factory=dict)
@@ -193,7 +193,7 @@ class EvaluatedShare:
 
 
 def merge_shares(shares: Sequence[EvaluatedShare]) -> EvaluatedShare:
-    """Return the shares of a part, in the order of their samples, as one."""
+    """Merge the shares of a part, in the order of their samples."""
     filled = [share for share in shares if share.samples]
     if not filled:
         return EvaluatedShare()
@@ -217,7 +217,7 @@ def merge_shares(shares: Sequence[EvaluatedShare]) -> EvaluatedShare:
 
 
 def without_large_outputs(share: EvaluatedShare) -> EvaluatedShare:
-    """Return a share without outputs that are too large to be stored with a run; of several, the main one may stay."""
+    """Drop outputs that are too large to be stored with a run; of several, the main output may be kept."""
     if share.outputs is None or _bytes(share.outputs) <= stored_predictions.LIMIT:
         return share
     main = find_main_output(share.outputs)
@@ -242,10 +242,10 @@ def evaluate_share(
     keep: int = 0,
     name: str = "evaluated",
 ) -> EvaluatedShare:
-    """Return what these samples of a part say of a network; `mark` is called after every batch.
+    """Evaluate a network on these samples of a part; `mark` is called after every batch.
 
-    The outputs are kept where a metric needs all of them, or where those for the whole part have at most `keep` bytes.
-    `name` is that of the part, for errors.
+    The outputs are kept if a metric needs all of them, or if the whole part's outputs have at most `keep` bytes. `name`
+    is the part's name, for errors.
     """
     collector = _ShareCollector(part, loss, metrics, keep=keep, name=name)
     with evaluation_mode(network):
@@ -257,14 +257,14 @@ def evaluate_share(
 def pass_share(
     network: nn.Module, part: Part, samples: Tensor, *, precision: str = "fp32", mark: Callable[[], None] = lambda: None
 ) -> None:
-    """Let a stage of a divided network pass these samples of a part on to the next one."""
+    """In a stage of a divided network, process these samples of a part and send the results to the next stage."""
     with evaluation_mode(network):
         for _ in _outputs_by_batch(network, part, samples, precision=precision, mark=mark):
             pass
 
 
 class _ShareCollector:
-    """Adds up batches of outputs; those of several small batches are measured at once."""
+    """Sums the metrics of batches; several small batches are measured together."""
 
     def __init__(self, part: Part, loss: Measure, metrics: Mapping[str, Measure], *, keep: int, name: str) -> None:
         self._part = part
@@ -316,7 +316,7 @@ class _ShareCollector:
         except ModelError:
             if self._needing:
                 raise
-            outputs = None  # they cannot be stored, which is no reason to fail
+            outputs = None  # they cannot be stored, but that is not an error
         has_main = self._main_shape is not None
         return EvaluatedShare(
             samples=self._samples,
@@ -331,7 +331,7 @@ class _ShareCollector:
         )
 
     def _begin(self, outputs: Any, targets: Any) -> None:
-        """Look at the first batch: what can be measured, and how much memory all outputs would take."""
+        """Inspect the first batch: the metrics it allows, and the memory that all outputs would take."""
         main, samples = find_main_output(outputs), len(tree_leaves(targets)[0])
         if main is None:
             self._measures = {label: item for label, item in self._measures.items() if not item.optional}
@@ -374,12 +374,12 @@ class _ShareCollector:
 
 
 def _as_float(output: Tensor) -> Tensor:
-    """Return floats of less precision as float32, which metrics are computed in."""
+    """Convert floats of lower precision to float32, in which metrics are computed."""
     return output.float() if output.is_floating_point() and output.dtype != torch.float64 else output
 
 
 def _can_be_joined(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:
-    """Return whether two batches agree in the shapes of their outputs and targets, the numbers of samples aside."""
+    """Return whether two batches have outputs and targets of equal shapes, apart from the number of samples."""
     shapes = [
         [item.shape[1:] for item in (*tree_leaves(batch[0]), *tree_leaves(batch[1]))] for batch in (first, second)
     ]
@@ -387,15 +387,15 @@ def _can_be_joined(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:
 
 
 def make_measure_error(part: str, outputs: Any, targets: Any, error: Exception) -> ModelError:
-    """Return the error that says which outputs a loss or metric could not measure, and where it failed."""
+    """Return the error for a loss or metric that failed, with the shapes of its arguments."""
     return ModelError(
-        f"outputs {describe_outputs(outputs)} and targets {describe_outputs(targets)} of the {part} part cannot be "
-        f"measured: {describe_failure(error)}{user_frames(error)}"
+        f"loss or metrics failed on the {part} part, with outputs {describe_outputs(outputs)} and targets "
+        f"{describe_outputs(targets)}: {describe_failure(error)}{user_frames(error)}"
     )
 
 
 def required_bytes(outputs: Any, samples: int, of: int) -> int:
-    """Return the bytes of the outputs for `of` samples, given those for a few; floats have four bytes or more."""
+    """Return the bytes of the outputs for `of` samples, given those of a few; floats count at least four bytes."""
     each: int = sum(
         leaf.numel() * (max(4, leaf.itemsize) if leaf.is_floating_point() else leaf.itemsize)
         for leaf in tree_leaves(outputs)
@@ -404,7 +404,7 @@ def required_bytes(outputs: Any, samples: int, of: int) -> int:
 
 
 def check_fits(metrics: Sequence[str], part: str, nbytes: int, samples: int) -> None:
-    """Raise a ModelError if the outputs for a whole part, which these metrics need at once, do not fit into memory."""
+    """Raise ModelError if the outputs for a whole part, which these metrics need together, do not fit into memory."""
     free = free_memory()
     if COPIES * nbytes <= free:
         return
@@ -416,7 +416,7 @@ def check_fits(metrics: Sequence[str], part: str, nbytes: int, samples: int) -> 
 
 
 def describe_kept_outputs(metrics: Sequence[str], part: str, nbytes: int) -> str:
-    """Return the sentence that says how much memory the metrics take that need all outputs."""
+    """Return a sentence about the memory of metrics that need all outputs."""
     size = format_bytes(COPIES * nbytes)
     return f"{_need(metrics)} all outputs for the {part} part at once: {size} of memory at each evaluation"
 
@@ -441,7 +441,7 @@ def _on_cpu(sum_: Tensor | ExactSum | PairCounts) -> Any:
 def values_of(
     share: EvaluatedShare, part: Part, loss: Measure, metrics: Mapping[str, Measure], *, name: str = "evaluated"
 ) -> dict[str, float]:
-    """Return the loss and the metrics of a model, given what all samples of a part say of it."""
+    """Return the loss and the metrics of a model, given its evaluation on all samples of a part."""
     values: dict[str, float] = {}
     for label, given in {"loss": loss, **metrics}.items():
         measure = _as_measure(given, is_loss=label == "loss")
@@ -484,10 +484,10 @@ def evaluate(
 
 
 class TrainingAccuracy:
-    """Counts how many samples of the training batches were classified correctly, each before the step on its batch.
+    """Counts correctly classified samples of the training batches, each before the step on its batch.
 
-    The outputs are kept, and many batches are compared with their targets at once: batch by batch, the four operations
-    would take up to 5% of a small network's step. A device is hardly ever waited for before `take` is called.
+    Outputs are kept, and many batches are compared with their targets together: for each batch, the four operations
+    would take up to 5% of a small network's step. Before `take`, there is hardly any waiting for a device.
     """
 
     def __init__(self, accuracy: AlignedMeasure) -> None:
@@ -497,20 +497,20 @@ class TrainingAccuracy:
         self._sums: list[Sums] = []
 
     def keep(self, outputs: Any, targets: Any) -> None:
-        """Keep the outputs of a batch; those that are not one tensor, or have no targets, do not count."""
+        """Keep the outputs of a batch, if they are a tensor and have targets."""
         main = find_main_output(outputs)
         if main is None or not isinstance(targets, Tensor):
             return
         main = main.detach()
         if main.untyped_storage().nbytes() > 2 * main.nbytes:
-            main = main.clone()  # a view would keep all that it is a part of
+            main = main.clone()  # a view would keep the whole tensor
         self._kept.append((main, targets))
         self._numbers += main.numel()
         if self._numbers >= MOST_NUMBERS:
             self._compare()
 
     def take(self) -> tuple[float, int]:
-        """Return how many labels were right and how many there were, since the last call."""
+        """Return the number of correct and of all labels since the last call."""
         self._compare()
         sums, self._sums = self._sums, []
         return float(sum(int(item["correct"]) for item in sums)), sum(int(item["labeled"]) for item in sums)
@@ -523,7 +523,7 @@ class TrainingAccuracy:
             if len({(outputs.shape[1:], targets.shape[1:]) for outputs, targets in kept}) == 1:
                 kept = [(torch.cat([item for item, _ in kept]), torch.cat([item for _, item in kept]))]
             self._sums += [self.accuracy.sums(outputs, targets) for outputs, targets in kept]
-        except Exception:  # the evaluation reports what is wrong with it, if there is one
+        except Exception:  # the evaluation reports the problem, if there is one
             return
 
 
@@ -536,7 +536,7 @@ def make_training_accuracy(training: Training, metrics: Mapping[str, AlignedMeas
 
 
 def describe_missing_predictions(share: EvaluatedShare, part: str) -> str:
-    """Return the sentence that says why the outputs for a part are not stored with the run; "" if there are none."""
+    """Return a sentence that explains why the outputs for a part are not stored with the run, or ""."""
     if share.main_shape is None or share.outputs is not None:
         return ""
     if share.output_bytes > stored_predictions.LIMIT:
@@ -549,9 +549,9 @@ def describe_missing_predictions(share: EvaluatedShare, part: str) -> str:
 
 
 def make_predictions(training: Training, splits: Splits, part: str, share: EvaluatedShare) -> Predictions | None:
-    """Return outputs and targets of all samples of a part ("test", "validation"), in the form in which they are stored.
+    """Return outputs and targets of all samples of a part ("test", "validation") in their stored form.
 
-    Of several outputs it is the main one; None if there is none, or they were not kept.
+    Of several outputs, only the main one is stored; None if there is none, or the outputs were not kept.
     """
     main = find_main_output(share.outputs) if share.outputs is not None else None
     chosen: Part | None = getattr(splits, part)
@@ -593,7 +593,7 @@ def _with_pictures(made: Predictions, samples: Part) -> Predictions:
 
 
 def _pictures(x: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """Return samples as pictures, from black at the lowest value of all to white at the highest."""
+    """Convert samples to images: black is the lowest value of all, white the highest."""
     values = x.astype(np.float64) if x.ndim == 4 else x.astype(np.float64)[:, None]
     low, high = float(values.min()), float(values.max())
     scaled = (values - low) / (high - low or 1.0) * 255

@@ -1,11 +1,12 @@
-"""The whole state of a network as one vector, and what averaging does to batch normalization.
+"""The state of a network as one flat vector, and the averaging of batch normalization and spectral normalization.
 
-Variances cannot be averaged: var = avg(var_i) + var(mean_i). Second moments can, about any point c that all replicas
-agree on: E[(x - c)^2] = var + (mean - c)^2. They replace the variances while replicas are averaged. The nearer c is to
-the means, the fewer digits are lost, so it moves to the running means whenever these are the same on all replicas.
+Variances cannot be averaged: var = avg(var_i) + var(mean_i). Second moments about a common point c can:
+E[(x - c)^2] = var + (mean - c)^2. They replace the variances while replicas are averaged. The closer c is to the means,
+the fewer digits are lost, so c moves to the running means whenever these are the same on all replicas.
 
-Nor can the singular vectors by which `spectral_norm` divides a weight by its largest singular value: the mean of unit
-vectors is shorter than one, and the average of the weights has singular vectors of its own. They are computed again.
+The singular vectors of `spectral_norm`, which divides a weight by its largest singular value, cannot be averaged
+either: the mean of unit vectors is shorter than one, and the averaged weights have other singular vectors. They are
+recomputed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,9 +31,9 @@ POWER_ITERATIONS = 15
 
 
 class BatchNormStatistics:
-    """The running statistics of all batch normalization layers of a replica, or of several that are rows of a stack.
+    """The running statistics of all batch normalization layers of a replica, or of several stacked ones.
 
-    The singular vectors of its spectral normalization are brought up to date with them.
+    The singular vectors of spectral normalization are updated with them.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class BatchNormStatistics:
             variance.add_((mean - reference).square_())
 
     def moments_to_variances(self, *, replicas_are_equal: bool) -> None:
-        """Restore the variances, after a round; `replicas_are_equal` says that it has made all replicas the same."""
+        """Restore the variances after a round; `replicas_are_equal` means that the round made all replicas equal."""
         for (mean, variance), reference in zip(self.statistics, self.reference_means, strict=True):
             variance.sub_((mean - reference).square_()).clamp_(min=0)
         if replicas_are_equal:
@@ -72,13 +73,13 @@ class BatchNormStatistics:
 
     @torch.no_grad()
     def update_singular_vectors(self) -> None:
-        """Compute the singular vectors of the weights as they are now."""
+        """Compute the singular vectors of the current weights."""
         for iterate in self._power_iterations:
             for _ in range(POWER_ITERATIONS):
                 iterate()
 
     def update_reference_means(self) -> None:
-        """Move the points c to the running means, which are the same on all replicas."""
+        """Set the points c to the running means, which are equal on all replicas."""
         for (mean, _), reference in zip(self.statistics, self.reference_means, strict=True):
             reference.copy_(mean if mean.ndim == reference.ndim else mean[0])
 
@@ -89,7 +90,7 @@ DIGEST_SIZE = 8
 
 
 def power_iterations(network: nn.Module) -> Iterator[Callable[[], object]]:
-    """Yield a function for each spectral normalization of a network, which brings its singular vectors nearer."""
+    """Yield a function for each spectral normalization of a network that runs power iterations on its vectors."""
     for module in network.modules():
         if isinstance(module, ParametrizationList) and any(isinstance(step, _SpectralNorm) for step in module):
             yield partial(_apply_in_training, module)
@@ -116,29 +117,29 @@ def flat_dtype(network: nn.Module) -> torch.dtype:
         return tensors[0].dtype if tensors else torch.float32
     is_complex = any(tensor.is_complex() for tensor in tensors)
     cure = "keep real and imaginary parts in parameters of their own" if is_complex else "network.float()"
-    raise ModelError(f"the network has weights of {', '.join(names)}; all must be float32, or all float64: {cure}")
+    raise ModelError(f"the network has weights of {', '.join(names)}; they must be all float32 or all float64: {cure}")
 
 
 def flat_size(network: nn.Module) -> int:
-    """Return how many numbers the vector of this network has."""
+    """Return the number of elements in this network's vector."""
     return sum(padded_size(tensor.numel()) for tensor in floating_tensors(network).values())
 
 
 def exchange_size(network: nn.Module) -> int:
-    """Return how many numbers replicas exchange in a round of gradients, or of one vector of the optimizer's state.
+    """Return the number of elements that a round of gradients, or of one optimizer state vector, exchanges.
 
-    There is one for each weight and each parameter, and a digest.
+    There is one element for each weight and each parameter, and a digest.
     """
     return flat_size(network) + padded_size(DIGEST_SIZE + sum(1 for _ in network.parameters()))
 
 
 def state_shapes(network: nn.Module) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the tensors in the vector of this network."""
+    """Return the shapes of the tensors in this network's vector."""
     return tuple(tuple(tensor.shape) for tensor in floating_tensors(network).values())
 
 
 class FlatState:
-    """Parameters, then floating-point buffers, laid one after another into `vector`."""
+    """Parameters, then floating-point buffers, stored one after another in `vector`."""
 
     def __init__(self, network: nn.Module, vector: Tensor | None = None) -> None:
         tensors, dtype = floating_tensors(network), flat_dtype(network)
@@ -146,8 +147,8 @@ class FlatState:
         size = flat_size(network)
         if vector is not None and (vector.numel(), vector.dtype) != (size, dtype):
             raise ModelError(
-                f"the model has {size:,} weights and statistics of {dtype} here, rounded up, but {vector.numel():,} of "
-                f"{vector.dtype} in another process; it must be the same network in every process"
+                f"the model has about {size:,} weights and statistics of {dtype} here, but {vector.numel():,} of "
+                f"{vector.dtype} in another process; build the same network in every process"
             )
         self.vector = torch.zeros(size, dtype=dtype, device=device) if vector is None else vector
         self.starts: dict[str, int] = {}
@@ -171,14 +172,14 @@ class FlatState:
         return [tuple(parameter.shape) for parameter in self._parameters.values()]
 
     def release(self) -> None:
-        """Give every tensor its own memory again, and its gradient, which may lie in a transport's."""
+        """Move every tensor and its gradient, which may be in a transport's buffer, back to memory of their own."""
         for tensor in self._tensors.values():
             tensor.data = tensor.data.clone()
             if tensor.grad is not None:
                 tensor.grad = tensor.grad.clone()
 
     def find_replaced(self, network: nn.Module, *, memory: bool) -> str:
-        """Return the name of a parameter that the network has replaced by another since, or ""; `memory`: or moved."""
+        """Return the name of a parameter that the network has replaced (with `memory`: or moved), or ""."""
         now = dict(network.named_parameters())
         for name, parameter in self._parameters.items():
             place = self.vector.data_ptr() + self.starts[name] * self.vector.element_size()
@@ -187,14 +188,14 @@ class FlatState:
         return next(iter(now), "")
 
     def add_gradients(self, total: Tensor) -> None:
-        """Add the parameters' gradients to a vector that is laid out like this one."""
+        """Add the parameters' gradients to a vector with the same layout."""
         for name, parameter in self._parameters.items():
             if parameter.grad is not None:
                 view_like(parameter, total, self.starts[name]).add_(parameter.grad)
 
     @property
     def frozen(self) -> list[slice]:
-        """Where in the vector the parameters are that are not trained."""
+        """The slices of the vector with frozen parameters."""
         return [
             slice(self.starts[name], self.starts[name] + parameter.numel())
             for name, parameter in self._parameters.items()
@@ -203,18 +204,18 @@ class FlatState:
 
 
 def floating_tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Return a network's parameters, then its buffers of floats, by name."""
+    """Return a network's parameters, then its floating-point buffers, by name."""
     floats = {name: buffer for name, buffer in network.named_buffers() if buffer.is_floating_point()}
     return {**dict(network.named_parameters()), **floats}
 
 
 def view_like(tensor: Tensor, vector: Tensor, start: int) -> Tensor:
-    """Return the view of a vector that begins at `start` and is laid out like the tensor, channels last if it is."""
+    """Return the view of a vector that begins at `start`, with the tensor's shape and memory format."""
     if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
         return vector.as_strided(tensor.shape, tensor.stride(), vector.storage_offset() + start)
     return vector[start : start + tensor.numel()].view(tensor.shape)
 
 
 def padded_size(count: int) -> int:
-    """Return how many places `count` numbers take in a vector."""
+    """Return the length of `count` elements in a vector, including padding."""
     return -(-count // ALIGNMENT) * ALIGNMENT

@@ -1,8 +1,8 @@
-"""L-BFGS as a coordinator's program: it decides by numbers alone, and never holds a vector.
+"""L-BFGS for a coordinator that decides from scalars and holds no vectors.
 
-The vectors (weights, gradients, history) are rows of `Vectors`, which workers keep in slices (Dean et al. 2012,
-"Sandblaster"). Two commands are enough: `evaluate` the loss and its gradient at x + t d, and `combine` rows, which
-scales and adds them and returns dot products of rows. An iteration needs one to find the direction, two for each trial
+The vectors (weights, gradients, history) are rows of `Vectors`, which workers store in slices (Dean et al. 2012,
+"Sandblaster"). There are two commands: `evaluate` computes the loss and its gradient at x + t d, and `combine` scales
+and adds rows and returns dot products of rows. An iteration needs one command to find the direction, two for each trial
 of the line search, and one to move.
 
 The direction is d = -H g. With the pairs s_i = x_{i+1} - x_i, y_i = g_{i+1} - g_i and rho_i = 1 / y_i's_i, the two
@@ -12,10 +12,10 @@ loops are
     q = q s'y / y'y                                      of the newest pair
     b_i = rho_i y_i'q,  q = q + (a_i - b_i) s_i          from the oldest pair to the newest
 
-where q stays a combination of the pairs and g, so that the loops run on its coefficients and a matrix of dot products
-(Chen, Wang & Zhou 2014), and a direction is a single command. The step along it satisfies the strong Wolfe conditions
-(Nocedal & Wright, algorithms 3.5 and 3.6), with the constants of torch.optim.LBFGS: the iterates are the same up to
-rounding.
+where q remains a linear combination of the pairs and g. The loops therefore run on its coefficients and a matrix of dot
+products (Chen, Wang & Zhou 2014), and a direction is a single command. The step along it satisfies the strong Wolfe
+conditions (Nocedal & Wright, algorithms 3.5 and 3.6), with the constants of torch.optim.LBFGS: the iterates are the
+same up to rounding.
 """
 
 import math
@@ -42,7 +42,7 @@ LEAST_CURVATURE = 1e-10
 
 
 class SandblasterLBFGS(torch.optim.Optimizer):
-    """The options of L-BFGS that all workers carry out together: one iteration a step, on the batches of all."""
+    """The options of L-BFGS with joint steps of all workers: each step is one iteration on the batches of all."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class SandblasterLBFGS(torch.optim.Optimizer):
     ) -> None:
         """Keep `history_size` pairs, and cut a batch into `portions` (default: 4 or more for each worker).
 
-        With `growth`, the theta of Bollapragada et al. 2018 (0.9 there), a step uses only some samples of its batch: at
-        first `first_samples`, and more whenever the test of their paper finds the gradient too noisy.
+        With `growth`, the theta of Bollapragada et al. 2018 (0.9 there), a step uses only some samples of its batch:
+        `first_samples` at the beginning, and more whenever the test of their paper finds the gradient too noisy.
         """
         for name, value in (("history_size", history_size), ("portions", portions), ("first_samples", first_samples)):
             if value is not None and value < 1:
@@ -77,12 +77,12 @@ class SandblasterLBFGS(torch.optim.Optimizer):
         }
 
     def step(self, closure: Any = None) -> NoReturn:  # noqa: ARG002
-        """Raise an error: a worker alone cannot step."""
-        raise RuntimeError("sandblaster-lbfgs steps with all workers together, by tenfold.train")
+        """Raise an error, because a single worker cannot step."""
+        raise RuntimeError("sandblaster-lbfgs needs tenfold.train, because all workers take each step together")
 
 
 class Combined(NamedTuple):
-    """What is known of rows after some were combined from others."""
+    """The results of combining rows."""
 
     products: NDArray[np.float64]
     """The dot products of the rows `left` with the rows `right`."""
@@ -97,23 +97,23 @@ Sums = Mapping[int, Mapping[int, float]]
 
 
 class Vectors(ABC):
-    """The rows of vectors that the coordinator commands."""
+    """The rows of vectors under the coordinator's commands."""
 
     @abstractmethod
     def evaluate(self, x: int, step: float, samples: int | None) -> tuple[float, dict[int, float]]:
-        """Evaluate the loss at row x + step d, on all or some `samples` of the batch; return it, and its gradient.
+        """Evaluate the loss at row x + step d, on all or some `samples` of the batch; return loss and gradient.
 
-        The gradient is given as the rows of the portions, and their weights in it.
+        The gradient is a map from the rows of its portions to their weights.
         """
 
     @abstractmethod
     def combine(self, sums: Sums, left: Sequence[int], right: Sequence[int]) -> Combined:
-        """Write sums of scaled rows into rows that are in none of the sums; return products of `left` with `right`."""
+        """Write sums of scaled rows to other rows; return the dot products of the rows `left` and `right`."""
 
 
 @dataclass
 class LbfgsState:
-    """The state between two iterations: numbers, and the rows of vectors."""
+    """The state between two iterations: numbers, and the indices of vector rows."""
 
     x: int = 0
     gradient: int = -1
@@ -140,7 +140,7 @@ class LbfgsState:
 
 
 def row_count(history_size: int) -> int:
-    """Return how many rows the vectors have, portions not included; one pair more, for the next."""
+    """Return the number of vector rows without portions, including a spare pair for the next iteration."""
     return FIRST_PAIR + 2 * (history_size + 1)
 
 
@@ -156,19 +156,20 @@ class SearchPoint(NamedTuple):
 
 
 class LbfgsCoordinator:
-    """Carries out iterations of L-BFGS by commands to `vectors`."""
+    """Runs iterations of L-BFGS by commands to `vectors`."""
 
     def __init__(self, vectors: Vectors, options: Mapping[str, Any], state: LbfgsState | None = None) -> None:
-        """Continue from a state, if one is given; else row 0 has the weights to begin with."""
+        """Continue from a state, if given; otherwise row 0 has the initial weights."""
         self.vectors = vectors
         self.options = options
         rows = row_count(options["history_size"])
         self.state = state or LbfgsState(products=np.zeros((rows, rows)))
 
     def iterate(self, *, same_batch: bool, all_samples: int) -> float:
-        """Carry out one iteration on a batch, and return its loss before.
+        """Run one iteration on a batch, and return the loss before it.
 
-        `same_batch`: it has the samples of the last iteration, whose loss and gradient are known where they were all.
+        With `same_batch` the samples are those of the last iteration; if it used all of them, loss and gradient are
+        known.
         """
         state, growth = self.state, self.options["growth"]
         samples = None if growth is None else min(all_samples, state.samples or self.options["first_samples"])
@@ -206,7 +207,7 @@ class LbfgsCoordinator:
         return self._combine({DIRECTION: coefficients}, [DIRECTION], [state.gradient])
 
     def _try(self, step: float, samples: int | None, kept: Iterable[int]) -> SearchPoint:
-        """Evaluate a point of the line search; its gradient goes to a row that is none of those to be `kept`."""
+        """Evaluate a point of the line search; its gradient is written to a row that is not in `kept`."""
         loss, weights = self.vectors.evaluate(self.state.x, step, samples)
         used = {self.state.gradient, *kept}
         out = next(row for row in range(X_ROWS, X_ROWS + SEARCH_ROWS) if row not in used)
@@ -214,7 +215,7 @@ class LbfgsCoordinator:
         return SearchPoint(step, loss, float(self.state.products[out, DIRECTION]), out)
 
     def _move(self, best: SearchPoint) -> None:
-        """Go to the point that the line search has chosen, and remember the pair of differences."""
+        """Move to the point chosen by the line search, and store the pair of differences."""
         state, old = self.state, self.state.gradient
         s = next(row for row in range(FIRST_PAIR, len(state.products), 2) if row not in state.pairs)
         self._combine(
@@ -231,11 +232,11 @@ class LbfgsCoordinator:
             state.pairs = [*state.pairs, s][-self.options["history_size"] :]
 
     def _grow(self, samples: int, all_samples: int, weights: Mapping[int, float]) -> int:
-        """Return how many samples the inner product quasi-Newton test asks for (Bollapragada et al. 2018, section 2.1).
+        """Return the number of samples by the inner product quasi-Newton test (Bollapragada et al. 2018, section 2.1).
 
-        The variance over samples i of g_i'HHg, divided by their number, may be at most theta^2 (g'HHg)^2. Here g is the
-        gradient of every other portion, and the variance is that over the rest of them, times the samples of a portion:
-        noise that g shares with a g_i would count as a signal. Samples double at most.
+        The variance over samples i of g_i'HHg, divided by their number, must be at most theta^2 (g'HHg)^2. Here g is
+        the gradient of every other portion, and the variance is taken over the remaining portions, times the samples of
+        a portion, because noise that g shares with a g_i would count as signal. The number at most doubles.
         """
         state, first, rest = self.state, list(weights)[::2], list(weights)[1::2]
         if samples >= all_samples or len(rest) < 2:
@@ -264,7 +265,7 @@ class LbfgsCoordinator:
 def apply_inverse_hessian(
     terms: Mapping[int, float], pairs: Sequence[int], products: NDArray[np.float64]
 ) -> dict[int, float]:
-    """Return H q as coefficients of rows, given q as such and the dot products of all these rows."""
+    """Return H q as coefficients of rows, given the coefficients of q and the dot products of all these rows."""
     q = np.zeros(len(products))
     for row, coefficient in terms.items():
         q[row] = coefficient
@@ -287,10 +288,10 @@ def search_line(
     largest: float,
     tolerance: float,
 ) -> SearchPoint:
-    """Return a point that satisfies the strong Wolfe conditions, or the best one if `MOST_TRIALS` find none.
+    """Return a point that satisfies the strong Wolfe conditions, or the best one after `MOST_TRIALS`.
 
-    `evaluate` takes a step and the rows of gradients to keep. `largest` is the direction's largest value: the search
-    ends where the weights would change by less than `tolerance`.
+    `evaluate` takes a step and the rows of gradients to keep. `largest` is the direction's largest absolute value: the
+    search ends if the weights would change by less than `tolerance`.
     """
 
     def decreases(trial: SearchPoint) -> bool:
@@ -299,7 +300,7 @@ def search_line(
     def is_flat(trial: SearchPoint) -> bool:
         return abs(trial.slope) <= -CURVATURE * here.slope
 
-    # from the first step on to longer ones, until two of them have a minimum between them
+    # increase the step until two steps bracket a minimum
     before, trial, trials = here, evaluate(first, []), 0
     while decreases(trial) and not (trials > 1 and trial.loss >= before.loss):
         if is_flat(trial):
@@ -312,7 +313,7 @@ def search_line(
     if trials == MOST_TRIALS:
         return min(here, trial, key=lambda end: end.loss)
 
-    # the minimum between two steps: `low` has the lower loss
+    # find the minimum in the bracket: `low` has the lower loss
     low, high = sorted((before, trial), key=lambda end: _finite(end.loss))
     clings = False
     while trials < MOST_TRIALS and abs(high.step - low.step) * largest >= tolerance:
@@ -337,7 +338,7 @@ def search_line(
 
 
 def minimum_of_cubic(a: SearchPoint, b: SearchPoint, least: float, most: float) -> float:
-    """Return the minimum between limits of the cubic through two points with these slopes; the middle without one.
+    """Return the minimum, within limits, of the cubic through two points with slopes; the middle if there is none.
 
     For a to the left of b: b - (b - a) (b' + d2 - d1) / (b' - a' + 2 d2), d1 = a' + b' - 3 (f(a) - f(b)) / (a - b),
     d2 = sqrt(d1^2 - a' b') (Nocedal & Wright, equation 3.59).

@@ -1,4 +1,4 @@
-"""Losses and metrics, by name or as the user's own functions of (outputs, targets)."""
+"""Losses and metrics: built-in ones by name, and the user's own functions of (outputs, targets)."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ LOSSES_OF_NUMBERS = ("mse", "l1", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLos
 
 @dataclass(eq=False)
 class AlignedMeasure:
-    """A loss or a metric that is given outputs in the shape of the targets, where the two differ only by ones."""
+    """A loss or a metric whose outputs are reshaped like the targets if they differ only by dimensions of size 1."""
 
     function: Callable[[Any, Any], Any]
     name: str
@@ -78,21 +78,21 @@ class AlignedMeasure:
             self.summed = self.function
 
     def __call__(self, outputs: Any, targets: Any) -> Any:
-        """Return the loss or metric; an error notes the shapes that it was given."""
+        """Return the loss or metric; an error includes the shapes of the arguments."""
         return self._apply(self.function, outputs, targets)
 
     @property
     def needs_all_outputs(self) -> bool:
-        """Whether it has to see the outputs for all samples of a part at once."""
+        """Whether it needs the outputs for all samples of a part together."""
         return self.summed is None and not self.is_loss
 
     @property
     def needs_whole_batches(self) -> bool:
-        """Whether it is a loss that can be computed batch by batch only, as in training."""
+        """Whether it is a loss that can only be computed batch by batch, as in training."""
         return self.summed is None and self.is_loss
 
     def sums(self, outputs: Any, targets: Any) -> Sums:
-        """Return the sums of some outputs and targets; of a loss that has none, its value weighted by the samples."""
+        """Return the sums of outputs and targets; for a loss without sums, its value weighted by the samples."""
         if self.summed is not None:
             return self._apply(self.summed.sums, outputs, targets)  # type: ignore[no-any-return]
         samples = len(tree_leaves(targets)[0])
@@ -100,7 +100,7 @@ class AlignedMeasure:
         return {"sum": ExactSum.of(torch.tensor([weighted], dtype=torch.float64)), "count": counted(samples)}
 
     def value(self, sums: Sums) -> float:
-        """Return the loss or metric that follows from the sums of all samples."""
+        """Return the loss or metric, given the sums of all samples."""
         return self.summed.value(sums) if self.summed is not None else ratio("sum", "count")(sums)
 
     def _apply(self, function: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> Any:
@@ -124,7 +124,7 @@ class AlignedMeasure:
             raise
 
     def _hint(self, outputs: Any, targets: Tensor) -> str:
-        """Return the advice for labels that are floats, and for a network with too few outputs for cross-entropy."""
+        """Return advice for labels given as floats, or for a network with too few outputs for cross-entropy."""
         if self.function is not functional.cross_entropy or not targets.numel():
             return ""
         if targets.is_floating_point():
@@ -148,7 +148,7 @@ class AlignedMeasure:
 
 
 def classes_second(outputs: Tensor, targets: Any) -> Tensor:
-    """Return outputs (n, positions, classes) as (n, classes, positions), which is what torch's losses take."""
+    """Return outputs (n, positions, classes) as (n, classes, positions), as torch's losses need them."""
     if outputs.ndim < 3 or not isinstance(targets, Tensor) or outputs.ndim != targets.ndim + 1:
         return outputs
     last = outputs.shape[1:-1] == targets.shape[1:] != outputs.shape[2:]
@@ -156,7 +156,7 @@ def classes_second(outputs: Tensor, targets: Any) -> Tensor:
 
 
 def describe_unclear_classes(outputs: Tensor | None, targets: Any) -> str:
-    """Return a warning if outputs have as many positions as classes, so that either could come last; "" if not."""
+    """Return a warning if outputs have as many positions as classes, because their order is then ambiguous, or ""."""
     if outputs is None or not isinstance(targets, Tensor) or targets.is_floating_point():
         return ""
     has_positions = outputs.ndim >= 3 and outputs.ndim == targets.ndim + 1
@@ -170,7 +170,7 @@ def describe_unclear_classes(outputs: Tensor | None, targets: Any) -> str:
 
 
 def describe_equal_targets(targets: Any) -> str:
-    """Return a warning if all samples have the same label or number; "" if not."""
+    """Return a warning if all samples have the same label or number, or ""."""
     if not isinstance(targets, Tensor) or (targets.is_floating_point() and targets.ndim > 1):
         return ""
     labels = targets[targets != NO_LABEL] if targets.ndim > 1 else targets
@@ -184,24 +184,24 @@ def describe_equal_targets(targets: Any) -> str:
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return an error as "ValueError: what was wrong", with the shapes that a loss or a metric was given."""
+    """Return an error as "ValueError: message", with the shapes of the arguments of a loss or a metric."""
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     return str(error) if isinstance(error, TenfoldError) else f"{type(error).__name__}: {error}{notes}"
 
 
 def _one_hot_to_labels(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the class of each sample where targets are one-hot or shares of classes, of which the largest is right."""
+    """Return the class of each sample for one-hot targets or class probabilities, of which the largest counts."""
     several = outputs.ndim > 1 and outputs.shape == targets.shape and targets.shape[1] > 1
     return outputs, targets.argmax(1) if several else targets
 
 
 def _probabilities_to_logits(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return logits where the network's outputs are probabilities: it ends with a sigmoid."""
+    """Convert probabilities to logits, for a network that ends with a sigmoid."""
     return outputs.logit(eps=1e-7), targets
 
 
 def _shaped(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Compare outputs and targets of one shape and dtype."""
+    """Return the loss with outputs converted to the shape and dtype of the targets."""
 
     def shaped(outputs: Tensor, targets: Tensor) -> Tensor:
         return loss(aligned(outputs, targets), targets.to(outputs.dtype))
@@ -226,8 +226,8 @@ def loss_of_network(outputs: Any, targets: Tensor) -> Tensor:  # noqa: ARG001
     if isinstance(outputs, dict):
         if "loss" not in outputs:
             raise ModelError(
-                f'loss = "network" needs an output called loss; the network returned {", ".join(outputs)}; if it '
-                "computes the loss only when it is given the labels, name them among its inputs: input_columns"
+                f'loss = "network" needs an output called loss, but the network returned {", ".join(outputs)}; if it '
+                "computes the loss only when it receives the labels, add their column to data.input_columns"
             )
         loss = outputs["loss"]
     else:
@@ -235,18 +235,18 @@ def loss_of_network(outputs: Any, targets: Tensor) -> Tensor:  # noqa: ARG001
     if loss.ndim > 1 or (loss.ndim and loss.requires_grad):
         raise ModelError(
             f'loss = "network" needs a single number from the network, not a tensor of shape {tuple(loss.shape)}; '
-            "if it computes the loss only when it is given the labels, name them among its inputs: input_columns"
+            "if it computes the loss only when it receives the labels, add their column to data.input_columns"
         )
     return loss  # type: ignore[no-any-return]
 
 
 def _find_loss(outputs: tuple[Any, ...]) -> Tensor:
-    """Return the only single number among several outputs; where there is none or several, the first output."""
+    """Return the only scalar among several outputs; if there is none or several, the first output."""
     numbers = [output for output in outputs if isinstance(output, Tensor) and not output.ndim]
     if len(numbers) > 1 and numbers[0] is not outputs[0]:
         raise ModelError(
-            f'loss = "network" found {len(numbers)} numbers in the tuple that the network returned; return the loss '
-            "first, or call it loss in a dict"
+            f'loss = "network" needs one number in the tuple that the network returns, but there are {len(numbers)}; '
+            "return the loss first, or a dict with the key loss"
         )
     loss: Tensor = numbers[0] if numbers else tree_leaves(outputs)[0]
     return loss
@@ -277,9 +277,9 @@ _CLASSES_OF_ELEMENTS = (
 
 
 def loss_as_sums(loss: Any) -> tuple[SumMetric, Divisor] | tuple[None, None]:
-    """Return a loss of torch or a built-in one as sums over samples, and its divisor.
+    """Return a built-in or torch loss as sums over samples, and its divisor.
 
-    None for any other, such as the user's own.
+    None for other losses, such as the user's own.
     """
     if loss is functional.cross_entropy or loss is functional.nll_loss:
         loss = torch.nn.CrossEntropyLoss() if loss is functional.cross_entropy else torch.nn.NLLLoss()
@@ -312,9 +312,9 @@ def loss_as_sums(loss: Any) -> tuple[SumMetric, Divisor] | tuple[None, None]:
 
 
 def shares_of_pieces(divisor: Divisor | None, pieces: Sequence[Any]) -> list[float]:
-    """Return by which weights the losses of pieces add up to that of a batch, given their targets.
+    """Return the weights with which the losses of pieces add up to the loss of the batch, given their targets.
 
-    Where the loss is not known, or nothing has a label, they are the shares of the samples.
+    If the loss is unknown, or there are no labels, they are the shares of the samples.
     """
     divisors = [float(divisor(targets)) for targets in pieces] if divisor is not None else []
     if divisor is not None and (whole := float(divisor(tree_concatenate(pieces)))):
@@ -324,9 +324,9 @@ def shares_of_pieces(divisor: Divisor | None, pieces: Sequence[Any]) -> list[flo
 
 
 def is_mean_of_pieces(loss: Measure, pieces: Sequence[tuple[Any, Any]]) -> bool:
-    """Return whether the loss of two pieces, outputs and targets, is the mean of theirs, weighted by their samples.
+    """Return whether the loss of two pieces together is the mean of their losses, weighted by samples.
 
-    The gradients are compared, which differ even where the losses happen to be equal.
+    Pieces are outputs and targets. The gradients are compared, because losses may be equal by chance.
     """
 
     def gradient(outputs: Any, targets: Any) -> Tensor:
@@ -348,13 +348,13 @@ def is_mean_of_pieces(loss: Measure, pieces: Sequence[tuple[Any, Any]]) -> bool:
 
 
 def _sums_of_classes(loss: Any) -> SumMetric:
-    """Return cross-entropy as sums: of the losses of all labels, and of the labels' weights, by which it is divided."""
+    """Return cross-entropy as sums: of the losses of all labels, and of the labels' weights, the divisor."""
     elements = _without_reduction(loss)
 
     def sums(outputs: Tensor, targets: Tensor) -> Sums:
         values = elements_of_classes(elements, outputs, targets)
         weights: Tensor | ExactSum
-        if targets.is_floating_point():  # shares of classes
+        if targets.is_floating_point():  # class probabilities
             weights = counted(values.numel())
         elif loss.weight is None:
             weights = (targets != loss.ignore_index).sum()
@@ -372,27 +372,27 @@ def _without_reduction(loss: Any) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _reduced(mean: SumMetric, reduction: str) -> SumMetric:
-    """Return a loss with what its `reduction` makes of its elements; where that is "none", they are averaged.
+    """Return a loss with its `reduction`; "none" is averaged.
 
-    A sum grows with the part, and is reported per sample.
+    A sum grows with the part, so it is reported per sample.
     """
     return SumMetric(mean.sums, ratio("sum", "samples")) if reduction in ("sum", "batchmean") else mean
 
 
 def compares_numbers(training: Training) -> bool:
-    """Return whether the loss follows from the differences of outputs and targets, so that both can be rescaled."""
+    """Return whether the loss depends only on differences of outputs and targets, which can then be rescaled."""
     return training.loss is None or _loss_name(training) in LOSSES_OF_NUMBERS
 
 
 def takes_any_labels(training: Training) -> bool:
-    """Return whether the loss was given as an object or an import path, so that it may know labels below 0."""
+    """Return whether the loss is an object or an import path, which may support labels below 0."""
     return training.loss is not None and not (isinstance(training.loss, str) and ":" not in training.loss)
 
 
 def choose_loss(training: Training, classes: int | None, unit: Tensor | None = None) -> "AlignedMeasure":
     """Return the loss of the experiment; default: cross-entropy if there are classes, otherwise the squared error.
 
-    With a `unit`, a number or one for each target, outputs and targets are divided by it.
+    If a `unit` is given (one number, or one per target), outputs and targets are divided by it.
     """
     loss = _find(training.loss or ("cross-entropy" if classes is not None else "mse"), LOSSES)
     built_in = [metric for metric in training.metrics if isinstance(metric, str) and ":" not in metric]
@@ -415,7 +415,7 @@ class _InUnits:
             return outputs, targets
         if self._number is not None:
             return outputs / self._number, targets / self._number
-        if outputs.device not in self._moved:  # copied once: not while a CUDA graph is captured
+        if outputs.device not in self._moved:  # copied once, before a CUDA graph is captured
             self._moved[outputs.device] = self._unit.to(outputs)
         unit = self._moved[outputs.device]
         return outputs / unit, targets / unit
@@ -441,7 +441,7 @@ def choose_metrics(training: Training, classes: int | None) -> "dict[str, Aligne
 
 
 def _loss_name(training: Training) -> str:
-    """Return the name of a built-in loss, or the class or function of one of torch's; "" for any other."""
+    """Return the name of a built-in loss, or of a torch loss class or function; "" for any other."""
     loss = training.loss
     if loss is None:
         return ""
@@ -466,7 +466,7 @@ def _takes_logits(metric: object) -> bool:
 
 
 def _learns_one_class(training: Training) -> bool:
-    """Return whether the loss is cross-entropy, so that a sample has one class, however the targets are written."""
+    """Return whether the loss is cross-entropy; a sample then has one class, in any form of targets."""
     if training.loss is None or isinstance(training.loss, UnrecordedObject):
         return False
     loss = _find(training.loss, LOSSES).function
@@ -474,21 +474,21 @@ def _learns_one_class(training: Training) -> bool:
 
 
 def are_probabilities(outputs: Any, kind: OutputKind) -> bool:
-    """Return whether outputs that should be a logit for each class are probabilities: the softmax is in the network."""
+    """Return whether outputs are class probabilities instead of logits, from a softmax in the network."""
     if kind != "classes" or not isinstance(outputs, Tensor) or outputs.ndim != 2 or outputs.shape[1] < 2:
         return False
     return bool((outputs >= 0).all()) and bool(((outputs.sum(1) - 1).abs() < SUM_TOLERANCE).all())
 
 
 def is_share(outputs: Tensor) -> bool:
-    """Return whether there is one output for each sample, and all lie between 0 and 1."""
+    """Return whether there is one output per sample, and all are between 0 and 1."""
     return outputs.numel() == len(outputs) and bool(((outputs >= 0) & (outputs <= 1)).all())
 
 
 def output_kind(training: Training, classes: int | None, outputs: Tensor | None = None) -> OutputKind:
     """Return the kind of the experiment's outputs, inferred from the loss, the targets and the outputs.
 
-    A network with a single output for two classes gives a logit, or with a sigmoid at its end a probability.
+    For two classes, a network with a single output returns a logit, or a probability if it ends with a sigmoid.
     """
     loss, single = _loss_name(training), outputs is not None and outputs.numel() == len(outputs)
     each = single or (outputs is not None and outputs.ndim > 2 and outputs.shape[1] == 1)  # one for each position
@@ -529,7 +529,7 @@ def _find(name: str | PythonObject | UnrecordedObject, family: Registry[Measure]
     needs_tensor = (built_in or type(value).__module__.startswith("torch.")) and value is not loss_of_network
     summed, divisor = loss_as_sums(value) if family is LOSSES else (None, None)
     is_sum = divisor is not None and getattr(value, "reduction", "") == "sum"
-    if family is LOSSES and type(value) in _ONE_OUTPUT_FOR_EACH_TARGET:  # not a subclass, which may do otherwise
+    if family is LOSSES and type(value) in _ONE_OUTPUT_FOR_EACH_TARGET:  # not a subclass, which may behave differently
         value = _shaped(value)
     return AlignedMeasure(
         value,
@@ -549,11 +549,11 @@ def _made_without_arguments(module: type[torch.nn.Module], what: str) -> torch.n
     except TypeError as error:
         if user_frames(error):  # its own code failed
             raise
-        raise ExperimentError(f"{what} needs arguments ({error}); give a loss or metric that is made already") from None
+        raise ExperimentError(f"{what} needs arguments ({error}); pass an instance instead of the class") from None
 
 
 def as_number(value: Any, measure: Measure) -> float:
-    """Return the value of a loss or metric as a number: the mean of several; raise ModelError if it is not one."""
+    """Return the value of a loss or metric as a number (the mean of several); raise ModelError if it is not one."""
     try:
         if isinstance(value, str):
             raise TypeError
@@ -564,13 +564,13 @@ def as_number(value: Any, measure: Measure) -> float:
         name, function = getattr(measure, "name", "a metric"), getattr(measure, "function", measure)
         kind = "None" if value is None else f"a {type(value).__name__}"
         raise ModelError(
-            f"{name} returned {kind}; it should return a number, or a tensor of numbers, which are averaged"
+            f"{name} returned {kind}; it should return a number, or a tensor of numbers to average"
             f"{definition_of(function)}"
         ) from None
 
 
 def check_target(training: Training, classes: int | None, target: float | None) -> None:
-    """Raise an ExperimentError for a target that cannot be reached, or whose direction is not known."""
+    """Raise ExperimentError for a target that cannot be reached or whose direction is unknown."""
     if target is None:
         return
     metrics = choose_metrics(training, classes)
@@ -582,9 +582,9 @@ def check_target(training: Training, classes: int | None, target: float | None) 
 
 
 def require_direction(training: Training, metric: str, purpose: str) -> bool:
-    """Return whether lower values of an experiment's main metric are better; raise an ExperimentError if not known.
+    """Return whether lower values of an experiment's main metric are better; raise ExperimentError if unknown.
 
-    `purpose` begins the sentence that asks for it.
+    `purpose` is the beginning of the error message.
     """
     stated, direction = training.lower_is_better, training.prefers_lower(metric)
     if metric_traits(metric) is not None and stated is not None and stated != direction:
@@ -592,21 +592,22 @@ def require_direction(training: Training, metric: str, purpose: str) -> bool:
         raise ExperimentError(f"lower_is_better = {str(stated).lower()}: {better} values of {metric} are better")
     if direction is None:
         raise ExperimentError(
-            f"{purpose} needs to know whether lower or higher values of the metric {metric} are better: set "
+            f"{purpose} needs to know whether lower or higher values of the metric {metric} are better; set "
             "lower_is_better = true or false"
         )
     return direction
 
 
 def check_labels(training: Training, targets: Any) -> None:
-    """Raise an ExperimentError where a loss would compute with labels that stand for none."""
+    """Raise ExperimentError if a loss would use the label that marks a missing one."""
     of_floats = _loss_name(training) in (*LOSSES_OF_LOGITS, *LOSSES_OF_PROBABILITIES, *LOSSES_OF_NUMBERS)
     if not of_floats or not isinstance(targets, Tensor) or targets.ndim < 2 or targets.is_floating_point():
         return
     if bool((targets == NO_LABEL).any()):
         raise ExperimentError(
-            f"the label {NO_LABEL} stands for a position without one, which the loss {_loss_name(training)} does not "
-            'know; use loss = "cross-entropy", or a loss of your own that leaves such positions out'
+            f"the label {NO_LABEL} marks a position without a label, but the loss {_loss_name(training)} does not "
+            "ignore "
+            'it; use loss = "cross-entropy", or a loss of your own that ignores such positions'
         )
 
 

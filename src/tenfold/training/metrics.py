@@ -1,7 +1,7 @@
-"""Metrics: as sums, which workers add up over their shares of a part and merge without rounding, wherever possible.
+"""Metrics, computed from sums where possible: workers sum over their shares of a part, and merge without rounding.
 
-A sum of floats is kept exactly, as an integer multiple of 2**-1130, so that a metric has the same bits however the
-samples were divided among workers and batches.
+A sum of floats is exact, an integer multiple of 2**-1130, so a metric has the same bits for every division of the
+samples among workers and batches.
 """
 
 import math
@@ -32,7 +32,7 @@ MOST_AT_ONCE = 1 << 25
 
 @dataclass(frozen=True)
 class ExactSum:
-    """The sums of the columns of a matrix of floats, without rounding: they do not depend on the order of the rows."""
+    """The exact sums of the columns of a matrix of floats; they do not depend on the order of the rows."""
 
     units: tuple[int, ...]
     """The sum of the finite numbers in each column, in units of 2**-1130."""
@@ -78,11 +78,11 @@ class ExactSum:
 
     @property
     def fractions(self) -> list[Fraction]:
-        """The sum of each column's finite numbers."""
+        """The sum of the finite numbers of each column."""
         return [Fraction(unit, 1 << UNIT_BITS) for unit in self.units]
 
     def divided_by(self, divisor: "Tensor | ExactSum | int") -> float:
-        """Return the sum of the first column divided by a count or by another such sum; NaN for a division by 0."""
+        """Return the sum of the first column divided by a count or another sum; NaN for a division by 0."""
         if isinstance(divisor, ExactSum):
             if not divisor.is_finite or not divisor.units[0]:
                 return math.nan
@@ -97,7 +97,7 @@ class ExactSum:
 
 
 def as_float(number: Fraction) -> float:
-    """Return the nearest float; infinity beyond the largest."""
+    """Return the nearest float, or infinity."""
     try:
         return float(number)
     except OverflowError:
@@ -106,7 +106,7 @@ def as_float(number: Fraction) -> float:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """How many samples have each pair of a true and a predicted class: a confusion matrix of the pairs that occur."""
+    """A sparse confusion matrix: the number of samples for each occurring pair of a true and a predicted class."""
 
     classes: int
     keys: Tensor
@@ -132,7 +132,7 @@ class PairCounts:
 
 
 class SumMetric:
-    """A metric, or a loss, that follows from sums over samples, so that the shares of a part can be measured apart."""
+    """A metric or loss computed from sums over samples, so the shares of a part can be measured separately."""
 
     def __init__(self, sums: Callable[[Any, Any], Sums], value: Callable[[Sums], float]) -> None:
         self.sums = sums
@@ -161,7 +161,7 @@ def ratio(above: str, below: str) -> Callable[[Sums], float]:
 
 
 def by_sample(elements: Tensor) -> NDArray[np.float64]:
-    """Return the sum over each sample's elements, which does not depend on the other samples."""
+    """Return the sum over each sample's elements; its bits do not depend on the other samples."""
     numbers: NDArray[np.float64] = elements.detach().double().cpu().numpy()
     rows = np.ascontiguousarray(numbers.reshape(len(numbers), math.prod(numbers.shape[1:])))
     return np.asarray(rows.sum(axis=1))
@@ -173,7 +173,7 @@ def counted(numbers: Tensor | int) -> Tensor:
 
 
 def mean_of(values: Callable[[Tensor, Tensor], Tensor]) -> SumMetric:
-    """Return the metric that is the mean over all elements of what a function returns for outputs and targets."""
+    """Return the metric that averages a function of outputs and targets over all elements."""
 
     def sums(outputs: Tensor, targets: Tensor) -> Sums:
         elements = values(outputs, targets)
@@ -187,13 +187,13 @@ def mean_of(values: Callable[[Tensor, Tensor], Tensor]) -> SumMetric:
 
 
 def align(outputs: Any, targets: Any, name: str) -> Any:
-    """Return outputs of shape (n, 1) as (n,) where the targets are, and the reverse; other outputs as they are."""
+    """Reshape outputs from (n, 1) to (n,) or the reverse, like the targets; return other outputs unchanged."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or outputs.shape == targets.shape:
         return outputs
     if not outputs.ndim or not targets.ndim or len(outputs) != len(targets):
         raise ModelError(
             f"{name} cannot compare outputs of shape {tuple(outputs.shape)} with targets of shape "
-            f"{tuple(targets.shape)}; both should begin with the number of samples"
+            f"{tuple(targets.shape)}; the first dimension of both should be the samples"
         )
     if _without_ones(outputs) == _without_ones(targets):
         return outputs.reshape(targets.shape)
@@ -201,12 +201,12 @@ def align(outputs: Any, targets: Any, name: str) -> Any:
 
 
 def aligned(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return outputs in the shape of the targets; raise a ModelError unless there is one output for each target."""
+    """Return outputs in the shape of the targets; raise ModelError unless there is one output per target."""
     outputs = align(outputs, targets, "this loss or metric")
     if outputs.shape != targets.shape:
         raise ModelError(
             f"outputs have shape {tuple(outputs.shape)} but targets {tuple(targets.shape)}; this loss or metric needs "
-            "one output for each target, or integers as targets for classes"
+            "one output per target, or integer targets for classes"
         )
     return outputs
 
@@ -216,16 +216,16 @@ def _without_ones(tensor: Tensor) -> tuple[int, ...]:
 
 
 def correct(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return for each label whether the largest output, or the sign of the only one, names it.
+    """Return for each label whether it is predicted, by the largest output or the sign of a single one.
 
-    Where a sample has a label for each of its positions, those without one are left out.
+    If samples have a label per position, positions without a label are left out.
     """
     if outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1:
         right = outputs.argmax(1) == targets
         return right if targets.ndim == 1 and not bool((targets < 0).any()) else right[targets >= 0]
     if not targets.is_floating_point() and bool((targets > 1).any()):
         raise ModelError(
-            f"accuracy needs an output for each class, but the network has one output for labels from 0 to "
+            f"accuracy needs one output per class, but the network has one output for labels from 0 to "
             f"{int(targets.max())}; use rmse, mae or r2 for numbers"
         )
     if targets.is_floating_point() and not bool(((targets == 0) | (targets == 1)).all()):
@@ -258,7 +258,7 @@ root_mean_square_error = SumMetric(_mean_square.sums, lambda sums: math.sqrt(_me
 
 
 def elements_of_classes(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return a loss of classes for each label; positions count as samples, which is faster than classes in between."""
+    """Return a class loss for each label; positions become samples, which is faster than classes in dimension 1."""
     if outputs.ndim < 3:
         return loss(outputs, targets)
     shares = targets.is_floating_point()  # of classes, in place of labels
@@ -269,7 +269,7 @@ def elements_of_classes(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tenso
 def _sum_surprise(outputs: Tensor, targets: Tensor) -> Sums:
     if targets.is_floating_point() or outputs.ndim != targets.ndim + 1 or outputs.shape[1] < 2:
         raise ModelError(
-            f"perplexity needs an output for each class and integers as targets, not outputs of shape "
+            f"perplexity needs one output per class and integer targets, not outputs of shape "
             f"{tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
         )
     elements = elements_of_classes(partial(functional.cross_entropy, reduction="none"), outputs, targets)
@@ -290,8 +290,8 @@ perplexity = SumMetric(_sum_surprise, _exponential_of_mean)
 
 # Metrics that rank many labels.
 #
-# With rel_k = 1 where the label at rank k is right, R right labels in all, and samples without any left out of the last
-# three:
+# Let rel_k = 1 if the label at rank k is relevant, and R the number of relevant labels. The last three leave out
+# samples without relevant labels:
 #
 #     precision at M    sum_{k<=M} rel_k / M
 #     recall at M       sum_{k<=M} rel_k / R
@@ -300,7 +300,7 @@ perplexity = SumMetric(_sum_surprise, _exponential_of_mean)
 
 
 def ranking_metric(name: str) -> SumMetric | None:
-    """Return the metric of a name such as "precision_at_10"; None if it is not one of these."""
+    """Return the metric for a name such as "precision_at_10"; None for other names."""
     match = RANKING_METRIC.fullmatch(name)
     if match is None:
         return None
@@ -318,7 +318,7 @@ def ranking_metric(name: str) -> SumMetric | None:
 
 
 def _relevant(outputs: Tensor, targets: Tensor, m: int) -> Tensor:
-    """Return for each sample which of the m highest ranked labels are right."""
+    """Return for each sample which of its m highest-ranked labels are relevant."""
     top = outputs.topk(min(m, outputs.shape[1]), dim=1).indices
     return (targets.gather(1, top) > 0.5).double()
 
@@ -351,8 +351,8 @@ _KINDS = {"precision": _precision, "recall": _recall, "map": _average_precision,
 
 # scikit-learn's scorers ("f1_macro", "roc_auc_ovr", "r2", ...) as functions of (outputs, targets).
 #
-# Those that follow from counts or sums are computed from these, by scikit-learn's own functions where they take
-# weights: a pair of a true and a predicted class that occurs n times is one sample of weight n.
+# Scorers that depend only on counts or sums are computed from these; if scikit-learn's function takes weights, it is
+# called with one sample of weight n for each pair of a true and a predicted class that occurs n times.
 
 OF_NUMBERS = (
     *("r2", "explained_variance", "max_error", "d2_absolute_error"),
@@ -362,11 +362,11 @@ OF_NUMBERS = (
 
 
 def scorer(name: str) -> SumMetric | Callable[[Tensor, Tensor], float]:
-    """Return the scorer of this name; where it has to see all outputs at once, as a plain function.
+    """Return the scorer of this name, as a plain function if it needs all outputs together.
 
-    Scorers ask an estimator about samples. Here the samples are the network's outputs, and the estimator only reads
-    them: as probabilities and labels where the targets are classes (0 and 1 as floats are classes, too), else as the
-    predicted numbers. A scorer of numbers gets these whatever the targets are, if there is one for each.
+    Scorers call an estimator with samples. Here the samples are the network's outputs, and the estimator interprets
+    them: as probabilities and labels if the targets are classes (also 0 and 1 as floats), otherwise as predicted
+    numbers. A scorer of numbers always receives the numbers, if there is one per target.
     """
     from sklearn.metrics import get_scorer
 
@@ -380,7 +380,7 @@ def scorer(name: str) -> SumMetric | Callable[[Tensor, Tensor], float]:
         if _compares_numbers(name, outputs, targets):
             return _sum_numbers(outputs, targets)
         if targets.is_floating_point() and not bool(((targets == 0) | (targets == 1)).all()):
-            _judge(name, judge, outputs, targets)  # it raises the error that says what is wrong
+            _judge(name, judge, outputs, targets)  # it raises the error with the reason
         if _has_several_labels(outputs, targets):
             return _count_labels(name, judge, outputs, targets)
         logits = outputs.reshape(len(outputs), -1)
@@ -392,7 +392,7 @@ def scorer(name: str) -> SumMetric | Callable[[Tensor, Tensor], float]:
 
 
 def _labeled(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return outputs and targets of all positions that have a label, where samples have positions."""
+    """Return outputs and targets of all positions with a label, if samples have positions."""
     if outputs.ndim == targets.ndim + 1 > 2 and not targets.is_floating_point():
         labeled = targets != NO_LABEL
         return outputs.movedim(1, -1)[labeled], targets[labeled]
@@ -408,7 +408,7 @@ def _has_several_labels(outputs: Tensor, targets: Tensor) -> bool:
 
 
 def _value(name: str, judge: Any, sums: Sums) -> float:
-    """Return a scorer's value, by the kind of sums that its outputs and targets allowed."""
+    """Return a scorer's value from its sums."""
     if "residual" in sums:
         return _value_of_numbers(name, sums)
     if "mean" in sums:
@@ -429,7 +429,7 @@ def _value(name: str, judge: Any, sums: Sums) -> float:
 
 
 def _for_two_classes(name: str, classes: int, error: ValueError) -> Exception:
-    """Return the error of a scorer that is for two classes, with the names of those for many; else the error itself."""
+    """Replace the error of a two-class scorer by one that names the multi-class variants; return others unchanged."""
     if "average='binary'" not in str(error):
         return error
     variants = f"{name}_macro, {name}_micro or {name}_weighted"
@@ -441,14 +441,14 @@ def _count_pairs(logits: Tensor, labels: Tensor) -> Sums:
 
 
 def _sum_log_loss(logits: Tensor, labels: Tensor) -> Sums:
-    """Sum up -log p of the true class, with p cut off as scikit-learn does."""
+    """Sum -log p of the true class, with p clipped as in scikit-learn."""
     smallest = float(np.finfo(np.float64).eps)
     chosen = _probabilities(logits).gather(1, labels[:, None])[:, 0].clamp(smallest, 1 - smallest)
     return {"mean": ExactSum.of(-chosen.log()), "samples": counted(len(labels))}
 
 
 def _count_top_2(logits: Tensor, labels: Tensor) -> Sums:
-    """Count the samples whose true class is among the two most probable ones; of equally probable ones, the last."""
+    """Count the samples whose true class is among the two most probable classes; the last ones in case of ties."""
     order = np.argsort(_probabilities(logits).cpu().numpy(), axis=1, kind="mergesort")[:, ::-1][:, :2]
     hits = (order == labels.cpu().numpy()[:, None]).any(1)
     return {"mean": ExactSum.of(hits.astype(np.float64)), "samples": counted(len(labels))}
@@ -471,13 +471,13 @@ def _count_labels(name: str, judge: Any, outputs: Tensor, targets: Tensor) -> Su
     """Count, for samples with several labels each, how often each label was predicted and was right."""
     labels, predicted, average = targets > 0.5, outputs > 0, judge._kwargs.get("average")
     if average == "samples":
-        true, said = labels.T.long().cpu().numpy(), predicted.T.long().cpu().numpy()  # each sample in place of a label
+        true, said = labels.T.long().cpu().numpy(), predicted.T.long().cpu().numpy()  # samples take the place of labels
         values = judge._score_func(true, said, **judge._kwargs | {"average": None, "zero_division": 0.0})
         return {"mean": ExactSum.of(np.asarray(values, dtype=np.float64)), "samples": counted(len(labels))}
     if average not in ("macro", "micro", "weighted"):
         raise ModelError(
-            f"the metric {name} is for one label per sample, but the targets have {targets.shape[1]}; use one whose "
-            "name ends with _macro, _micro, _weighted or _samples, such as f1_macro"
+            f"the metric {name} is for one label per sample, but the targets have {targets.shape[1]}; use a metric "
+            "whose name ends with _macro, _micro, _weighted or _samples, such as f1_macro"
         )
     return {
         "hit": (labels & predicted).sum(0),
@@ -487,7 +487,7 @@ def _count_labels(name: str, judge: Any, outputs: Tensor, targets: Tensor) -> Su
 
 
 def _sum_numbers(outputs: Tensor, targets: Tensor) -> Sums:
-    """Sum up, for each column, the terms of scores of numbers."""
+    """Sum the terms of regression scores for each column."""
     true = targets.double().reshape(len(targets), -1)
     residual = true - outputs.double().reshape(true.shape)
     relative = residual.abs() / true.abs().clamp(min=float(np.finfo(np.float64).eps))
@@ -503,7 +503,7 @@ def _sum_numbers(outputs: Tensor, targets: Tensor) -> Sums:
 
 
 def _value_of_numbers(name: str, sums: Sums) -> float:
-    """Return a score of numbers: the mean over the columns."""
+    """Return a regression score: the mean over the columns."""
     if not all(item.is_finite for item in sums.values() if isinstance(item, ExactSum)):
         return math.nan
     samples = int(sums["samples"])
@@ -528,7 +528,7 @@ def _value_of_numbers(name: str, sums: Sums) -> float:
 
 
 def _explained(left: Fraction, spread: Fraction) -> float:
-    """Return 1 - left / spread; where nothing was to be explained, 1 if nothing is left, else 0."""
+    """Return 1 - left / spread; if spread is 0, 1 if left is 0, otherwise 0."""
     return as_float(1 - left / spread) if spread else float(not left)
 
 
@@ -555,7 +555,7 @@ def _judge(name: str, judge: Any, outputs: Tensor, targets: Tensor) -> float:
 
 @cache
 def _estimators() -> tuple[Callable[[int], Any], Callable[[tuple[int, ...]], Any]]:
-    """Return the makers of two estimators that read a network's outputs: as logits of classes, and as numbers."""
+    """Return two estimator factories that interpret a network's outputs as class logits and as numbers."""
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
     class Classes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -584,6 +584,6 @@ def _estimators() -> tuple[Callable[[int], Any], Callable[[tuple[int, ...]], Any
 
 
 def _judge_labels(judge: Any, logits: NDArray[Any], labels: NDArray[np.int64]) -> float:
-    """Return a scorer's value for samples with several labels each; those with a logit above 0 are predicted."""
+    """Return a scorer's value for samples with several labels; labels with a logit above 0 are predicted."""
     predicted = (logits > 0).astype(np.int64) if judge._response_method == "predict" else logits
     return float(judge._sign * judge._score_func(labels, predicted, **judge._kwargs))

@@ -18,15 +18,15 @@ SMALL = 32
 
 
 def gram(z: Tensor) -> Tensor:
-    """Return Z Z^T of each matrix of a batch, or Z^T Z where that is smaller."""
+    """Return Z Z^T of each matrix of a batch, or Z^T Z if that is smaller."""
     return torch.bmm(z, z.mT) if z.shape[-2] <= z.shape[-1] else torch.bmm(z.mT, z)
 
 
 def factors(grams: Sequence[Tensor], steps: int, small: int = 0) -> list[Tensor]:
-    """Return what `factor` returns, for several batches of Gram matrices.
+    """Return the results of `factor` for several batches of Gram matrices.
 
-    Matrices of the same size are iterated together, and so are all small ones: rows and columns of zeros that pad a
-    matrix to a larger size, at least `small`, stay zeros.
+    Matrices of the same size are iterated together. Matrices smaller than `small` are padded with rows and columns of
+    zeros, which remain zeros, to be iterated together, too.
     """
     sizes = [gram.shape[-1] for gram in grams]
     small = max([small, *(size for size in sizes if size <= SMALL)])
@@ -45,7 +45,7 @@ def factors(grams: Sequence[Tensor], steps: int, small: int = 0) -> list[Tensor]
 
 
 def factor(grams: Tensor, steps: int) -> Tensor:
-    """Return Q such that Q Z is what `steps` Newton-Schulz steps make of Z, for each G = Z Z^T of a batch.
+    """Return Q such that Q Z is the result of `steps` Newton-Schulz steps on Z, for each G = Z Z^T of a batch.
 
     One step is X <- P X with P = a I + b A + c A^2 and A = X X^T, beginning with X = Z / |Z|. All P are polynomials of
     one symmetric matrix, so they are symmetric and commute: A becomes P A P, and Q = P_k ... P_1 / |Z|. Only the small
@@ -65,7 +65,7 @@ def factor(grams: Tensor, steps: int) -> Tensor:
 
 
 def apply(w: Tensor, q: Tensor, z: Tensor, alpha: float) -> None:
-    """Add alpha Q Z to each matrix of a batch, or alpha Z Q where Q belongs to Z^T Z."""
+    """Add alpha Q Z to each matrix of a batch, or alpha Z Q if Q belongs to Z^T Z."""
     if z.shape[-2] <= z.shape[-1]:
         w.baddbmm_(q, z, alpha=alpha)
     else:
@@ -88,7 +88,7 @@ EMBEDDING_RATIO = 0.5
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for matrices, AdamW for embeddings, a partner (sgd or adamw) for all other parameters.
+    """Muon for matrices, AdamW for embeddings, and a partner (sgd or adamw) for all other parameters.
 
     With gradient G and momentum B of a matrix W of r rows and c columns:
 
@@ -96,15 +96,16 @@ class Muon(torch.optim.Optimizer):
         Z  = mu B + (1 - mu) G  (nesterov), else B
         W <- (1 - lr weight_decay) W - lr max(1, r/c)^0.5 NS(Z)
 
-    NS(Z) is what `steps` Newton-Schulz steps make of Z: with Z = U S V^T, nearly U V^T. A matrix with more than `block`
-    rows and columns is divided into equal matrices of about that many rows; it stays whole where no number of rows from
-    block/2 to 4 block divides it, such as one with a prime number of rows. Where the trained network is given,
-    convolutions are matrices with a row per output channel, other stacks are taken apart, and embeddings are known,
-    also where an output layer shares their weights; where parameters are given, all with two or more dimensions are
-    matrices. Most rows of an embedding have no gradient in a step, and orthogonalizing would move them all. AdamW
-    changes embeddings with a rate of `embedding_lr`, by default lr / 2; `embeddings = "partner"` leaves them to the
-    partner. `output` says which rule ("muon" or "partner") changes the last matrix of the network. All groups keep
-    `lr_ratio`, their learning rate in units of Muon's, for schedules that set all rates at once.
+    NS(Z) is the result of `steps` Newton-Schulz steps on Z: approximately U V^T for Z = U S V^T. A matrix with more
+    than `block` rows and columns is divided into equal matrices of about `block` rows; it is not divided if no number
+    from block/2 to 4 block divides its rows, for example if that is a prime. If the network is given, convolutions are
+    matrices with a row per output channel, other stacks are taken apart, and embeddings are recognized, even if an
+    output layer shares their weights; if parameters are given, all with two or more dimensions are matrices.
+
+    Most rows of an embedding have no gradient in a step, and orthogonalizing would move all of them. AdamW updates
+    embeddings with the learning rate `embedding_lr`, by default lr / 2; with `embeddings = "partner"` the partner
+    updates them. `output` is the rule ("muon" or "partner") for the last matrix of the network. All groups keep
+    `lr_ratio`, their learning rate in units of Muon's, for schedules that set all learning rates together.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Muon(torch.optim.Optimizer):
         grams = [min(shape[1:]) for shape in shapes.values()]
         self.small_gram = max((size for size in grams if size <= SMALL), default=0)
         """The size of small Gram matrices, the same in all stages of a network."""
-        if whole is not None and isinstance(parameters, nn.Module):  # a stage has some of its matrices
+        if whole is not None and isinstance(parameters, nn.Module):  # a stage has only some of its matrices
             named = {name: shapes[parameter] for name, parameter in whole.named_parameters() if parameter in shapes}
             own = parameters.named_parameters()
             shapes = {parameter: named[name] for name, parameter in own if name in named}
@@ -176,13 +177,13 @@ class Muon(torch.optim.Optimizer):
         """By their weights, the layers of which this worker has some rows (`divided_layers.py`)."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a saved or copied state, but keep dividing matrices as before: a saved state may divide otherwise."""
+        """Restore a saved or copied state, but keep the current division of matrices; the saved one may differ."""
         shapes = [group.get("shapes") for group in self.__dict__.get("param_groups", ())]
         super().__setstate__(state)
         self.__dict__.setdefault("own", {})
         self.__dict__.setdefault("divided", {})
         self.__dict__.setdefault("small_gram", 0)
-        for group, own in zip(self.param_groups, shapes, strict=False):  # a copy has no shapes yet, and takes all
+        for group, own in zip(self.param_groups, shapes, strict=False):  # a copy has no shapes yet
             if own is not None:
                 group["shapes"] = own
 
@@ -270,7 +271,7 @@ class Muon(torch.optim.Optimizer):
         )
 
     def _own(self, parameter: Tensor, tensor: Tensor, shape: Shape) -> Tensor:
-        """Return the matrices of a tensor like the parameter that a step uses."""
+        """Return a tensor of the parameter's shape as the matrices that a step uses."""
         matrices = as_matrices(tensor, shape)
         return matrices[self.own[parameter]] if parameter in self.own else matrices
 
@@ -284,7 +285,7 @@ class Muon(torch.optim.Optimizer):
 def find_matrices(
     parameters: nn.Module | Iterable[nn.Parameter], *, output: str = "muon", block: int = BLOCK
 ) -> dict[Tensor, Shape]:
-    """Return the parameters that Muon changes, each with its shape as a stack of matrices of about `block` rows."""
+    """Return the parameters for Muon, each with its shape as a stack of matrices of about `block` rows."""
     if not isinstance(parameters, nn.Module):
         parameters = nn.ParameterList(parameters)
     matrices: dict[Tensor, Shape] = {}
@@ -300,7 +301,7 @@ def find_matrices(
 
 
 def find_embeddings(parameters: nn.Module | Iterable[nn.Parameter]) -> set[Tensor]:
-    """Return the weights of a network's embeddings, also where another layer shares them; none of mere parameters."""
+    """Return the weights of a network's embeddings, including shared ones; none if only parameters are given."""
     modules = parameters.modules() if isinstance(parameters, nn.Module) else ()
     return {module.weight for module in modules if isinstance(module, nn.Embedding | nn.EmbeddingBag)}
 
@@ -319,9 +320,9 @@ def _stack_shape(module: nn.Module, name: str, parameter: Tensor) -> Shape | Non
 
 
 def _in_blocks(shape: Shape, block: int) -> Shape:
-    """Divide matrices that are large in both directions into equal ones of about `block` rows, if their rows allow.
+    """Divide matrices that are large in both dimensions into equal ones of about `block` rows, if possible.
 
-    Orthogonalizing blocks of a few rows does little more than scale each row to the same length.
+    Blocks of a few rows are useless: orthogonalizing them does little more than scale each row to the same length.
     """
     count, rows, columns = shape
     if min(rows, columns) <= block:
@@ -332,7 +333,7 @@ def _in_blocks(shape: Shape, block: int) -> Shape:
 
 
 def as_matrices(tensor: Tensor, shape: Shape) -> Tensor:
-    """Return a view of a tensor as a stack of matrices; columns stand in the order in which they lie in memory."""
+    """Return a view of a tensor as a stack of matrices, with columns in memory order."""
     if tensor.ndim == 4 and not tensor.is_contiguous():
         tensor = tensor.permute(0, 2, 3, 1)  # channels last
     return tensor.view(shape)

@@ -18,9 +18,9 @@ a history of S samples:
     R <- C^-0.5 U^T Y,  lambda <- C^0.5
     rho <- (tr(T) - tr(C^0.5)) / (D - rank)               so that tr(F) is tr(T)
 
-With as many rows in R as columns, F is T: nothing is approximated. F is positive definite in exact arithmetic, as rho
-falls by at most 1 - eta in an update; by rounding, small values of lambda and rho may be wrong, so that they are at
-least FLOOR times the largest.
+If R has as many rows as columns, F is T, without approximation. In exact arithmetic F is positive definite, because an
+update multiplies rho by at least 1 - eta; because of rounding, lambda and rho are kept at least at FLOOR times the
+largest.
 """
 
 import copy
@@ -58,7 +58,7 @@ class Factor(TypedDict):
 
 
 def start_factor(columns: int, rank: int, mean: Tensor) -> Factor:
-    """Return a multiple of the unit matrix, with as many orthonormal rows as rank and columns allow.
+    """Return a multiple of the unit matrix, with min(rank, columns) orthonormal rows.
 
     Row i of R has equal entries in the columns i, i + rank, i + 2 rank, ...
     """
@@ -80,8 +80,8 @@ def trace(factor: Factor) -> Tensor:
 def update(factor: Factor, projected_scatter: Tensor, mean_square: Tensor, eta: float) -> Factor:
     """Return the factor after one step of the power method.
 
-    `projected_scatter` is R X^T X / N and `mean_square` tr(X^T X) / N of a minibatch X. In double precision, because
-    the eigenvalues of Y Y^T are squares of those of F.
+    `projected_scatter` is R X^T X / N and `mean_square` tr(X^T X) / N of a minibatch X. It is computed in double
+    precision, because the eigenvalues of Y Y^T are squares of those of F.
     """
     basis = factor["basis"]
     rank, columns = basis.shape
@@ -92,7 +92,7 @@ def update(factor: Factor, projected_scatter: Tensor, mean_square: Tensor, eta: 
     deviations = squares.clamp_(min=0).sqrt_().flip(0)
     eigenvalues = deviations.clamp(min=SMALLEST).maximum(FLOOR * deviations[0])
     rows = (vectors.flip(1) / eigenvalues).T @ y
-    if bool((deviations < eigenvalues).any()):  # rows of so small eigenvalues are neither of length 1 nor orthogonal
+    if bool((deviations < eigenvalues).any()):  # rows of tiny eigenvalues are neither of length 1 nor orthogonal
         rows = torch.linalg.qr(rows.T).Q.T
     total = eta * mean_square.to(kind) + (1 - eta) * trace(factor).to(kind)
     rest = (total - eigenvalues.sum()) / (columns - rank) if rank < columns else eigenvalues[-1]
@@ -114,7 +114,7 @@ class Rows:
         self.square = torch.linalg.vector_norm(rows).square() + with_one * len(rows)
 
     def precondition(self, factor: Factor, alpha: float) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return X" without its factor |X| / |X'|, its column for the bias, and that factor."""
+        """Return X" without the factor |X| / |X'|, its column for the bias, and the factor."""
         basis, eigenvalues = factor["basis"], factor["eigenvalues"]
         smoothing = alpha / self.columns * trace(factor)
         shares = (eigenvalues - factor["rest"]) / (eigenvalues + smoothing)
@@ -128,7 +128,7 @@ class Rows:
         return rows, ones, torch.where(square > 0, self.square / square, 1.0).sqrt()
 
     def learn(self, factor: Factor, eta: float) -> Factor:
-        """Return the factor after an update from these rows; the same one if they hold NaN or infinity."""
+        """Return the factor after an update from these rows; unchanged if they contain NaN or infinity."""
         if not bool(self.square.isfinite()):
             return factor
         projected = self._project(factor["basis"])
@@ -138,7 +138,7 @@ class Rows:
         return update(factor, scatter / len(self.rows), self.square / len(self.rows), eta)
 
     def start(self, rank: int) -> Factor:
-        """Return the factor that the first minibatch of a layer begins with."""
+        """Return the initial factor for the first minibatch of a layer."""
         mean = self.square / (self.columns * len(self.rows))
         factor = start_factor(self.columns, rank, mean if bool(mean.isfinite()) else torch.ones_like(mean))
         for _ in range(START_ITERATIONS):
@@ -154,16 +154,16 @@ class Rows:
 
 
 class NaturalGradientSGD(torch.optim.SGD):
-    """SGD with momentum, in which linear layers have natural gradients; the formulas are at the top of this file.
+    """SGD with momentum and natural gradients of linear layers; the formulas are at the top of this file.
 
     The gradients are preconditioned in the backward pass, where the rows of both sides are known: while this optimizer
-    lives, each nn.Linear of the network has a `forward` whose backward pass computes them. So gradients may be
-    clipped, accumulated or averaged as usual, and all other parameters have ordinary gradients. Of two optimizers made
-    for one network, the later one preconditions.
+    exists, each nn.Linear of the network has a `forward` whose backward pass computes them. Gradients may be clipped,
+    accumulated or averaged as usual, and all other parameters have ordinary gradients. If two optimizers are created
+    for the same network, the later one preconditions.
 
-    F is updated after each of the first 10 minibatches, later after each `update_every`-th. `history` is the number of
-    samples S after which an old minibatch counts 1/e. Each replica has its own F, as in the paper, in which only
-    weights are averaged.
+    F is updated after each of the first 10 minibatches, later after every `update_every`-th. `history` is the number of
+    samples S after which the weight of an old minibatch has fallen to 1/e. Each replica has its own F, and only weights
+    are averaged, as in the paper.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class NaturalGradientSGD(torch.optim.SGD):
         fused: bool | None = None,
     ) -> None:
         if not isinstance(network, nn.Module):
-            raise TypeError("it takes the network, because it needs the inputs of its layers, not their parameters")
+            raise TypeError("pass the network, not its parameters: the natural gradient needs the inputs of its layers")
         for name, number in {"rank": rank, "update_every": update_every}.items():
             if not (isinstance(number, int) and number >= 1):
                 raise ValueError(f"{name} must be a whole number from 1, not {number}")
@@ -191,7 +191,7 @@ class NaturalGradientSGD(torch.optim.SGD):
         layers = [layer for layer in network.modules() if _is_linear(layer)]
         if not layers:
             raise ValueError(
-                "the network has no nn.Linear that is trained, and others have no natural gradient; use sgd"
+                "the network has no trainable nn.Linear, the only layer with a natural gradient here; use sgd"
             )
         super().__init__(network.parameters(), lr, momentum, nesterov=nesterov, weight_decay=weight_decay, fused=fused)
         self.layers = layers
@@ -200,12 +200,12 @@ class NaturalGradientSGD(torch.optim.SGD):
             _attach(layer, self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a copy: also the layers, so that a copy with its network preconditions that one."""
+        """Return the state for a copy, with the layers: a copy with its network preconditions that network."""
         own = ("layers", "rank", "alpha", "update_every", "history")
         return super().__getstate__() | {name: getattr(self, name) for name in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a saved or copied state; layers that no living optimizer preconditions are this one's from now on."""
+        """Restore a saved or copied state, and take over layers that no other existing optimizer preconditions."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         for layer in state.get("layers", ()):
             forward = layer.__dict__.get("forward")
@@ -233,9 +233,9 @@ class NaturalGradientSGD(torch.optim.SGD):
 
 
 class NaturalForward:
-    """The `forward` of an nn.Linear whose gradients an optimizer preconditions; without one, it is the usual one.
+    """The `forward` of an nn.Linear whose gradients an optimizer preconditions; without an optimizer, the usual one.
 
-    Copies of a layer have no optimizer until one is made for them or copied with them.
+    Copies of a layer have no optimizer until one is created for them or copied with them.
     """
 
     def __init__(self, layer: nn.Linear, optimizer: NaturalGradientSGD | None = None) -> None:
@@ -282,7 +282,7 @@ def _flat(tensor: Tensor, weight: Tensor) -> Tensor:
 
 
 def _is_linear(layer: nn.Module) -> bool:
-    """Return whether a layer computes what nn.Linear does, and is trained."""
+    """Return whether a layer computes the same as nn.Linear, and is trained."""
     return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward and layer.weight.requires_grad
 
 

@@ -1,4 +1,4 @@
-"""Calling a network with one tensor, or with several inputs as its arguments; its precision, and its outputs."""
+"""Call a network with one tensor or several inputs as arguments, in a given precision, and read its outputs."""
 
 import dataclasses
 import inspect
@@ -63,7 +63,7 @@ def _misfit_of(network: nn.Module, inputs: Any) -> str:
 
 @cache
 def _misfit(forward: Callable[..., Any], positional: int, keywords: tuple[str, ...]) -> str:
-    """Return why `forward` cannot take this number of positional arguments, or these keywords; "" if it can."""
+    """Return why `forward` cannot take this number of positional arguments, or these keywords, or ""."""
     try:
         inspect.signature(forward).bind(None, *range(positional), **dict.fromkeys(keywords))
     except TypeError as error:
@@ -72,15 +72,15 @@ def _misfit(forward: Callable[..., Any], positional: int, keywords: tuple[str, .
 
 
 def plain_outputs(outputs: Any) -> Any:
-    """Return outputs as tensors in plain tuples and dicts, without values that are not tensors.
+    """Convert outputs to tensors in plain tuples and dicts, without values that are not tensors.
 
-    A single number is a loss that the network computed itself. Outputs of Hugging Face's models, dataclasses and named
-    tuples become what can be joined and sent to other processes.
+    A scalar is a loss that the network computed itself. Outputs of Hugging Face models, dataclasses and named tuples
+    are converted, so that they can be concatenated and sent to other processes.
     """
     if isinstance(outputs, Tensor):
         return outputs if outputs.ndim else {"loss": outputs}
     outputs_found = _plain(outputs)
-    if outputs_found is None and hasattr(outputs, "__dict__"):  # an object whose attributes are tensors: loss, logits
+    if outputs_found is None and hasattr(outputs, "__dict__"):  # an object with tensors as attributes: loss, logits
         outputs_found = _plain(vars(outputs))
     if outputs_found is None or not tree_leaves(outputs_found):
         raise ModelError(

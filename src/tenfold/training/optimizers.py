@@ -27,7 +27,7 @@ ASSUMED = 2
 
 
 def count_state_vectors(training: Training, network: nn.Module) -> int:
-    """Return how many vectors of the size of the weights the optimizer keeps after a step."""
+    """Return the number of state vectors of the size of the weights after an optimizer step."""
     weights = sum(parameter.nbytes for parameter in network.parameters() if parameter.requires_grad)
     try:
         return math.ceil(sum(state_bytes(training, network).values()) / max(1, weights))
@@ -36,7 +36,7 @@ def count_state_vectors(training: Training, network: nn.Module) -> int:
 
 
 def state_bytes(training: Training, network: nn.Module) -> dict[str, int]:
-    """Return the bytes of each vector that the optimizer keeps after a step of zeros, by its name in the state."""
+    """Return the bytes of each state vector after an optimizer step with zero gradients, by name."""
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     if not parameters:
         return {}
@@ -55,9 +55,9 @@ def state_bytes(training: Training, network: nn.Module) -> dict[str, int]:
 def make_missing_states(
     optimizer: torch.optim.Optimizer, missing: Collection[nn.Parameter]
 ) -> dict[nn.Parameter, dict[str, Any]]:
-    """Return the states of parameters that have not been trained yet: those that a step makes from zeros.
+    """Return states for parameters not trained yet: the states after a step with zero gradients.
 
-    They are empty where the optimizer keeps nothing.
+    They are empty if the optimizer keeps no state.
     """
     trial = copy.copy(optimizer)
     trial.state = defaultdict(dict)
@@ -73,7 +73,7 @@ def make_missing_states(
     states = {parameter: dict(trial.state.get(stand_ins[parameter], {})) for parameter in missing}
     tensors = [value for state in states.values() for value in state.values() if isinstance(value, torch.Tensor)]
     if not all(bool(tensor.isfinite().all()) for tensor in tensors):
-        raise ValueError("a gradient of zero makes it NaN or infinite")
+        raise ValueError("the state becomes NaN or infinite for a gradient of zero")
     return states
 
 
@@ -92,10 +92,10 @@ _EAGER: dict[type[torch.optim.Optimizer], type[torch.optim.Optimizer]] = {}
 
 
 def base_lr(training: Training, network: nn.Module | None = None, labels_per_sample: float = 1.0) -> float:
-    """Return the learning rate before it is scaled with the workers: the one that was given, or the optimizer's usual.
+    """Return the learning rate before it is scaled with the workers: the given one, or the optimizer's default.
 
-    To find the usual rate of a user's own optimizer, it is made for the network, or without one for a single layer.
-    Muon's grows with the labels of a step, up to `MOST_LABELS` of each sample.
+    To find the default of a user's own optimizer, it is created for the network, or for a single layer if there is no
+    network. Muon's default grows with the labels of a step, up to `MOST_LABELS` per sample.
     """
     if training.lr is not None:
         return training.lr
@@ -109,14 +109,14 @@ def base_lr(training: Training, network: nn.Module | None = None, labels_per_sam
 
 
 def make_optimizer(training: Training, network: nn.Module, lr: float | None = None) -> torch.optim.Optimizer:
-    """Return the optimizer of a network's parameters, as the experiment describes it.
+    """Return the experiment's optimizer for a network's parameters.
 
     `lr` replaces the experiment's own learning rate, for example when it is scaled up for several workers.
     """
     if next(network.parameters(), None) is None:
-        raise ModelError("the model has no parameters, so that nothing can be trained; register them as nn.Parameter")
+        raise ModelError("the model has no parameters to train; register them as nn.Parameter")
     if "lr" in training.optimizer_options:
-        raise ExperimentError("training.optimizer_options: the learning rate is a field of its own; set training.lr")
+        raise ExperimentError("training.optimizer_options has lr; set the learning rate as training.lr instead")
     given = {key: tuple(v) if isinstance(v, list) else v for key, v in training.optimizer_options.items()}
     kind, traits = built_in_optimizer(training), training.optimizer_traits
     if kind is None:
@@ -128,21 +128,21 @@ def make_optimizer(training: Training, network: nn.Module, lr: float | None = No
         options["weight_decay"] = training.weight_decay
     elif training.weight_decay:
         raise ExperimentError(
-            f"training.weight_decay: {training.optimizer} has none; leave it 0 or use another optimizer"
+            f"training.weight_decay: {training.optimizer} does not support it; set it to 0 or use another optimizer"
         )
     if _has_fused_kernel(traits, network) and not given.keys() & UNFUSED:
         options["fused"] = True
     try:
         optimizer: Callable[..., torch.optim.Optimizer] = _eager(kind)
         return optimizer(network if traits.takes_network else list(network.parameters()), **options | given)
-    except Exception as error:  # torch may raise anything for options that do not fit
-        raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be made: {error}') from None
+    except Exception as error:  # torch may raise anything for invalid options
+        raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot be created: {error}') from None
 
 
 def try_options(training: Training) -> None:
-    """Raise ExperimentError for options that the optimizer does not have or cannot step with, before anything starts.
+    """Raise ExperimentError for unknown or invalid options of the optimizer, before training starts.
 
-    Of a user's own optimizer, which may need the network itself, only the names of options are checked.
+    For a user's own optimizer, which may need the network, only the names of options are checked.
     """
     kind = built_in_optimizer(training)
     names = _argument_names(kind or _own_optimizer(training))
@@ -168,10 +168,10 @@ def built_in_optimizer(training: Training) -> type[torch.optim.Optimizer] | None
 
 
 def _make_own_optimizer(training: Training, network: nn.Module, options: dict[str, Any]) -> torch.optim.Optimizer:
-    """Return the user's own optimizer of a network's parameters, with these options.
+    """Return the user's own optimizer for a network's parameters, with these options.
 
-    The learning rate is passed on where it was given and the optimizer has one; the schedule changes it later, that of
-    all parameter groups alike.
+    The learning rate is passed if it was given and the optimizer has one; later the schedule scales the learning rates
+    of all parameter groups by the same factor.
     """
     make = _own_optimizer(training)
     if training.weight_decay:
@@ -186,13 +186,13 @@ def _make_own_optimizer(training: Training, network: nn.Module, options: dict[st
         own = first is not network and not isinstance(make, type)
         hint = "; it is given a list of parameters, or the network if its argument is called network" if own else ""
         raise ExperimentError(
-            f"training.optimizer = {training.optimizer} cannot be made: {type(error).__name__}: {error}{hint}"
+            f"training.optimizer = {training.optimizer} cannot be created: {type(error).__name__}: {error}{hint}"
             f"{user_frames(error)}"
         ) from error
     if isinstance(made, tuple | list):
         raise ExperimentError(
-            f"training.optimizer = {training.optimizer} returned {len(made)} optimizers, and a step has one; give "
-            "their parameters to one as groups, or write the loop yourself (a GAN needs that): tenfold.average and "
+            f"training.optimizer = {training.optimizer} returned {len(made)} optimizers, but it must return one; use "
+            "one optimizer with parameter groups, or (for a GAN) write the loop yourself with tenfold.average and "
             "tenfold.shard"
         )
     if not isinstance(made, torch.optim.Optimizer):
@@ -208,7 +208,7 @@ def _make_own_optimizer(training: Training, network: nn.Module, options: dict[st
 
 
 def _usual_rate(training: Training, network: nn.Module | None = None) -> float:
-    """Return the learning rate that the user's own optimizer, made for this network, has by default."""
+    """Return the default learning rate of the user's own optimizer for this network."""
     try:
         made = make_optimizer(training, network or nn.Linear(2, 2))
         return float(made.param_groups[0]["lr"])
@@ -216,7 +216,7 @@ def _usual_rate(training: Training, network: nn.Module | None = None) -> float:
         if isinstance(error, ExperimentError) and (network is not None or "pass it again" in str(error)):
             raise
         raise ExperimentError(
-            f"the learning rate of training.optimizer = {training.optimizer} is not known; set training.lr ({error})"
+            f"the learning rate of training.optimizer = {training.optimizer} cannot be read; set training.lr ({error})"
         ) from error
 
 
@@ -232,7 +232,7 @@ def _own_optimizer(training: Training) -> Callable[..., Any]:
 
 
 def _argument_names(make: Callable[..., Any]) -> list[str]:
-    """Return the names of a callable's arguments, with "**" where it takes any; empty where they are not known."""
+    """Return the names of a callable's arguments, with "**" if it takes any; empty if they are unknown."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):
@@ -241,7 +241,7 @@ def _argument_names(make: Callable[..., Any]) -> list[str]:
 
 
 def _try_step(training: Training) -> None:
-    """Take two steps with a small network; torch finds some values of the wrong type only then."""
+    """Take two steps with a small network, because torch detects some values of the wrong type only then."""
     with RANDOM_LOCK, torch.random.fork_rng(devices=[]):
         network = nn.Linear(2, 2)
     optimizer = make_optimizer(training, network)
@@ -257,21 +257,22 @@ def _try_step(training: Training) -> None:
             optimizer.step(loss)
     except (AssertionError, RuntimeError):  # perhaps due to the device: some options work on GPUs only
         return
-    except Exception as error:  # torch may raise anything for values that do not fit
+    except Exception as error:  # torch may raise anything for invalid values
         if not training.optimizer_options:
             raise ExperimentError(f'training.optimizer = "{training.optimizer}" cannot step: {error}') from None
         given = ", ".join(f"{name} = {format_value(value)}" for name, value in training.optimizer_options.items())
         raise ExperimentError(
-            f"training.optimizer_options: {training.optimizer} cannot step with {given}; a value has a wrong type"
+            f"training.optimizer_options: {training.optimizer} cannot step with {given}; one of these values has the "
+            "wrong type"
         ) from None
 
 
 def _eager(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """Return a subclass of a built-in optimizer without torch's hooks for torch.compile; a user's class as it is.
+    """Return a subclass of a built-in optimizer without torch's hooks for torch.compile; a user's class unchanged.
 
-    torch wraps the methods of its optimizers so that the compiler skips them; the first call imports that compiler
-    (torch._dynamo with sympy), which takes about a second. Tenfold never compiles an optimizer, so it calls the methods
-    inside the wrappers, which `inspect.unwrap` finds. They compute the same.
+    torch wraps the methods of its optimizers so that the compiler skips them; the first call imports the compiler
+    (torch._dynamo with sympy), which takes about a second. Tenfold never compiles an optimizer, so it calls the wrapped
+    methods directly (`inspect.unwrap`). They compute the same.
     """
     if not kind.__module__.startswith(("torch.optim.", "tenfold.")):
         return kind
@@ -292,10 +293,9 @@ def _collect_momenta(
     gradients: list[Tensor],
     momenta: list[Tensor | None],
 ) -> bool:
-    """Collect what a step of SGD needs, as torch does; a momentum that begins later than others begins at zero.
+    """Collect the tensors for an SGD step, as torch does; momenta that start later than others start at zero.
 
-    The fused kernel takes the momenta of all parameters or of none, but layers may be used for the first time at
-    different steps.
+    The fused kernel takes the momenta of all parameters or of none, but layers may be first used at different steps.
     """
     has_sparse = torch.optim.SGD._init_group(optimizer, group, parameters, gradients, momenta)  # type: ignore[no-untyped-call]
     missing = [place for place, momentum in enumerate(momenta) if momentum is None] if group["fused"] else []
@@ -305,7 +305,7 @@ def _collect_momenta(
 
 
 def _has_fused_kernel(traits: OptimizerTraits, network: nn.Module) -> bool:
-    """Return whether torch has one kernel that steps all parameters of this network."""
+    """Return whether torch has a single kernel that updates all parameters of this network."""
     if traits.fused_kernel == "none" or has_sparse_gradients(network):
         return False
     on_cpu_only = traits.fused_kernel == "cpu"

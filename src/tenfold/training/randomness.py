@@ -25,7 +25,7 @@ def seed_everything(*numbers: int) -> None:
 
 @contextmanager
 def keep_rng_state() -> Iterator[None]:
-    """Restore the state of all random generators after this block, in which no other thread uses them."""
+    """Restore the state of all random generators after this block; no other thread may use them in it."""
     with RANDOM_LOCK:
         before = _Generators.read()
         try:
@@ -35,17 +35,17 @@ def keep_rng_state() -> Iterator[None]:
 
 
 def read_generators() -> tuple[Any, ...]:
-    """Return the state of the generators of torch's CPU, NumPy and Python, to be compared."""
+    """Return the state of torch's CPU generator, NumPy's and Python's, for comparison."""
     _, keys, *place = np.random.get_state()
     return torch.get_rng_state().numpy().tobytes(), (np.asarray(keys).tobytes(), *place), random.getstate()
 
 
 @contextmanager
 def training_rng() -> Iterator[None]:
-    """Let a training of this thread draw its own random numbers while the block lasts, and restore the others' then.
+    """In this block, the training of this thread draws its own random numbers; the program's are restored afterwards.
 
-    A process has one set of random generators. Trainings in several threads take turns with them: what may draw, such
-    as a step with dropout, is inside a block of `holding_random_numbers`.
+    A process has one set of random generators, so trainings in several threads take turns with them: code that may
+    draw, such as a step with dropout, runs inside a block of `holding_random_numbers`.
     """
     outer, turn = getattr(_of_thread, "turn", None), _Turn()
     _of_thread.turn = turn
@@ -59,9 +59,9 @@ def training_rng() -> Iterator[None]:
 
 
 def holding_random_numbers(needed: bool = True) -> AbstractContextManager[Any]:
-    """Return the block in which the training of this thread draws random numbers; other trainings wait meanwhile.
+    """Return the context in which this thread's training draws random numbers while other trainings wait.
 
-    It does nothing outside of `training_rng`, and where it is not needed because nothing is drawn.
+    It does nothing outside of `training_rng`, or if it is not `needed` because nothing is drawn.
     """
     turn: _Turn | None = getattr(_of_thread, "turn", None)
     return turn if turn is not None and needed else nullcontext()
@@ -71,7 +71,7 @@ _of_thread = threading.local()
 
 
 class _Turn:
-    """One training's use of the random generators: it finds them as it left them."""
+    """One training's turn with the random generators; it finds them in the state in which it left them."""
 
     holder: ClassVar["_Turn | None"] = None
     """The training whose state the generators have; None where it is that of the program."""
@@ -98,7 +98,7 @@ class _Turn:
         RANDOM_LOCK.release()
 
     def end(self) -> None:
-        """Restore the program's own state, unless another training has the generators."""
+        """Restore the program's own state, unless another training uses the generators."""
         with RANDOM_LOCK:
             if _Turn.holder is self:
                 _Turn.outside.restore()

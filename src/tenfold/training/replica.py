@@ -1,4 +1,4 @@
-"""One replica: a network with its optimizer, and the step on a batch."""
+"""One replica: a network with its optimizer, and its training step."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,10 +30,10 @@ Visits = tuple[Part, Tensor]
 
 @contextmanager
 def set_matmul_precision(precision: str) -> Iterator[None]:
-    """Allow or forbid tf32 for matrix products and convolutions on a GPU in this block, as the precision says.
+    """In this block, allow or forbid tf32 for matrix products and convolutions on a GPU, depending on the precision.
 
-    torch by itself allows it for convolutions and forbids it for products; here fp32 means fp32. On a CPU this changes
-    nothing.
+    By default torch allows it for convolutions and forbids it for products; here fp32 means fp32. On a CPU this has no
+    effect.
     """
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, convolutions.allow_tf32
@@ -46,7 +46,7 @@ def set_matmul_precision(precision: str) -> Iterator[None]:
 
 @contextmanager
 def training_environment(threads: int, precision: str, cpus: tuple[int, ...] = ()) -> Iterator[str | None]:
-    """Train in this block with these threads, on these cores (none: any), and leave the process as it was.
+    """In this block, train with these threads on these cores (none: any); the process is restored afterwards.
 
     Yields a sentence if the system cannot pin it to the cores.
     """
@@ -61,13 +61,13 @@ def training_environment(threads: int, precision: str, cpus: tuple[int, ...] = (
 
 
 def product(matrix: Tensor, other: Tensor) -> Tensor:
-    """Return matrix times other in full fp32, also where training uses tf32: averaged weights keep their digits."""
+    """Multiply two matrices in full fp32 even if training uses tf32, so averaged weights keep their precision."""
     with set_matmul_precision("fp32"):
         return matrix @ other
 
 
 class TrainedState:
-    """The common base of one replica, and of many that step together: the state, its steps, and its moving average."""
+    """The base of one replica and of many stacked ones: the state, the number of steps, and the moving average."""
 
     k = 1
     """How many replicas there are."""
@@ -89,7 +89,7 @@ class TrainedState:
         """Counts correct predictions on training batches, if they are requested."""
 
     def synchronize(self) -> None:
-        """Wait until the device has completed its work, so that later work is timed by itself."""
+        """Wait until the device has completed its work, so that later work is timed separately."""
         synchronize(self.vector.device)
 
     def update_ema(self) -> None:
@@ -99,7 +99,7 @@ class TrainedState:
             self.ema_weights.lerp_(self.vector, 1 - decay)
 
     def state(self) -> dict[str, Any]:
-        """Return the state from which a resumed run continues with exactly the same numbers."""
+        """Return the state from which a resumed run continues bit for bit."""
         ema = {"ema": self.ema_weights} if self.ema_weights is not None else {}
         return {"steps": self.steps, **ema, **self.lr_schedule.state()}
 
@@ -110,14 +110,14 @@ class TrainedState:
             self.ema_weights.copy_(state["ema"])
 
     def use_ema(self) -> None:
-        """Replace the weights by their exponential moving average, if the experiment asks for one."""
+        """Replace the weights by their exponential moving average, if the experiment has one."""
         if self.ema_weights is not None:
             self.vector.copy_(self.ema_weights)
             self.batch_norm.update_singular_vectors()
 
 
 class Replica(TrainedState):
-    """A network, its state as one flat vector, its optimizer, and the steps it has taken."""
+    """A network, its state as one flat vector, its optimizer, and the number of its steps."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Replica(TrainedState):
         self.trainable_parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
 
     def prepare(self, sizes: Mapping[int, int]) -> str:
-        """Prepare for batches of these sizes, given with their counts; return why they are impossible, or ""."""
+        """Prepare for batches of these sizes, given with their counts; return the problem if that fails, or ""."""
         with autocast(self.training.precision, self._device_type):
             start_libraries(self.network, self.flat.vector.device, sizes)
         return ""
@@ -166,12 +166,12 @@ class Replica(TrainedState):
         self.network.train()
 
     def batches(self, visits: Sequence[Visits], batch_size: int) -> Iterator[tuple[Any, Any]]:
-        """Yield what `step` takes, for each batch."""
+        """Yield the arguments of `step` for each batch."""
         [(part, order)] = visits
         return part.batches(batches(order, batch_size))
 
     def batch(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Return the samples and targets of the batch that `step` was given."""
+        """Return the samples and targets of a batch, given the arguments of `step`."""
         return x, y
 
     def find_replaced(self, *, memory: bool) -> str:
@@ -187,7 +187,7 @@ class Replica(TrainedState):
             return outputs, self.loss(outputs, y)
 
     def backward(self, x: Any, y: Any) -> Tensor:
-        """Compute the gradient of one batch, in the parameters' `grad`, and return its loss."""
+        """Compute the gradient of one batch in the parameters' `grad`, and return its loss."""
         self._forget_gradients()
         if self.training.accumulate > 1:
             return self._accumulate(x, y)
@@ -206,7 +206,7 @@ class Replica(TrainedState):
                 parameter.grad = None
 
     def densify(self) -> None:
-        """Turn sparse gradients, which `EmbeddingBag(sparse=True)` has, into dense ones."""
+        """Convert sparse gradients, as from `EmbeddingBag(sparse=True)`, to dense ones."""
         for parameter in self.trainable_parameters if self._is_sparse else ():
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.to_dense()
@@ -215,7 +215,7 @@ class Replica(TrainedState):
         return loss if self.scaler is None else self.scaler.scale(loss)
 
     def _accumulate(self, x: Any, y: Any) -> Tensor:
-        """Compute the gradient of one batch in pieces, whose losses are weighted so that they add up to the batch's."""
+        """Compute the gradient of one batch in pieces; their losses are weighted to add up to the batch's loss."""
         total = torch.zeros((), dtype=self.flat.vector.dtype, device=tree_leaves(y)[0].device)
         before: tuple[Any, Any] | None = None
         for rows, y_piece, share in self.pieces(y, self.training.accumulate):
@@ -229,9 +229,9 @@ class Replica(TrainedState):
         return total
 
     def pieces(self, y: Any, count: int) -> list[tuple[Tensor, Any, float]]:
-        """Divide a batch with these targets into pieces: return the rows, targets and share in the loss of each.
+        """Divide a batch with these targets into pieces: return the rows, the targets and the loss weight of each.
 
-        A piece in which nothing has a label is left out.
+        Pieces without labels are left out.
         """
         rows = torch.arange(len(tree_leaves(y)[0]), device=tree_leaves(y)[0].device)
         pieces = torch.tensor_split(rows, min(count, len(rows)))
@@ -244,7 +244,7 @@ class Replica(TrainedState):
         return f"training.accumulate = {self.training.accumulate}"
 
     def check_piece(self, before: tuple[Any, Any] | None, piece: tuple[Any, Any]) -> tuple[Any, Any] | None:
-        """Raise ExperimentError if the loss of a piece and the one before it is not the mean of theirs.
+        """Raise ExperimentError if the loss of a piece and its predecessor together is not the mean of their losses.
 
         Pieces are outputs and targets; return the reference for the next piece.
         """
@@ -259,9 +259,9 @@ class Replica(TrainedState):
                 return now
         name = getattr(self.loss, "name", "the loss")
         raise ExperimentError(
-            f"{self.pieces_setting}: {name} of a batch is not the mean of the losses of its pieces, weighted by their "
-            "samples, so that the pieces would have another gradient; give one of torch's losses or a mean over "
-            "samples, or set it to 1 and save memory by activation_checkpointing"
+            f"{self.pieces_setting}: {name} of a batch differs from the mean over its micro-batches, so their "
+            "gradients would differ from the batch's; use one of torch's losses or a mean over samples, or set it to "
+            "1 and save memory with activation_checkpointing"
         )
 
     def clip(self) -> None:
@@ -276,13 +276,13 @@ class Replica(TrainedState):
         self.steps += 1
 
     def update(self) -> None:
-        """Let the optimizer step along the gradients."""
+        """Take an optimizer step with the current gradients."""
         self.optimizer.step()
 
     def step(self, x: Any, y: Any) -> Tensor:
-        """Train on one batch: forward, backward, the optimizer's step. Return its loss before the step.
+        """Train on one batch: forward, backward, optimizer step. Return its loss before the step.
 
-        Where gradients are averaged, `workers/trainers.py` takes these steps one by one.
+        If gradients are averaged, `workers/trainers.py` calls these parts one by one.
         """
         self.begin_step()
         if self._needs_closure:
@@ -331,10 +331,9 @@ def make_replica(
     capturing: bool = True,
     **options: Any,
 ) -> Replica:
-    """Return a replica that steps as fast as its device allows: on a GPU one whose steps are captured (`Graphed`).
+    """Return the fastest replica for its device: on a GPU, one with steps captured in a CUDA graph (`Graphed`).
 
-    If they cannot be captured, `warn` is called with the reason. `capturing` says whether the caller allows whole
-    steps to be captured.
+    If they cannot be captured, `warn` is called with the reason. `capturing` says whether whole steps may be captured.
     """
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     if not supports_graphs(device):
@@ -352,5 +351,5 @@ def make_replica(
 
 
 def describe_slow_steps(why: str) -> str:
-    """Return the sentence that warns of steps that are not captured."""
+    """Return a warning about steps that are not captured."""
     return f"steps are not captured in a CUDA graph, which is slow for small networks: {why}"

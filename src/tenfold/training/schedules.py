@@ -1,4 +1,4 @@
-"""The learning rate over a run, as a pure function of the step."""
+"""Learning rate schedules: the learning rate as a pure function of the step."""
 
 import inspect
 import math
@@ -57,7 +57,7 @@ def factor(schedule: str, step: int, steps: int, warmup_steps: int = 0) -> float
 
 
 class LrSchedule:
-    """The learning rate of every step of a run: the base, times a schedule by its name after a warm-up."""
+    """The learning rate of every step of a run: the base learning rate times a warm-up followed by a named schedule."""
 
     def __init__(self, base: float, schedule: str, *, steps: int, warmup_steps: float) -> None:
         self.base = base
@@ -66,7 +66,7 @@ class LrSchedule:
         self.warmup_steps = round(min(steps, warmup_steps))
 
     def at(self, step: int) -> float:
-        """Return the rate of a step, counted from 0."""
+        """Return the learning rate of a step, counted from 0."""
         return self.base * factor(self.schedule, step, self.steps, self.warmup_steps)
 
     @property
@@ -75,17 +75,17 @@ class LrSchedule:
         return False
 
     def observe(self, loss: float, metric: float | None) -> None:
-        """Step a scheduler that wants a metric: by the loss, or by the first metric if its `mode` is "max"."""
+        """Step a scheduler that wants a metric: with the loss, or with the first metric if its `mode` is "max"."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a resumed run; empty where the learning rate is a function of the step."""
+        """Return the state for a resumed run; empty if the learning rate is a function of the step."""
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned, if it is there."""
+        """Restore the state that `state` returned, if there is one."""
 
     def problem(self, steps_per_epoch: int) -> str:  # noqa: ARG002
-        """Return a warning for a scheduler that was meant to be stepped once an epoch; "" if there is none."""
+        """Return a warning if a scheduler seems to be meant for one step per epoch, or ""."""
         return ""
 
 
@@ -100,13 +100,13 @@ def plan_lr_schedule(
 ) -> LrSchedule:
     """Return the learning rate of every step of a network's run.
 
-    It is the product of three factors: `base_lr`, the given learning rate or the usual one of the optimizer
+    It is the product of three factors: `base_lr`, the given learning rate or the optimizer's default
     (`common/optimizer_defaults.py`); `lr_scale`, which grows with the workers (`Resolved.lr_scale`); and the warm-up,
-    in epochs (default: the experiment's own), followed by the schedule.
+    in epochs (default: the experiment's), followed by the schedule.
 
-    Of the user's own, a function whose first argument is called `optimizer` makes a scheduler, which is stepped after
-    every step, or after every epoch if its `step` wants a metric; any other is a function of the progress from 0 to 1
-    that returns the factor of the learning rate.
+    A user's own function with a first argument called `optimizer` returns a scheduler, which is stepped after every
+    step, or after every epoch if its `step` wants a metric; any other function takes the progress from 0 to 1 and
+    returns the factor of the learning rate.
     """
     base = base_lr(training, network, labels_per_sample)
     warmup_steps = (warmup if warmup is not None else training.warmup or 0.0) * steps_per_epoch
@@ -115,7 +115,7 @@ def plan_lr_schedule(
     if isinstance(given, str) and given in SCHEDULES:
         if options:
             raise ExperimentError(
-                f"training.schedule_options are for a schedule of your own, but {given} was given {', '.join(options)}"
+                f"training.schedule_options are only for a schedule of your own, but {given} got {', '.join(options)}"
             )
         return LrSchedule(scaled, given, steps=steps, warmup_steps=warmup_steps)
     if isinstance(given, UnrecordedObject):
@@ -131,7 +131,7 @@ def plan_lr_schedule(
 
 
 def _own_function(given: str | PythonObject) -> tuple[Callable[..., Any], list[str]]:
-    """Return the user's own schedule, and the names of its arguments; none where they are not known."""
+    """Return the user's own schedule, and the names of its arguments, if known."""
     value: Any = given.value if isinstance(given, PythonObject) else resolve(given, "schedule")
     try:
         return value, list(inspect.signature(value).parameters)
@@ -144,16 +144,16 @@ COUNTERS = ("epoch", "epochs", "step", "steps", "iteration", "current_step", "gl
 
 
 def check_own_schedule(training: Training) -> None:
-    """Raise ExperimentError for a function of the epoch or step; one that a recorded run has can be resumed."""
+    """Raise ExperimentError for a function of the epoch or step; recorded runs with one can still be resumed."""
     given = training.lr_schedule_name
     if isinstance(given, UnrecordedObject):
         return
     _, names = _own_function(given)
     if names and names[0] in COUNTERS:
         raise ExperimentError(
-            f"training.schedule = {given} is a function of `{names[0]}`, but a schedule is called with the progress "
-            "from 0 to 1; name its argument progress, or give lambda optimizer: LambdaLR(optimizer, f) for a function "
-            "of the training step"
+            f"training.schedule = {given} takes `{names[0]}`, but a schedule is called with the progress "
+            "from 0 to 1; name its argument progress, or for a function f of the training step give "
+            "lambda optimizer: LambdaLR(optimizer, f)"
         )
 
 
@@ -195,9 +195,9 @@ class OwnSchedule(LrSchedule):
 
 
 class SchedulerAhead(OwnSchedule):
-    """One of torch's schedulers, run ahead on a separate optimizer, so that the rate is a function of the step.
+    """A torch scheduler, run ahead on a separate optimizer, so that the learning rate is a function of the step.
 
-    One whose `step` wants a metric, such as ReduceLROnPlateau, cannot be run ahead: it is stepped by `observe`.
+    A scheduler whose `step` wants a metric, such as ReduceLROnPlateau, cannot be run ahead; `observe` steps it.
     """
 
     FADED = 0.02
@@ -224,7 +224,7 @@ class SchedulerAhead(OwnSchedule):
 
     @cached_property
     def _factors(self) -> list[float]:
-        """The factors of the first steps, as far as the scheduler was run ahead."""
+        """The factors of the steps up to which the scheduler was run ahead."""
         return [self._present_factor]
 
     @property
@@ -237,14 +237,14 @@ class SchedulerAhead(OwnSchedule):
         step = min(step, self._scheduled_steps - 1)
         while len(self._factors) <= step:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # there is no optimizer step before that of the scheduler
+                warnings.simplefilter("ignore")  # no optimizer step precedes the scheduler's
                 self._scheduler.step()
             self._factors.append(self._present_factor)
         return self._factors[step]
 
     @cached_property
     def wants_metric(self) -> bool:
-        """Whether `step` of the scheduler has to be called with a value, as that of ReduceLROnPlateau."""
+        """Whether the scheduler's `step` must be called with a value, as for ReduceLROnPlateau."""
         parameters = inspect.signature(self._scheduler.step).parameters.values()
         return any(
             parameter.default is parameter.empty
@@ -263,7 +263,7 @@ class SchedulerAhead(OwnSchedule):
             raise self._error("failed", error) from error
 
     def state(self) -> dict[str, Any]:
-        """Return the state of a scheduler that wants a metric, for a resumed run; of any other, nothing."""
+        """Return the state of a scheduler that wants a metric, for a resumed run; empty for other schedulers."""
         if not self.wants_metric:
             return {}
         kept = {

@@ -1,4 +1,4 @@
-"""Replicas as rows of one matrix on a device, which step together: their tensors, captured steps, and memory."""
+"""Stacked replicas: rows of one matrix on a device that step together; their tensors, captured steps, and memory."""
 
 import copy
 import math
@@ -33,7 +33,7 @@ from tenfold.training.stacked_optimizers import (
 
 
 def peak_memory(work: Callable[[], object], device: torch.device) -> float:
-    """Return the most bytes of a GPU's memory that the work allocates; 0 without doing it for another device."""
+    """Run the work and return its peak memory in bytes on a GPU; return 0 without running it on other devices."""
     if device.type != "cuda":
         return 0.0
     torch.cuda.reset_peak_memory_stats(device)
@@ -43,18 +43,18 @@ def peak_memory(work: Callable[[], object], device: torch.device) -> float:
 
 
 def free_memory(device: torch.device) -> float:
-    """Return how many bytes of a GPU can still be used, less a fifth as a reserve."""
+    """Return the free bytes of a GPU, less a fifth as a reserve."""
     free, _ = torch.cuda.mem_get_info(device)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return 0.8 * (free + unused)
 
 
 def largest_group(count: int, each: float, available: float) -> int:
-    """Return how many of `count` replicas of `each` bytes to compute at once, in as few groups as fit into memory."""
+    """Return how many of `count` replicas of `each` bytes to compute together, with as few groups as memory allows."""
     most = int(available // each)
     if most < 1:
         raise ExperimentError(
-            f"one replica needs {each / 1e9:.1f} GB, but the device has {available / 1e9:.1f} GB left; "
+            f"one replica needs {each / 1e9:.1f} GB, but the device has {available / 1e9:.1f} GB free; "
             "use a smaller batch_size or model"
         )
     groups = -(-count // min(most, count))
@@ -66,9 +66,10 @@ WARM_UPS = 3
 
 
 def capture(step: Callable[[Tensor], Tensor], example: Tensor) -> Callable[[Tensor], Tensor]:
-    """Record what `step` does to an input like the example, and return a function that replays it for other inputs.
+    """Capture `step` for an input like the example, and return a function that replays it for other inputs.
 
-    The step is executed a few times first. Whatever it reads and writes, except for its input, must keep its address.
+    The step runs a few times first. All tensors that it reads and writes, except for its input, must keep their
+    address.
     """
     given = example.clone()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -93,7 +94,7 @@ def capture(step: Callable[[Tensor], Tensor], example: Tensor) -> Callable[[Tens
 
 @contextmanager
 def _never_waiting() -> Iterator[None]:
-    """Make operations fail that wait for the device: failing later, while recording, would corrupt the generators."""
+    """Make operations fail that wait for the device; a failure during the capture would corrupt the generators."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls it a prototype, once
         torch.cuda.set_sync_debug_mode("error")
@@ -104,7 +105,7 @@ def _never_waiting() -> Iterator[None]:
 
 
 class Stack:
-    """k replicas, one per row; a row has the layout of `FlatState.vector`, and all start equal.
+    """k replicas, one per row with the layout of `FlatState.vector`; all start equal.
 
     Integer buffers, such as the counters of batch normalization, are stacked separately and never mixed.
     """
@@ -156,24 +157,24 @@ class Stack:
         self.trainable_parameters.append(slice(start, stop))
 
     def gradient_views(self, gradient: Tensor) -> list[Tensor]:
-        """Return the views of a gradient matrix for the parameters in `names`."""
+        """Return views of a gradient matrix for the parameters in `names`."""
         return [self._stacked(item, self._starts[name], gradient) for name, item in self._trained.items()]
 
     def learned_columns(self) -> Tensor:
-        """Return the columns of all trained numbers, in the order in which `reshape(-1)` reads them."""
+        """Return the columns of all trained elements, in the order of `reshape(-1)`."""
         places = torch.arange(self.parameters, device=self.matrix.device).unsqueeze(0)
         views = [view.reshape(-1) for view in self.gradient_views(places)]
         return torch.cat(views) if views else places[0, :0]
 
     def network_of(self, row: int) -> nn.Module:
-        """Return the network of a row, whose parameters are views into the matrix, and keep it."""
+        """Return a permanent network for a row; its parameters are views into the matrix."""
         if row not in self._networks:
             self._networks[row] = copy.deepcopy(self.network) if row else self.network
             self._show(self._networks[row], row)
         return self._networks[row]
 
     def network_at(self, row: int) -> nn.Module:
-        """Return a network with the tensors of this row; it may be reused by the next call."""
+        """Return a network with the tensors of this row; the next call may reuse it."""
         if row in self._networks:
             return self._networks[row]
         if self._spare is None:
@@ -221,14 +222,14 @@ COMPILED_SAVING = 0.3
 
 
 def is_worth_compiling(seconds: float, steps: int) -> bool:
-    """Return whether a run of so many steps, of `seconds` each, is expected to win back what compiling them takes."""
+    """Return whether compiling is expected to pay off in a run of this many steps of `seconds` each."""
     return seconds * steps * COMPILED_SAVING > COMPILE_SECONDS
 
 
 class StackedReplicas:
-    """k replicas that step together. All start as copies of `network`, which becomes the first of them.
+    """k replicas that step together. All start as copies of `network`, which becomes the first replica.
 
-    `step` takes the sample numbers of k batches of one size, and returns k losses. Where batches differ in size,
+    `step` takes the sample indices of k batches of one size, and returns k losses. If batches differ in size,
     `learn` steps some rows at a time.
     """
 
@@ -246,17 +247,18 @@ class StackedReplicas:
         gradients_only: bool = False,
         own: Sequence[tuple[Training, float]] = (),
     ) -> None:
-        """Stack the replicas; `own` are the settings and the base learning rate of each, where these differ."""
+        """Stack the replicas; `own` has the settings and the base learning rate of each, if these differ."""
         if name := find_tensor_hook(network):
             raise ExperimentError(
-                f"the parameter {name} has hooks of its own, which replicas that step together on one device do not "
-                'call; set machine.engine to "serial" or "processes", or register hooks of modules'
+                f"the parameter {name} has hooks, but replicas that step together on one device do not call "
+                'them; set machine.engine to "serial" or "processes", or register hooks on modules'
             )
         self._divisor = loss.divisor if isinstance(loss, AlignedMeasure) else loss_as_sums(loss)[1]
         if training.accumulate > 1 and self._divisor is None:
             raise ExperimentError(
-                f"training.accumulate = {training.accumulate}: replicas that step together on one device accumulate "
-                'gradients of torch\'s losses only; set it to 1, or parallel.fold_mode to "fold-by-fold"'
+                f"training.accumulate = {training.accumulate}: replicas that step together on one device can "
+                "accumulate "
+                'gradients only with torch\'s losses; set it to 1, or parallel.fold_mode to "fold-by-fold"'
             )
         network.train()
         for layer in network.modules():
@@ -298,7 +300,7 @@ class StackedReplicas:
         return self.stack.matrix.device
 
     def step(self, indices: Tensor) -> Tensor:
-        """Step every replica on its batch, given by sample numbers [k, batch]; return the losses before the step."""
+        """Step every replica on its batch, given by sample indices [k, batch]; return the losses before the step."""
         self.begin_step()
         return self.learn(indices, slice(0, self.k))
 
@@ -336,7 +338,7 @@ class StackedReplicas:
         return losses
 
     def _compute_gradients(self, x: Any, y: Any, rows: slice, losses: Tensor) -> None:
-        """Compute the gradients of some rows: of a batch at once, or in pieces that add up to it."""
+        """Compute the gradients of some rows, from the whole batch or in pieces that add up to it."""
         size = tree_leaves(y)[0].shape[1]
         pieces = min(self.training.accumulate, size)
         if pieces == 1:
@@ -355,7 +357,7 @@ class StackedReplicas:
         losses.copy_(loss)
 
     def _divisors(self, y: Any) -> Tensor:
-        """Return the divisor of each row's loss, as a column: usually its samples, or its labels."""
+        """Return the divisor of each row's loss as a column: usually the number of its samples or labels."""
         assert self._divisor is not None
         rows = [self._divisor(tree_map(lambda of: of[row], y)) for row in range(len(tree_leaves(y)[0]))]  # noqa: B023
         return (
@@ -367,19 +369,19 @@ class StackedReplicas:
         return isinstance(self.method, Loop) and self.device.type == "cpu"
 
     def seed(self, states: list[Tensor]) -> None:
-        """Set the state of each replica's random generator, if they have their own."""
+        """Set the state of each replica's random generator, if replicas have their own."""
         if isinstance(self.method, Loop) and self.device.type == "cpu":
             self.method.rng_states = states
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors that a step changes, by name, as a checkpoint stores them."""
+        """Return all tensors that a step changes, by their name in a checkpoint."""
         return self.stack.tensors() | self.optimizer.tensors()
 
     def prepare(self, shapes: Mapping[Shape, int]) -> str:
         """Measure which method is faster, and capture steps of the shapes that occur often; `shapes` has their counts.
 
-        On a GPU, a step of each shape is done once, as kernels are loaded when they are first used. The replicas are
-        left unchanged. Returns why steps could not be captured, or "".
+        On a GPU, one step of each shape is run, because kernels are loaded at their first use. The replicas do not
+        change. Returns the reason if steps could not be captured, or "".
         """
         usual = max(shapes, key=lambda shape: (shapes[shape], shape[1] - shape[0]))
         seconds: dict[str, float | None] = {}
@@ -395,7 +397,7 @@ class StackedReplicas:
                     captured[name] = self._captured
             works = {name: time for name, time in seconds.items() if time is not None}
             if not works:
-                self.failure = list(failures.values())[-1]  # that of the simplest method
+                self.failure = list(failures.values())[-1]  # of the simplest method
                 return ""
             best = min(works, key=works.__getitem__)
             self.method, self._captured = self._methods[best], captured.pop(best)
@@ -412,7 +414,7 @@ class StackedReplicas:
         return reason
 
     def _fit(self, size: int) -> None:
-        """Find how many replicas' activations fit on the device at once."""
+        """Find the number of replicas whose activations fit on the device together."""
         try:
             each = peak_memory(lambda: self._learn(self._example((0, 1, size)), slice(0, 1)), self.device)
         except Exception:  # the first real step raises it again
@@ -421,7 +423,7 @@ class StackedReplicas:
             self.at_once = min(self.at_once, largest_group(self.k, each, free_memory(self.device)))
 
     def _is_left_out(self, name: str, seconds: dict[str, float | None], steps: int) -> bool:
-        """Return whether a method is not worth trying, after those of which the seconds of a step are known."""
+        """Return whether a method is not worth trying, given the measured step times of earlier methods."""
         measured = [time for time in seconds.values() if time is not None]
         vmap_seconds = seconds.get("vmap")
         if name != "vmap" and vmap_seconds is not None and supports_graphs(self.device):
@@ -440,7 +442,7 @@ class StackedReplicas:
     def _probe(self, name: str, shape: Shape, failures: dict[str, str], fastest: float) -> float | None:
         """Return the seconds of a step with this method, or None if it fails.
 
-        A method that turns out slower than the `fastest` so far is not measured any longer.
+        The measurement stops early if the method is slower than the `fastest` so far.
         """
         self.method, self._captured = self._methods[name], {}
         if isinstance(self.method, Compiled):
@@ -465,17 +467,17 @@ class StackedReplicas:
             return None
 
     def _capture(self, shape: Shape) -> str:
-        """Capture steps of this shape; return why that failed, or ""."""
+        """Capture steps of this shape; return the reason if that failed, or ""."""
         rows = slice(*shape[:2])
         try:
             self._captured[shape] = capture(lambda indices: self._learn(indices, rows), self._example(shape))
-        except Exception as error:  # torch has no error class for what cannot be captured
+        except Exception as error:  # torch has no specific error class for a failed capture
             return f"{type(error).__name__}: {error}".partition("\n")[0]
         return ""
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Restore weights, optimizers and random generators at the end."""
+        """Restore weights, optimizers and random generators after the block."""
         own = self.tensors()
         before = {name: tensor.clone() for name, tensor in own.items()}
         devices = [self.device] if self.device.type == "cuda" else []

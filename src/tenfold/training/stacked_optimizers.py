@@ -1,4 +1,4 @@
-"""Optimizers and gradients of many replicas at once, each replica a row."""
+"""Optimizers and gradients of many stacked replicas, one per row."""
 
 import math
 from abc import ABC, abstractmethod
@@ -50,9 +50,9 @@ class GradientMethod(ABC):
 
 
 class Loop(GradientMethod):
-    """One replica after another; on several streams while a CUDA graph is captured.
+    """Computes one replica after another; on several streams while a CUDA graph is captured.
 
-    On CPU each replica has its own random generator, so that it trains as it would alone.
+    On a CPU each replica has its own random generator, and trains exactly as it would alone.
     """
 
     def __init__(self, stack: "Stack", loss: Measure, gradient: Tensor, precision: str) -> None:
@@ -88,7 +88,7 @@ class Loop(GradientMethod):
 
 
 class Compiled(Loop):
-    """As `Loop`, with forward and backward passes by torch.compile for batches of one size, the usual one."""
+    """Like `Loop`, but with compiled forward and backward passes for the most common batch size."""
 
     def __init__(self, stack: "Stack", loss: Measure, gradient: Tensor, precision: str) -> None:
         super().__init__(stack, loss, gradient, precision)
@@ -99,7 +99,7 @@ class Compiled(Loop):
         def forward(tensors: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
             return functional_call(stack.network, tensors, args, kwargs)
 
-        # torch.compile gives up on a piece of code after a few networks: each object brings its own piece
+        # torch.compile gives up on a code object after a few networks, so each instance has its own
         forward.__code__ = forward.__code__.replace()
         self._forward = torch.compile(forward, dynamic=False)
 
@@ -114,7 +114,7 @@ class Compiled(Loop):
 
 
 class Vmap(GradientMethod):
-    """All replicas in the same operations, by torch.func.vmap over their stacked weights.
+    """Computes all replicas together, by torch.func.vmap over their stacked weights.
 
     Dropout uses one random generator for all. Batch normalization writes its running statistics into the stacked
     buffers.
@@ -124,7 +124,7 @@ class Vmap(GradientMethod):
         stack = self.stack
         views = {name: view[rows] for name, view in stack.views.items()}
         learned = {name: views.pop(name) for name in stack.names}
-        # Tensors that are updated in place under vmap have to be contiguous, else the update is lost in a copy.
+        # Tensors that are updated in place under vmap must be contiguous; otherwise the update is lost in a copy.
         others = {name: view.contiguous() for name, view in views.items()}
         counters = {name: counter[rows] for name, counter in stack.counters.items()}
         step = vmap(grad_and_value(self._one, has_aux=True), randomness="different")
@@ -151,7 +151,7 @@ GRADIENT_METHODS: dict[str, type[GradientMethod]] = {"vmap": Vmap, "loop": Loop,
 
 
 def side_by_side(jobs: Sequence[Callable[[], None]], device_type: str) -> None:
-    """Run the jobs in turn; while a CUDA graph is captured, as branches of it on several streams."""
+    """Run the jobs one after another; while a CUDA graph is captured, as parallel branches on several streams."""
     if device_type != "cuda" or len(jobs) == 1 or not torch.cuda.is_current_stream_capturing():
         for job in jobs:
             job()
@@ -177,10 +177,9 @@ def _own_generator(states: list[Tensor] | None, row: int) -> Iterator[None]:
     states[row] = torch.get_rng_state()
 
 
-# Optimizer steps of many replicas at once, on matrices with one replica a row.
+# Optimizer steps of many replicas together, on matrices with one replica per row.
 #
-# The rules are torch's, written so that the learning rate is a tensor and no number is ever read back from the
-# device.
+# The update rules are torch's, but the learning rate is a tensor, and no number is ever read back from the device.
 
 Number = float | Tensor
 """One for all replicas, or a column with one for each."""
@@ -190,14 +189,14 @@ Roles = dict[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Rule(ABC):
-    """How all replicas take a step; t is the number of each replica's step, from 1, as a column."""
+    """The update rule of all replicas; t is the number of each replica's step, from 1, as a column."""
 
     weight_decay: Number = 0.0
     maximize: bool = False
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The names of the vectors that a replica keeps."""
+        """The names of a replica's state vectors."""
         return ()
 
     def start(self, weights: Tensor) -> Roles:
@@ -213,7 +212,7 @@ class Rule(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ElementwiseRule(Rule):
-    """A rule that treats every weight by itself, so that any columns can be updated together."""
+    """An elementwise rule: any columns can be updated together."""
 
     def update_all(
         self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor, *, learning: Sequence[slice]
@@ -349,19 +348,19 @@ RULES: Registry[type[Rule]] = Registry(
 
 
 def make_rule(training: Training, network: nn.Module, lr: float | None = None) -> Rule:
-    """Return the rule that the experiment describes, or say what cannot be done side by side on one device.
+    """Return the experiment's update rule; raise ExperimentError for an optimizer that stacked replicas cannot use.
 
-    `lr` is the learning rate if it is not the experiment's own, as in `make_optimizer`.
+    `lr` replaces the experiment's own learning rate, as in `make_optimizer`.
     """
     if not isinstance(training.optimizer, str) or ":" in training.optimizer:
         raise ExperimentError(
-            f"training.optimizer = {training.optimizer} is your own, which steps one replica at a time; replicas side "
-            f"by side on one device use one of {', '.join(RULES)}"
+            f"training.optimizer = {training.optimizer} is your own and steps one replica at a time; stacked replicas "
+            f"on one device need one of {', '.join(RULES)}"
         )
     if training.optimizer not in RULES:
         raise ExperimentError(
-            f'training.optimizer = "{training.optimizer}" steps one replica at a time; replicas side by side on one '
-            f"device use one of {', '.join(RULES)}"
+            f'training.optimizer = "{training.optimizer}" steps one replica at a time; stacked replicas on one '
+            f"device need one of {', '.join(RULES)}"
         )
     rule, optimizer = RULES[training.optimizer], make_optimizer(training, network, lr)
     options = optimizer.defaults
@@ -371,7 +370,7 @@ def make_rule(training: Training, network: nn.Module, lr: float | None = None) -
 
 
 def stack_rules(rules: Sequence[Rule], like: Tensor) -> Rule:
-    """Return one rule for replicas with these rules: the numbers in which they differ become columns."""
+    """Combine the rules of replicas into one: numbers that differ become columns."""
     columns: dict[str, Any] = {}
     for field in fields(rules[0]):
         values = [getattr(rule, field.name) for rule in rules]
@@ -389,7 +388,7 @@ def _add_multiple(to: Tensor, of: Tensor, factor: Number) -> Tensor:
 
 
 class StackedOptimizer:
-    """The weights' first columns, their gradients, and the rule's state of k replicas."""
+    """The trained columns of the weights of k replicas, their gradients, and the rule's state."""
 
     def __init__(self, rule: Rule, weights: Tensor, learning: list[slice], clip: float | None = None) -> None:
         self.rule = rule
@@ -400,7 +399,7 @@ class StackedOptimizer:
         self.clip = clip
         self.gradient = torch.zeros_like(weights)
         self.roles = rule.start(weights)
-        fine = torch.float32 if weights.device.type == "mps" else torch.float64  # Apple's GPUs know no doubles
+        fine = torch.float32 if weights.device.type == "mps" else torch.float64  # Apple's GPUs do not support doubles
         self.steps = torch.zeros(len(weights), 1, dtype=fine, device=weights.device)
         """Steps that each replica has taken."""
         self.lr = torch.zeros(len(weights), 1, dtype=weights.dtype, device=weights.device)
@@ -422,13 +421,13 @@ class StackedOptimizer:
         self.steps[rows].zero_()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all that changes from step to step, by name; the weights are not among it."""
+        """Return all state that changes from step to step, by name, without the weights."""
         return {**self.roles, "steps": self.steps}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MuonRule(Rule):
-    """Muon for the columns of matrices, AdamW for those of embeddings, a partner for all others, as in `Muon`."""
+    """Muon for the columns of matrices, AdamW for embeddings, and a partner for all others, as in `Muon`."""
 
     matrices: tuple[tuple[int, Shape], ...] = ()
     """First column of each matrix, or stack of matrices, and its shape."""
@@ -462,7 +461,7 @@ class MuonRule(Rule):
     def update_all(
         self, w: Tensor, g: Tensor, roles: Roles, lr: Tensor, t: Tensor, *, learning: Sequence[slice]
     ) -> None:
-        """Step the matrices of all replicas together, then let AdamW and the partner do their columns."""
+        """Update the matrices of all replicas together, then the columns of AdamW and of the partner."""
         learned = [
             (start, shape)
             for start, shape in self.matrices
@@ -513,7 +512,7 @@ def _without(learning: Sequence[slice], others: Sequence[slice]) -> list[slice]:
 
 
 def _muon_fields(optimizer: Muon, network: nn.Module) -> dict[str, Any]:
-    """Return the fields of the rule that say which optimizer changes which columns, and how fast."""
+    """Return the rule's fields that assign columns and learning rates to optimizers."""
     groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
     shapes = {
         parameter: shape

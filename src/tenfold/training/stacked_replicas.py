@@ -1,4 +1,4 @@
-"""Workers' views of replicas that are rows of one stack: several that step together, and one with captured steps."""
+"""The workers' view of stacked replicas: several that step together, or one with captured steps."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +21,9 @@ from tenfold.training.stack import StackedReplicas
 
 
 class Lockstep:
-    """Steps stacked replicas through an epoch, whatever the sizes of their shards.
+    """Steps stacked replicas through an epoch, with shards of any size.
 
-    Neighboring rows whose batches have the same size step at once, so that a step costs the same Python code for any
+    Neighboring rows with batches of the same size step together, so the Python overhead of a step is the same for any
     k. At the end of an epoch, where sizes differ, a step may take a few turns; rows without samples left are skipped.
     """
 
@@ -46,7 +46,7 @@ class Lockstep:
         """Who trains each row."""
 
     def prepare(self, epochs: int) -> str:
-        """Choose how the replicas step, and capture steps where that pays; return why that is not possible, or ""."""
+        """Choose how the replicas step, and capture steps if worthwhile; return the reason if that fails, or ""."""
         if self._is_prepared:
             return ""
         self._is_prepared = True
@@ -59,13 +59,13 @@ class Lockstep:
         return why
 
     def set_epoch(self, rows: slice, seeds: Sequence[Seed], orders: Sequence[Tensor]) -> None:
-        """Set the seeds and the sample numbers of some rows for the epoch whose first step comes next."""
+        """Set the seeds and the sample indices of some rows for the next epoch."""
         self._seeds[rows], self._orders[rows] = seeds, orders
 
     def learn(self, epoch: int, step: int) -> Tensor:
-        """Return the losses of all steps of this epoch up to this one, counted from 1, a row for each step.
+        """Return the losses of all steps of this epoch up to this one, counted from 1, one row per step.
 
-        Steps are taken when they are first requested. No device is waited for.
+        Steps are taken when they are first requested, without waiting for the device.
         """
         if epoch != self._epoch:
             self._begin_epoch()
@@ -84,21 +84,21 @@ class Lockstep:
         self.stacked.begin_step()
         start, turn = self._step * self.batch_size, self.turns[self._step]
         if self.stacked.gradients_only and sum(rows.stop - rows.start for rows, _ in turn) < self.stacked.k:
-            # rows without samples left keep no gradient of an earlier step
+            # clear the earlier gradients of rows without samples left
             self.stacked.optimizer.gradient.zero_()
         for rows, size in turn:
             self._losses[self._step, rows] = self.stacked.learn(self._table[rows, start : start + size], rows)
         self._step += 1
 
     def batch(self) -> tuple[Any, Any]:
-        """Return the samples and targets of one row in the step that is being taken."""
+        """Return the samples and targets of one row in the current step."""
         rows, size = self.turns[self._step][0]
         start = self._step * self.batch_size
         numbers = self._table[rows.start, start : start + size]
         return select_rows(self.stacked.part.x, numbers), select_rows(self.stacked.part.y, numbers)
 
     def _begin_epoch(self) -> None:
-        """Give each replica the random generator it would have alone, as far as the method of stepping allows."""
+        """Seed each replica's random generator as if it trained alone, if the method of stepping allows it."""
         matrix = self.stacked.stack.matrix
         self._losses = torch.zeros(len(self.turns), self.stacked.k, dtype=matrix.dtype, device=matrix.device)
         states = []
@@ -106,12 +106,12 @@ class Lockstep:
             seed_everything(*seed)
             states.append(torch.get_rng_state())
         self.stacked.seed(states)
-        seed_everything(*max(self._seeds, key=lambda seed: seed[1]))  # rows that have ended keep an older one
+        seed_everything(*max(self._seeds, key=lambda seed: seed[1]))  # finished rows keep an older seed
         self._table = nn.utils.rnn.pad_sequence(self._orders, batch_first=True).to(self.stacked.device)
 
 
 def _equal_runs(sizes: Sequence[int]) -> Iterator[tuple[slice, int]]:
-    """Yield the rows that lie side by side and have batches of one size, with that size."""
+    """Yield ranges of adjacent rows with the same batch size, and the size."""
     start = 0
     for size, members in groupby(sizes):
         stop = start + len(list(members))
@@ -121,7 +121,7 @@ def _equal_runs(sizes: Sequence[int]) -> Iterator[tuple[slice, int]]:
 
 
 class SomeRowsStatistics(BatchNormStatistics):
-    """The statistics of some rows of a stack; the points c are the means of their running means."""
+    """The statistics of some rows of a stack; the points c are the averages of their running means."""
 
     def variances_to_moments(self) -> None:
         self.reference_means = [mean.mean(0) for mean, _ in self.statistics]
@@ -129,9 +129,9 @@ class SomeRowsStatistics(BatchNormStatistics):
 
 
 class ReplicaRows(TrainedState):
-    """Some rows of stacked replicas, which average with each other: a worker trains them as another trains a `Replica`.
+    """Rows of stacked replicas that average with each other; a worker trains them like a `Replica`.
 
-    The rows of several workers, such as those of several folds, step together.
+    The rows of several workers, for example of several folds, step together.
     """
 
     timed_by_step = False
@@ -180,12 +180,12 @@ class ReplicaRows(TrainedState):
         return self.stacked.description
 
     def prepare(self, _sizes: Mapping[int, int]) -> str:
-        """Prepare the steps of all rows; return why they are impossible, or ""."""
+        """Prepare the steps of all rows; return the problem if that fails, or ""."""
         why = self.lockstep.prepare(self.training.epochs)
         return why and describe_slow_steps(why)
 
     def begin_epoch(self, seeds: Sequence[Seed]) -> None:
-        """Set the seeds of the replicas; the generators are seeded when the rows of all workers begin the epoch."""
+        """Set the seeds of the replicas; the generators are seeded when all rows begin the epoch."""
         self._seeds = seeds
 
     def batches(self, visits: Sequence[Visits], batch_size: int) -> Iterator[tuple[Any, Any]]:
@@ -204,22 +204,22 @@ class ReplicaRows(TrainedState):
         return ""
 
     def step(self, x: Any, y: Any) -> Tensor:
-        """Take the steps up to number x, with the other rows, and return the losses of each."""
+        """Take the steps up to number x, together with the other rows, and return the losses of each."""
         self.steps += x - self._taken
         return self.backward(x, y)
 
     def begin_step(self) -> None:
-        """Count a step; the learning rate is that of all rows."""
+        """Count a step; the learning rate is set for all rows together."""
         self.steps += 1
 
     def backward(self, x: Any, _y: Any) -> Tensor:
-        """Compute the gradients of the steps up to number x, with those of the other rows, and return the losses."""
+        """Compute the gradients of the steps up to number x, together with the other rows, and return the losses."""
         losses = self.lockstep.learn(self._seeds[0][1], x)[self._taken : x, self.rows]
         self._taken = x
         return losses
 
     def keep(self, outputs: Any, targets: Tensor) -> None:
-        """Keep the outputs of one replica, to count how many are correct."""
+        """Keep the outputs of one replica, to count correct predictions."""
         if self.accuracy is not None:
             self.accuracy.keep(outputs, targets)
 
@@ -234,7 +234,7 @@ class ReplicaRows(TrainedState):
         self.stacked.optimizer.step(self.rows)
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a resumed run; only all rows together can be resumed."""
+        """Return the state for a resumed run; all rows are resumed together."""
         return super().state() | {"replicas": self.stacked.tensors()}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -246,7 +246,7 @@ class ReplicaRows(TrainedState):
 
 
 def resident(part: Part) -> tuple[Tensors, Tensor | None] | None:
-    """Return the tensors that hold a part and its sample numbers in them (None: all); None if no tensors hold it."""
+    """Return the tensors of a part, and its sample indices in them (None: all); None if it is not in tensors."""
     if isinstance(part, Tensors):
         return part, None
     if isinstance(part, SubsetPart) and isinstance(part.part, Tensors):
@@ -255,18 +255,18 @@ def resident(part: Part) -> tuple[Tensors, Tensor | None] | None:
 
 
 def resident_order(part: Part, order: Tensor, device: torch.device) -> Tensor:
-    """Return the numbers, among the samples on the device, of a part's samples in this order."""
+    """Return the indices, among the samples on the device, of a part's samples in this order."""
     whole = resident(part)
     assert whole is not None, "the data are not on the device"
     order = order.to(device)
     return order if whole[1] is None else whole[1].index_select(0, order)
 
 
-# One replica whose whole steps are CUDA graphs: recorded once, then replayed without Python or launches in between.
+# One replica whose steps are CUDA graphs: captured once, then replayed without Python or kernel launches in between.
 
 
 def find_capture_obstacle(training: Training, part: Part) -> str:
-    """Return why steps of this experiment cannot be captured, as the end of a sentence; "" when they can."""
+    """Return why steps of this experiment cannot be captured, as the end of a sentence, or ""."""
     if training.needs_closure:
         return f"{training.optimizer} decides on the CPU when a step is over"
     if training.precision == "fp16":
@@ -283,9 +283,9 @@ def find_capture_obstacle(training: Training, part: Part) -> str:
 
 
 class Graphed(Replica):
-    """A replica whose data stay on the device and whose steps are captured; a batch is given by its sample numbers.
+    """A replica with captured steps and its data on the device; a batch is given by its sample indices.
 
-    Where capturing turns out to be impossible, the same steps are done one operation after another.
+    If capturing fails, the same steps run one operation after another.
     """
 
     def __init__(self, network: nn.Module, training: Training, loss: Measure, *, part: Part, **options: Any) -> None:
@@ -299,7 +299,7 @@ class Graphed(Replica):
         )
 
     def prepare(self, sizes: Mapping[int, int]) -> str:
-        """Capture the steps for the batch sizes that occur often; return why that is not possible, or ""."""
+        """Capture the steps for common batch sizes; return the reason if that fails, or ""."""
         why = self.stacked.prepare({(0, 1, size): count for size, count in sizes.items()})
         self.description = self.stacked.description
         return why and describe_slow_steps(why)

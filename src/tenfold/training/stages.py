@@ -1,14 +1,14 @@
 """A network cut into stages, one for each worker of a pipeline.
 
-The network is traced (`torch.fx`): its computation becomes a list of operations, which may be cut before any call of a
-module. A stage holds the modules of its operations under their own names, so the states of all stages together are
-that of the undivided network. What later stages need of earlier ones (with skip connections more than one tensor)
-passes through the stages between.
+The network is traced (`torch.fx`): its computation becomes a list of operations, which can be cut before any call of a
+module. A stage holds the modules of its operations under their own names, so the states of all stages together form the
+state of the undivided network. Tensors for later stages (several, with skip connections) pass through the stages in
+between.
 
-torch's own stacks of transformer layers decide by values, and are traced by a `forward` of ours (`TRACEABLE`). A
-network whose `forward` cannot be traced is exported instead (`export_graph`). A submodule that cannot be traced
-is one operation, and so is one whose `forward` draws random numbers or changes attributes, as a trace would repeat what
-happened once. `forward` may ask `self.training`: it is traced in both modes.
+torch's own stacks of transformer layers branch on values, and are traced with a replacement `forward` (`TRACEABLE`). A
+network whose `forward` cannot be traced is exported instead (`export_graph`). A submodule becomes a single operation if
+it cannot be traced, or if its `forward` draws random numbers or changes attributes, because a trace would repeat the
+recorded values. `forward` may read `self.training`: it is traced in both modes.
 """
 
 import inspect
@@ -45,11 +45,11 @@ About the cost of copies into and out of shared memory. It need not be exact: `c
 
 
 class Neighbors(Protocol):
-    """The stages of a pipeline, as `transport.model_group.ModelGroup` connects them."""
+    """The connection between the stages of a pipeline, such as `transport.model_group.ModelGroup`."""
 
     @property
     def rank(self) -> int:
-        """This stage's place among them."""
+        """This stage's rank in the group."""
         ...
 
     def send(self, values: Sequence[Any], receiver: int) -> None: ...
@@ -64,11 +64,11 @@ NO_OUTPUTS = torch.empty(1, 0)
 
 
 class Stage(nn.Module):
-    """One stage: its modules under the names that they have in the whole network, and the operations between them.
+    """One stage: its modules, under their names in the whole network, and the operations between them.
 
-    While training it is called with the result of the stage before it, the first one with the inputs of the network. It
-    returns a tuple of values, the last one the outputs of the network. In an evaluation all stages are called with the
-    inputs; each but the first takes what it needs from its neighbor instead.
+    In training, the first stage is called with the inputs of the network, every other stage with its predecessor's
+    result. A stage returns a tuple of values; the last stage returns the outputs of the network. In an evaluation all
+    stages are called with the inputs, but only the first uses them; the others receive values from their neighbor.
     """
 
     is_first: bool
@@ -80,12 +80,12 @@ class Stage(nn.Module):
     """The undivided network without its weights, for an optimizer that treats matrices by their place in it."""
 
     def __init__(self, network: nn.Module, graphs: dict[bool, fx.Graph], place: tuple[int, int]) -> None:
-        """Take the modules of these graphs (in training and in evaluation) from a network."""
+        """Take the modules of these graphs (for training and evaluation) from a network."""
         super().__init__()
         self.is_first, self.is_last = place[0] == 0, place[0] == place[1] - 1
         for target in dict.fromkeys(target for graph in graphs.values() for target in _targets(graph)):
             _put(self, target, network)
-        # not registered: their modules are those of this one
+        # not registered, because their modules are already registered here
         modules = {mode: fx.GraphModule(self, graph) for mode, graph in graphs.items()}
         object.__setattr__(self, "_modes", modules)
 
@@ -105,7 +105,7 @@ class Stage(nn.Module):
 
 @dataclass(frozen=True)
 class LayerSegment:
-    """Operations that stay together, from a call of a module to the one before the next."""
+    """Operations that stay together: a call of a module, and all operations before the next call."""
 
     name: str
     """The module that it begins with."""
@@ -127,14 +127,14 @@ class TracedNetwork:
     """A network as a list of operations that can be cut into stages."""
 
     def __init__(self, network: nn.Module, samples: Callable[[], Any] | None = None) -> None:
-        """Trace a network; `samples` returns the inputs of some samples, with which it is exported otherwise.
+        """Trace a network; if that fails, export it with inputs from `samples`.
 
-        Parameters of `forward` that these inputs leave out keep their defaults.
+        Parameters of `forward` that are not among these inputs keep their defaults.
         """
         self.network = network
         try:
             self.graphs = self._of_both_modes(_Tracer(network, samples).trace)
-        except Exception as error:  # the user's forward may raise anything when it is given no real tensors
+        except Exception as error:  # the user's forward may raise anything when called with proxies
             self.graphs = self._exported(error, samples)
         self.names = list(dict.fromkeys(_called(self.graphs[True])))
         """The modules before whose first call a stage may begin, in the order of these calls."""
@@ -142,7 +142,7 @@ class TracedNetwork:
             raise ModelError(f"{type(network).__name__} cannot be cut into stages: its forward calls no submodule")
 
     def _of_both_modes(self, trace: Callable[[nn.Module], fx.Graph]) -> dict[bool, fx.Graph]:
-        """Return the graphs of the network in training and in evaluation."""
+        """Return the graphs of the network for training and for evaluation."""
         modes = [(module, module.training) for module in self.network.modules()]
         graphs = {}
         try:
@@ -156,7 +156,7 @@ class TracedNetwork:
         return graphs
 
     def _exported(self, traced: Exception, samples: Callable[[], Any] | None) -> dict[bool, fx.Graph]:
-        """Return the graphs of a network that could not be traced for this reason."""
+        """Return the graphs of a network by exporting it; `traced` is the error of tracing it."""
         problem = traced
         if samples is not None and not isinstance(traced, ModelError):
             try:
@@ -170,17 +170,17 @@ class TracedNetwork:
         name, said = type(self.network).__name__, str(problem)
         if "specialized it to be a constant" in said:
             raise ModelError(
-                f"{name} cannot be cut into stages: its forward works for one batch size only, as len(x) makes of the "
-                "size a number; ask for x.shape[0] instead"
+                f"{name} cannot be cut into stages: its forward works for one batch size only, because len(x) returns "
+                "a fixed number; use x.shape[0] instead"
             ) from problem
         raise ModelError(
             f"{name} cannot be cut into stages: its forward can be neither traced nor exported "
-            f"({type(problem).__name__}: {said.splitlines()[0] if said else 'no message'}); let it "
-            "call submodules without looking at the values of tensors, or use an nn.Sequential"
+            f"({type(problem).__name__}: {said.splitlines()[0] if said else 'no message'}); call "
+            "submodules without branching on the values of tensors, or use an nn.Sequential"
         ) from problem
 
     def begins(self, stages: Sequence[str]) -> tuple[str, ...]:
-        """Return the module that each stage begins with, given slices ("0:4", "4:") or names of modules."""
+        """Return the first module of each stage, given slices ("0:4", "4:") or names of modules."""
         if any(SLICE.fullmatch(stage) for stage in stages):
             return self._begins_of_slices(stages)
         begins = []
@@ -188,14 +188,14 @@ class TracedNetwork:
             first = next((name for name in self.names if name == stage or name.startswith(f"{stage}.")), None)
             if first is None:
                 raise ExperimentError(
-                    f"parallel.stages: the network calls no module '{stage}'; it calls {', '.join(self.names)}"
+                    f"parallel.stages: forward calls no module '{stage}'; it calls {', '.join(self.names)}"
                 )
             begins.append(first)
         places = [self.names.index(name) for name in begins]
         if places[0] != 0 or places != sorted(set(places)):
             raise ExperimentError(
-                f"parallel.stages = {list(stages)}: stages begin with the first module, {self.names[0]}, and follow "
-                "the order in which the network calls its modules, each with another one"
+                f"parallel.stages = {list(stages)}: the first stage should begin with {self.names[0]}, and the others "
+                "with different modules in the order in which forward calls them"
             )
         return tuple(begins)
 
@@ -213,13 +213,13 @@ class TracedNetwork:
         ]
         if [place for part in ranges for place in part] != list(range(len(children))) or not all(ranges):
             raise ExperimentError(
-                f"parallel.stages = {list(stages)}: the slices have to follow one another from 0 to {len(children)}, "
-                "the number of the network's layers, each with at least one"
+                f"parallel.stages = {list(stages)}: the slices should cover all layers, 0 to {len(children)}, "
+                "in order, each with at least one layer"
             )
         return self.begins([children[part[0]] for part in ranges])
 
     def cut(self, begins: Sequence[str]) -> list[Stage]:
-        """Return the stages that begin with these modules; they take the modules of the network."""
+        """Return the stages that begin with these modules; modules move from the network to the stages."""
         cuts = {
             mode: [_cut(graph, self._places(graph, begins), stage) for stage in range(len(begins))]
             for mode, graph in self.graphs.items()
@@ -234,8 +234,8 @@ class TracedNetwork:
                 for tensor, name in self._state(nodes).items():
                     if owners.setdefault(tensor, begin) != begin:
                         raise ModelError(
-                            f"{name} is used by the stages that begin with {owners[tensor]} and {begin}; it belongs to "
-                            "one stage: set parallel.stages so that both uses are in the same one"
+                            f"{name} is used by the stages that begin with {owners[tensor]} and {begin}, but must "
+                            "belong to one; set parallel.stages so that both uses are in the same stage"
                         )
         return stages
 
@@ -244,7 +244,7 @@ class TracedNetwork:
         called = [node.target if node.op == "call_module" else None for node in graph.nodes]
         for begin in begins:
             if begin not in called:
-                raise ModelError(f"the network calls {begin} only while training, so that no stage can begin with it")
+                raise ModelError(f"no stage can begin with {begin}: the network calls it only in training mode")
         return [0, *(called.index(begin) for begin in begins[1:])]
 
     def _divided(self, graph: fx.Graph, begins: Sequence[str]) -> list[list[fx.Node]]:
@@ -253,9 +253,9 @@ class TracedNetwork:
         return [nodes[first:last] for first, last in pairwise([*self._places(graph, begins), len(nodes)])]
 
     def _state(self, nodes: Iterable[fx.Node]) -> dict[Tensor, str]:
-        """Return the parameters that operations use, and the buffers of the modules that they call, with their names.
+        """Return the parameters that operations use, and the buffers of called modules, with their names.
 
-        Only one stage can have them, as it changes them.
+        Only one stage can have each of them, because stages change them.
         """
         state: dict[Tensor, str] = {}
         for node in nodes:
@@ -271,7 +271,7 @@ class TracedNetwork:
     def measure(self, inputs: Any, update: Callable[[nn.Module], float] = lambda _: 0.0) -> list[LayerSegment]:
         """Time the segments with the inputs of one micro-batch.
 
-        `update` returns the seconds of an optimizer's step on some layers, for each micro-batch.
+        `update` returns the seconds of an optimizer step on some layers, per micro-batch.
         """
         graph = self.graphs[True]
         timer = _Timer(fx.GraphModule(self.network, graph))
@@ -305,17 +305,17 @@ class TracedNetwork:
 
 
 def balanced(segments: Sequence[LayerSegment], stages: int) -> tuple[str, ...]:
-    """Return the modules that stages begin with, such that the slowest stage is as fast as possible.
+    """Return the first modules of the stages for which the slowest stage is as fast as possible.
 
-    Received and sent tensors count as copying, once each way. Stages begin with a module that has parameters, if
-    there are enough of these.
+    Received and sent tensors count as copying, once each way. Stages begin with a module that has parameters, if there
+    are enough of them.
     """
     segments = _joined(segments, lambda _, segment: not (segment.is_tied or segment.is_aliased))
     count = len(segments)
     if stages > count:
         raise ExperimentError(
-            f"parallel.stages = {stages}: the network can be cut into at most {count}, one for each of the "
-            "modules that it calls, where those that share parameters, or change a tensor in place, count as one"
+            f"parallel.stages = {stages}: the network can be cut into at most {count} stages, one per module that "
+            "forward calls; modules that share parameters, or change a tensor in place, count as one"
         )
     if stages <= sum(segment.has_parameters for segment in segments):
         segments = _joined(segments, lambda before, segment: before.has_parameters and segment.has_parameters)
@@ -324,7 +324,7 @@ def balanced(segments: Sequence[LayerSegment], stages: int) -> tuple[str, ...]:
     for segment in segments:
         costs.append(costs[-1] + segment.seconds)
     copies = [2 * segment.nbytes / BYTES_PER_SECOND for segment in segments] + [0.0]
-    # best[k][end]: the slowest of k stages over the first `end` segments, and where the last of them begins
+    # best[k][end]: the time of the slowest of k stages over the first `end` segments, and the start of the last stage
     best = [{0: (0.0, 0)}]
     for k in range(1, stages + 1):
         best.append({})
@@ -344,7 +344,7 @@ def balanced(segments: Sequence[LayerSegment], stages: int) -> tuple[str, ...]:
 def _joined(
     segments: Sequence[LayerSegment], apart: Callable[[LayerSegment, LayerSegment], bool]
 ) -> list[LayerSegment]:
-    """Return the segments, each joined to the one before where the two need not be apart."""
+    """Merge each segment with its predecessor where no cut between them is needed."""
     joined: list[LayerSegment] = []
     for segment in segments:
         if joined and not apart(joined[-1], segment):
@@ -360,7 +360,7 @@ def _joined(
 
 def _encode(encoder: nn.TransformerEncoder, src: Any, mask: Any, src_key_padding_mask: Any, is_causal: Any) -> Any:
     if src_key_padding_mask is not None and encoder.use_nested_tensor:
-        raise ModelError("evaluations leave out what is masked in all layers at once")
+        raise ModelError("in evaluation, nn.TransformerEncoder drops masked positions in all layers at once")
     masks = _encoder_masks(src, mask, src_key_padding_mask, is_causal, encoder.layers[0].self_attn.batch_first)
     mask, src_key_padding_mask, is_causal = masks[0], masks[1], masks[2]
     for layer in encoder.layers:
@@ -369,7 +369,7 @@ def _encode(encoder: nn.TransformerEncoder, src: Any, mask: Any, src_key_padding
 
 
 def _encoder_masks(src: Tensor, mask: Any, padding: Any, is_causal: Any, batch_first: bool) -> tuple[Any, Any, bool]:
-    """Return the masks of a TransformerEncoder as its layers take them, and whether that of the sequence is causal."""
+    """Return the masks of a TransformerEncoder in the form for its layers, and whether the sequence mask is causal."""
     padding = F._canonical_mask(padding, "src_key_padding_mask", F._none_or_dtype(mask), "mask", src.dtype)
     mask = F._canonical_mask(mask, "mask", None, "", src.dtype, check_other=False)
     return mask, padding, _is_causal(src, mask, is_causal, batch_first)
@@ -420,7 +420,7 @@ def _traceable_forward(stack: nn.Module) -> Callable[..., Any]:
 
 
 class _Tracer(fx.Tracer):
-    """Traces into modules of the user's own, and takes those that cannot be traced as one operation."""
+    """Traces into the user's own modules; modules that cannot be traced become one operation."""
 
     def __init__(self, network: nn.Module, samples: Callable[[], Any] | None) -> None:
         super().__init__()
@@ -429,7 +429,7 @@ class _Tracer(fx.Tracer):
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """Return a call of `forward` with what it is given; without inputs, with all of its parameters."""
+        """Return a call of `forward` with the inputs' arguments; without inputs, with all of its parameters."""
         if self.inputs is None:
             return super().create_args_for_root(root_fn, is_module, concrete_args)
         args, kwargs = self.inputs
@@ -450,7 +450,7 @@ class _Tracer(fx.Tracer):
         try:
             with _repeatable(m):
                 return super().call_module(m, forward, args, kwargs)
-        except Exception:  # whatever a forward raises that is given no real tensors
+        except Exception:  # a forward may raise anything when called with proxies
             for node in reversed([node for node in self.graph.nodes if node not in before]):
                 self.graph.erase_node(node)
             return self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
@@ -458,9 +458,9 @@ class _Tracer(fx.Tracer):
 
 @contextmanager
 def _repeatable(module: nn.Module) -> Iterator[None]:
-    """Raise ModelError if the module's `forward`, called in this block, would not do the same when called again.
+    """Raise ModelError if a second call of the module's `forward` would differ from the one in this block.
 
-    Its changes are undone: random generators, attributes and buffers.
+    Its changes to random generators, attributes and buffers are undone.
     """
     before, buffers = dict(vars(module)), [buffer for buffer in module._buffers.values() if buffer is not None]
     copies = [(buffer, buffer._version, buffer.detach().clone()) for buffer in buffers]
@@ -481,11 +481,11 @@ def _repeatable(module: nn.Module) -> Iterator[None]:
         draws = read_generators() != random_before
     if draws or changed or written:
         what = "draws random numbers" if draws else f"changes {', '.join(sorted(changed)) or 'a buffer'}"
-        raise ModelError(f"it {what}, which a trace would not repeat; do that in a submodule")
+        raise ModelError(f"it {what}, and a trace would not repeat that; do it in a submodule")
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Return whether two values are one object, or like containers of the same objects, as an export leaves behind."""
+    """Return whether two values are the same object, or equal containers of the same objects, as after an export."""
     if value is other:
         return True
     if type(value) is not type(other) or not isinstance(value, (tuple, list, dict)):
@@ -495,7 +495,7 @@ def _is_same(value: Any, other: Any) -> bool:
 
 
 class _Timer(fx.Interpreter):
-    """Runs operations one by one, each forward and backward by itself, and notes their seconds and bytes."""
+    """Runs the forward and backward pass of each operation separately, and records their seconds and bytes."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -516,7 +516,7 @@ class _Timer(fx.Interpreter):
 
 
 class _Aliases(fx.Interpreter):
-    """Runs operations, and notes which of their results are different views of the same memory before some places."""
+    """Runs operations, and records which of their results share memory at given places."""
 
     def __init__(self, module: fx.GraphModule, places: Iterable[int]) -> None:
         super().__init__(module)
@@ -534,18 +534,18 @@ class _Aliases(fx.Interpreter):
         return super().run_node(n)
 
     def changed(self) -> set[int]:
-        """Return the places after which shared memory was changed."""
+        """Return the places after which shared memory was modified."""
         return {place for place, leaf, version in self._shared if leaf._version != version}
 
 
 def _in_order(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the inputs of a graph in the order in which it takes them."""
+    """Return the inputs in the order of the graph's placeholders."""
     named = [node.target for node in graph.nodes if node.op == "placeholder"][len(args) :]
     return [*args, *(kwargs[name] for name in named)]
 
 
 def _as_leaf(value: Any) -> Any:
-    """Return a tensor that gradients reach, without going on to the operation that made it."""
+    """Return a tensor that receives gradients, detached from the operation that created it."""
     if not isinstance(value, Tensor):
         return value
     leaf = value.detach()
@@ -561,7 +561,7 @@ def _targets(graph: fx.Graph) -> Iterator[str]:
 
 
 def _put(stage: nn.Module, target: str, network: nn.Module) -> None:
-    """Give a stage a module, parameter or buffer of the network under the same name."""
+    """Copy a reference to a module, parameter or buffer of the network to a stage, under the same name."""
     *path, last = target.split(".")
     owner, source = stage, network
     for part in path:
@@ -575,14 +575,14 @@ def _put(stage: nn.Module, target: str, network: nn.Module) -> None:
 
 
 def _live(graph: fx.Graph, place: int) -> list[fx.Node]:
-    """Return the operations before a place whose results are used from there on."""
+    """Return the operations before a place whose results are used at or after it."""
     nodes = list(graph.nodes)
     later = set(nodes[place:])
     return [node for node in nodes[:place] if any(user in later for user in node.users)]
 
 
 def _cut(graph: fx.Graph, places: Sequence[int], stage: int) -> fx.Graph:
-    """Return the operations of one stage, between placeholders for received tensors and an output of those to send."""
+    """Return the graph of one stage: placeholders for received tensors, its operations, and an output to send."""
     nodes = list(graph.nodes)
     first, last = places[stage], places[stage + 1] if stage + 1 < len(places) else len(nodes)
     part, copies = fx.Graph(), {}
@@ -601,13 +601,13 @@ def _cut(graph: fx.Graph, places: Sequence[int], stage: int) -> fx.Graph:
 # The operations of a network that `torch.fx` cannot trace, by `torch.export`.
 #
 # An export runs `forward` with tensors that have shapes but no values, so `forward` may branch on shapes, loop over
-# them and call any Python function; only values of tensors may not decide anything. What it records are operations of
-# ATen. Those of a layer of torch.nn become a call of that layer again, before which a network can be cut. The first
-# dimension of all inputs, the batch, stays open.
+# them and call any Python function, but must not branch on values of tensors. It records ATen operations. Those of a
+# torch.nn layer are converted back to a call of the layer, so that the network can be cut before it. The first
+# dimension of all inputs, the batch, is dynamic.
 
 
 def export_graph(network: nn.Module, inputs: Any) -> fx.Graph:
-    """Return what a network computes in its current mode, given the inputs of a few samples.
+    """Return the graph of a network in its current mode, given the inputs of a few samples.
 
     May raise anything if it cannot be exported.
     """
@@ -617,19 +617,19 @@ def export_graph(network: nn.Module, inputs: Any) -> fx.Graph:
         raise ModelError("its inputs are nested")
     batch = {0: torch.export.Dim.DYNAMIC}
     names = [*list(inspect.signature(network.forward).parameters)[: len(args)], *kwargs]
-    with _without_hooks(network), redirect_stderr(io.StringIO()):  # torch prints the graph of one that it cannot export
+    with _without_hooks(network), redirect_stderr(io.StringIO()):  # torch prints the graph if the export fails
         program = torch.export.export(network, args, kwargs, dynamic_shapes=dict.fromkeys(names, batch), strict=False)
     new_names = {}
     for name, constant in program.constants.items():
-        if isinstance(constant, Tensor) and name.startswith("lifted_tensor"):  # made in `forward`
-            new_names[name] = f"_tensor_constant_{network.training}_{name}"  # beside those of torch.fx
+        if isinstance(constant, Tensor) and name.startswith("lifted_tensor"):  # created in `forward`
+            new_names[name] = f"_tensor_constant_{network.training}_{name}"  # distinct from the names of torch.fx
             setattr(network, new_names[name], constant)
     return _Rebuilt(network, program.module(check_guards=False), names, new_names, program.call_spec.out_spec).graph
 
 
 @contextmanager
 def _without_hooks(network: nn.Module) -> Iterator[None]:
-    """Let a call of the network be one of its `forward`, as in a trace."""
+    """In this block, calling the network runs only its `forward`, as in a trace."""
     kinds = ("_forward_pre_hooks", "_forward_hooks")
     before = {kind: getattr(network, kind) for kind in kinds}
     for kind in kinds:
@@ -642,7 +642,7 @@ def _without_hooks(network: nn.Module) -> Iterator[None]:
 
 
 class _Rebuilt:
-    """An exported graph, written once more with calls of layers."""
+    """An exported graph, rewritten with calls of layers."""
 
     def __init__(
         self,
@@ -652,7 +652,7 @@ class _Rebuilt:
         new_names: Mapping[str, str],
         out_spec: Any,
     ) -> None:
-        """Write the graph: `inputs` are the names of its inputs, `new_names` those of some constants."""
+        """Rewrite the graph; `inputs` are the names of its inputs, `new_names` new names of constants."""
         self.network, self.graph, self.new_names = network, fx.Graph(), new_names
         self.names = {name for name, _ in network.named_modules(remove_duplicate=False)}
         self.copies: dict[fx.Node, fx.Node] = {}
@@ -671,8 +671,8 @@ class _Rebuilt:
                 self._copy(nodes)
 
     def _call_layer(self, path: str, nodes: Sequence[fx.Node]) -> bool:
-        """Write the call of a layer of torch.nn with one input, whose operations these are; return whether it is so."""
-        if path not in self.names:  # torch gives what belongs to no module, such as the size of a batch, a made-up one
+        """If these are the operations of a torch.nn layer with one input, write a call of it; return whether so."""
+        if path not in self.names:  # torch assigns operations outside modules, such as the batch size, to a made-up one
             return False
         layer = self.network.get_submodule(path)
         if not type(layer).__module__.startswith("torch.nn.") or next(layer.children(), None) is not None:
@@ -698,7 +698,7 @@ class _Rebuilt:
             self.copies[node] = self.graph.node_copy(node, inputs.__getitem__)
 
     def _use(self, value: Any) -> Any:
-        """Return the copy of an operation; a parameter is fetched where it is used, so that a cut does not pass it."""
+        """Return the copy of an operation; parameters are fetched at their use, not passed between stages."""
         if not isinstance(value, fx.Node):
             return value
         if value.op != "get_attr":
@@ -707,7 +707,7 @@ class _Rebuilt:
 
 
 def _innermost_call(node: fx.Node) -> tuple[str, str]:
-    """Return which call of a module an operation belongs to: a key of the call, and the path of the module."""
+    """Return the innermost module call of an operation: a key of the call, and the path of the module."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return "", ""
