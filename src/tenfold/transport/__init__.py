@@ -1,7 +1,7 @@
-"""How weights move between the workers of one run.
+"""Transports move weights between the workers of a run.
 
-The replicas' weights lie in flat buffers; `Transport.mix` carries out one round on them. `SingleWorkerTransport` is for
-one worker, `SharedMemoryTransport` for processes of one machine; `network.join` connects the ranks that torchrun or
+The replicas' weights are in flat buffers; `Transport.mix` carries out one round on them. `SingleWorkerTransport` is for
+one worker, `SharedMemoryTransport` for the processes of one machine; `meeting.join` connects the ranks that torchrun or
 mpirun started on any number of hosts.
 """
 

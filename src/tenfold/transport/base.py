@@ -47,25 +47,25 @@ class Transport(ABC):
     def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
         """Carry out one round on all workers' buffers, in place.
 
-        `samples` are the numbers of samples that the ranks have seen, which weight the mean; the same list on every
-        worker. Without them all have equal weights.
+        `samples` are the numbers of samples that the ranks have seen, the weights of the mean; the list is the same on
+        every worker. Without it, all weights are equal.
         """
 
     @abstractmethod
     def barrier(self, timeout: float | None = None) -> None:
-        """Wait until every worker has called this, at most `timeout` seconds."""
+        """Wait until every worker has called this, for at most `timeout` seconds."""
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Wait until `ready()` is true, by what other workers do in memory that all share; raise if one is lost."""
+        """Wait until `ready()` is true, through changes by other workers in shared memory; raise if one is lost."""
         assert ready(), "no other worker shares memory with this one"
 
     @abstractmethod
     def broadcast(self, root: int = 0) -> None:
-        """Give every worker the weights of `root`."""
+        """Copy the weights of `root` to every worker."""
 
     @abstractmethod
     def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """Return every worker's values by rank; lists may differ in length, and have at most 63."""
+        """Return every worker's values by rank; lists may differ in length, up to 63 values."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -89,22 +89,22 @@ class Transport(ABC):
 def check_size(round_: Round, size: int) -> None:
     if len(round_.sources) != size:
         raise ValueError(
-            f"the round is for {len(round_.sources)} replicas but there are {size} workers; make it for n={size}"
+            f"the round is for {len(round_.sources)} replicas, but there are {size} workers; create it with n={size}"
         )
 
 
 def average_in_rank_order(
     members: Sequence[Array], weights: Sequence[float] | None, out: Array, scratch: Array | None = None
 ) -> None:
-    """Write the average of the members into `out`: the one arithmetic of averaging, the same bits on every engine.
+    """Write the average of the members into `out`; all engines use this function, so they compute the same bits.
 
     Without weights out = ((x_0 + x_1) + x_2 + ...) * (1/m), with weights (shares that sum to 1)
-    out = ((w_0 * x_0) + w_1 * x_1) + ..., where members come in rank order and every operation rounds once, to the
-    members' type. No multiplication is stacked with an addition, so the bits depend neither on how a vector is cut into
-    blocks nor on the processor.
+    out = ((w_0 * x_0) + w_1 * x_1) + ..., with members in rank order and every operation rounded to the members' type.
+    No multiplication is fused with an addition, so the bits depend neither on the division of a vector into blocks nor
+    on the processor.
 
-    Takes torch tensors or numpy arrays. `out` may be one of the members; `scratch` is two rows of a member's shape to
-    work in.
+    Takes torch tensors or numpy arrays. `out` may be one of the members; `scratch` is temporary memory of two rows with
+    a member's shape.
     """
     library: Any = torch if isinstance(out, torch.Tensor) else np
     if scratch is None:
@@ -121,7 +121,7 @@ def average_in_rank_order(
 
 
 def combine_in_rank_order(members: Sequence[Array], combine: Callable[..., Any], total: Array) -> Array:
-    """Return combine(combine(x_0, x_1), x_2), ..., which is computed in `total`; of one member, that member itself."""
+    """Return combine(combine(x_0, x_1), x_2), ..., computed in `total`; a single member is returned itself."""
     partial = members[0]
     for member in members[1:]:
         combine(partial, member, out=total)
@@ -130,9 +130,9 @@ def combine_in_rank_order(members: Sequence[Array], combine: Callable[..., Any],
 
 
 def compute_shares(round_: Round, samples: Sequence[float] | None, rank: int) -> tuple[float, ...] | None:
-    """Return the weight of each of the rank's sources in this round, or None where all are equal.
+    """Return the weight of each of the rank's sources in this round, or None if all are equal.
 
-    None chooses the unweighted form of `average_in_rank_order`: equal weights give the same bits as no weights.
+    None selects the unweighted form of `average_in_rank_order`, so equal weights give the same bits as no weights.
     """
     row = round_.matrix(samples)[rank]
     counts = tuple(float(row[source]) for source in round_.sources[rank])

@@ -1,7 +1,7 @@
 """The messages between ranks: JSON for small values, raw bytes for tensors, and a name and a message for errors.
 
-Nothing is unpickled: a peer can send a wrong value, but never code. Decoding builds JSON values, tensors, paths, tuples
-and the dataclasses that were given to `register`, and refuses everything else.
+Nothing is unpickled: a peer can send a wrong value, but never code. Decoding creates JSON values, tensors, paths,
+tuples and the dataclasses passed to `register`, and raises an error for anything else.
 """
 
 import json
@@ -48,20 +48,20 @@ def register(*types: type[Any]) -> None:
 
 
 def encode(value: Any) -> tuple[bytes, list[Tensor]]:
-    """Return a value as a JSON header and the bytes of the tensors in it, in the order in which they are received."""
+    """Return a value as a JSON header and the bytes of its tensors, in the order in which they are received."""
     tensors: list[Tensor] = []
     written = _write(value, tensors)
     shapes = [describe_tensor(tensor) for tensor in tensors]
     header = json.dumps({"value": written, "tensors": shapes}).encode()
     if len(header) > MOST_HEADER_BYTES:
         raise TrainingError(
-            f"a message to another rank has {len(header):,} bytes without its tensors; {MOST_HEADER_BYTES:,} at most"
+            f"a message to another rank has {len(header):,} bytes besides its tensors, more than {MOST_HEADER_BYTES:,}"
         )
     return header, [as_bytes(tensor) for tensor in tensors]
 
 
 class Received:
-    """A header that has arrived: room for its tensors, and the value once these are filled."""
+    """A received header: buffers for its tensors, and the value once these are filled."""
 
     def __init__(self, header: bytes) -> None:
         try:
@@ -84,12 +84,12 @@ class Received:
 def describe_tensor(tensor: Tensor) -> list[Any]:
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in DTYPES:
-        raise TypeError(f"tensors of type {name} cannot be sent to another rank; known: {', '.join(DTYPES)}")
+        raise TypeError(f"tensors of type {name} cannot be sent to another rank; supported: {', '.join(DTYPES)}")
     return [name, list(tensor.shape)]
 
 
 def empty_tensors(descriptions: Sequence[Any]) -> list[Tensor]:
-    """Return room for tensors of which the types and shapes are known, after checking both and the sizes."""
+    """Return empty tensors with these types and shapes, after checking types, shapes and sizes."""
     checked: list[tuple[torch.dtype, list[int]]] = []
     for name, shape in descriptions:
         if not all(type(length) is int and length >= 0 for length in shape):
@@ -97,17 +97,17 @@ def empty_tensors(descriptions: Sequence[Any]) -> list[Tensor]:
         checked.append((DTYPES[name], shape))
     nbytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in checked)
     if nbytes > MOST_TENSOR_BYTES:
-        raise ValueError(f"tensors of {nbytes:,} bytes in one message; {MOST_TENSOR_BYTES:,} are allowed")
+        raise ValueError(f"the tensors of one message have {nbytes:,} bytes, more than {MOST_TENSOR_BYTES:,}")
     return [torch.empty(shape, dtype=dtype) for dtype, shape in checked]
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """Return a tensor's content as bytes, in the same memory where it is contiguous on the CPU."""
+    """Return a tensor's content as bytes; without a copy if it is contiguous on the CPU."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 def encode_error(error: BaseException | None, rank: int) -> bytes:
-    """Return the message to other ranks about an error on `rank`; None stands for an interrupt."""
+    """Return the message to other ranks about an error on `rank`; None means an interrupt."""
     if error is None or isinstance(error, KeyboardInterrupt):
         error = WorkerLost(rank, f"worker {rank} was interrupted")
     if isinstance(error, TenfoldError):
@@ -122,7 +122,7 @@ def encode_error(error: BaseException | None, rank: int) -> bytes:
 
 
 def decode_error(content: bytes | bytearray) -> Exception:
-    """Return the error that another rank reported, or one that says that its report cannot be read."""
+    """Return the error that another rank reported, or an error if its message cannot be read."""
     try:
         if len(content) > 16 * MOST_ERROR_CHARACTERS:
             raise ValueError("it is too long")
@@ -132,14 +132,14 @@ def decode_error(content: bytes | bytearray) -> Exception:
             raise TypeError("it has the wrong fields")
     except (ValueError, KeyError, TypeError, RecursionError):
         return TrainingError(
-            "a failure was reported in a form that cannot be read; all ranks must run the same version of tenfold, in "
-            "a network where nobody else reaches them"
+            "another rank failed, and its error message cannot be read; all ranks must run the same version of "
+            "tenfold, on a private network"
         )
     return WorkerLost(rank, message) if kind is WorkerLost else kind(message)
 
 
 def _write(value: Any, tensors: list[Tensor]) -> Any:
-    """Return a value in the forms that JSON has, with its tensors replaced by their numbers."""
+    """Return a value as JSON types, with tensors replaced by their indices."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, list):
@@ -188,6 +188,6 @@ def _read(written: Any, tensors: Sequence[Tensor]) -> Any:
 
 def _unreadable(error: Exception) -> TrainingError:
     return TrainingError(
-        f"a message of another rank cannot be read ({type(error).__name__}: {error}); all ranks must run the same "
+        f"a message from another rank cannot be read ({type(error).__name__}: {error}); all ranks must run the same "
         "version of tenfold"
     )

@@ -1,4 +1,4 @@
-"""How ranks meet before they are connected: through a store at the address that their launcher has set."""
+"""The ranks of a launcher meet through a store at the launcher's address, and then connect."""
 
 import atexit
 import os
@@ -38,7 +38,7 @@ READ_SECONDS = 4 * HEARTBEAT_SECONDS
 
 
 class StartupStore:
-    """Records which ranks have arrived and which will not; it has its own connection, as another may be blocked."""
+    """Records which ranks have arrived and which will not; it has its own connection, because others may be blocked."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -50,12 +50,12 @@ class StartupStore:
         if self._store is None:
             with suppress(OSError, RuntimeError):
                 with socket.create_connection(self._address, timeout=CONNECT_SECONDS):
-                    pass  # torch would print a warning for each address that does not answer yet
+                    pass  # torch would print a warning for each address without an answer
                 self._store = self._open(is_master=False)
         return self._store is not None
 
     def serve(self) -> None:
-        """Take the place of a rank 0 that has not offered the store yet."""
+        """Host the store in place of a rank 0 that has not done so."""
         with suppress(OSError, RuntimeError):
             self._store = self._open(is_master=True)
 
@@ -71,7 +71,7 @@ class StartupStore:
         return [rank for rank in range(self._world.size) if not self._store.check([f"arrived/{rank}"])]
 
     def report(self, lost: WorkerLost) -> None:
-        """Report a rank that will not arrive; the first report is kept."""
+        """Report a rank that will not arrive; only the first report is kept."""
         self._store.compare_set("lost", "", encode_error(lost, lost.rank))
 
     def read_error(self) -> Exception | None:
@@ -87,7 +87,7 @@ def has_address() -> bool:
 
 
 def report_stop(world: World, lost: WorkerLost) -> None:
-    """Tell the ranks of other hosts that a rank of this host was stopped; under MPI they learn it from its end."""
+    """Tell the ranks of other hosts that a rank of this host was stopped; under MPI they notice when it ends."""
     if not has_address():
         return
     store = StartupStore(world)
@@ -105,10 +105,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def open_store(network: Network) -> Any:
-    """Return a store that rank 0 hosts and all ranks reach; None where some rank cannot reach rank 0's host by TCP.
+    """Return a store that rank 0 hosts and all ranks reach; None if some rank cannot reach rank 0's host by TCP.
 
-    All ranks call this together. Ranks of one host use the loopback interface, which no other host reaches. The keys
-    have a random prefix, so that a program that only finds the port does not know them.
+    All ranks call this together. Ranks of one host use the loopback interface, which other hosts cannot reach. The keys
+    have a random prefix, so a program that only finds the port does not know them.
     """
     here = socket.gethostname()
     hosts = set(network.all_gather(here))
@@ -135,7 +135,7 @@ def _serve(address: str) -> tuple[Any, int]:
 
 
 def open_tcp_store(address: str, port: int, seconds: float, **options: Any) -> Any:
-    """Return torch's store at this address; its requests take at most so many seconds."""
+    """Return torch's store at this address; `seconds` is the timeout of its requests."""
     limit = timedelta(seconds=seconds)
     return dist.TCPStore(address, port, wait_for_workers=False, timeout=limit, **options)  # type: ignore[attr-defined]
 
@@ -152,12 +152,12 @@ BLOCKED_SECONDS = 2.0
 
 
 class StartupWatch:
-    """Watches the ranks that the same launcher has started, from threads, during a `with` block.
+    """Watches the ranks of the same launcher, from threads, during a `with` block.
 
-    It looks at the processes of this host, and reads what other hosts report in the launcher's store. `check` raises
-    WorkerLost when a rank was stopped or has not arrived. Where a library blocks, so that it is never called, the
-    process ends with the message that the error would have. Either way a stopped process of this host is killed at
-    the end, since launchers wait for it.
+    It checks the processes of this host, and reads the reports of other hosts in the launcher's store. `check` raises
+    WorkerLost if a rank was stopped or has not arrived. If a library blocks, so that `check` is never called, the
+    process prints the message of that error and exits. In both cases a stopped process of this host is killed at the
+    end, because launchers wait for it.
     """
 
     def __init__(
@@ -166,9 +166,9 @@ class StartupWatch:
         launcher: int | None = None,
         start_seconds: float = START_SECONDS,
     ) -> None:
-        """Watch the other ranks of a world; `launcher` is the process that started them (default: this one's parent).
+        """Watch the other ranks of a world; `launcher` is the process that started them (default: the parent process).
 
-        A rank may arrive `start_seconds` later than this one.
+        A rank may arrive up to `start_seconds` later than this one.
         """
         self._world = world
         self.start_seconds = start_seconds
@@ -191,15 +191,17 @@ class StartupWatch:
             self._reader.join(2 * CONNECT_SECONDS)  # a thread in torch's store would crash an interpreter that ends
 
     def check(self) -> None:
-        """Raise the error that names a rank that was stopped, if there is one."""
+        """Raise the error about a stopped or missing rank, if there is one."""
         if self._lost is not None:
             raise self._lost
 
     @contextmanager
     def in_another_process(self) -> Iterator[None]:
-        """Watch from a process instead: for a library that holds the interpreter's lock while it waits for others."""
+        """Watch from another process, for a library that holds Python's global lock while it waits for others."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # the fork has this thread only, and leaves the rest
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # the fork has only this thread, and does not use the others
             watcher = os.fork()
         if watcher == 0:
             try:
@@ -224,12 +226,12 @@ class StartupWatch:
         self._give_up(lost, pid)
 
     def _read_store(self) -> None:
-        """Read the reports of other hosts, and find ranks that do not arrive."""
+        """Read the reports of other hosts, and detect ranks that do not arrive."""
         store = StartupStore(self._world)
         while not store.connect():
             if self._over.wait(HEARTBEAT_SECONDS):
                 return
-        with suppress(RuntimeError):  # the store ended with its host: the ranks that wait for it report that
+        with suppress(RuntimeError):  # the store ended with its host; the ranks that wait for it report that
             store.arrive()
             came = time.monotonic()
             while not self._over.wait(HEARTBEAT_SECONDS):
@@ -248,13 +250,13 @@ class StartupWatch:
         listed = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
         return WorkerLost(
             ranks[0],
-            f"{'workers' if several else 'worker'} {listed} {'have' if several else 'has'} not come within "
+            f"{'workers' if several else 'worker'} {listed} did not start within "
             f"{self.start_seconds:g} s of worker {self._world.rank}; look for stopped processes and for slow or "
             "unreachable hosts, then start the ranks again, with a larger machine.stall_after if they need more time",
         )
 
     def _give_up(self, error: Exception, pid: int | None = None) -> None:
-        """Make `check` raise an error; if it is not called, print it and end this process and one that was stopped."""
+        """Make `check` raise an error; if it is not called, print it and end this process and the stopped one."""
         self._lost = error
         if not self._over.wait(BLOCKED_SECONDS):
             self._print(error)
@@ -271,12 +273,12 @@ class StartupWatch:
         if stopped is not None:
             self._print(stopped[1])
             kill_if_stopped(stopped[0])
-            os.kill(self._own, signal.SIGKILL)  # it is blocked, and does not react to anything else
+            os.kill(self._own, signal.SIGKILL)  # it is blocked, and reacts to nothing else
 
     def _find_stopped(self, wait: Callable[[float], bool]) -> tuple[int, WorkerLost] | None:
-        """Return a process that was stopped, and the error that names its rank; None when `wait` says that it is over.
+        """Return a stopped process and the error that names its rank; None when `wait` returns that the watch is over.
 
-        `wait` is given seconds to wait.
+        `wait` is called with the seconds to wait.
         """
         watch = LifeWatch()
         while not wait(HEARTBEAT_SECONDS):
@@ -289,7 +291,7 @@ class StartupWatch:
         return None
 
     def _ranks(self) -> Iterator[tuple[int, int]]:
-        """Yield the process and the rank of each other rank on this host that the launcher itself has started."""
+        """Yield process and rank of each other rank on this host that the launcher itself has started."""
         with suppress(psutil.Error):
             for process in psutil.Process(self._launcher).children():
                 with suppress(psutil.Error, OSError):
@@ -307,7 +309,7 @@ SHORTEST_START_SECONDS = 30.0
 
 @dataclass
 class JoinedRank:
-    """This process as one of the ranks, connected to the others."""
+    """This rank and its connections to the others."""
 
     world: World
     network: Network
@@ -339,10 +341,10 @@ _joined: dict[str, JoinedRank] = {}
 
 
 def join(world: World, transport: Any = "auto", stall_after: float | None = None) -> JoinedRank:
-    """Join the ranks that a launcher started, by this transport or the one that fits the launcher; once per process.
+    """Join the ranks of a launcher, once per process, by this transport (default: the one for the launcher).
 
-    Each rank waits 120 s for the others, with several hosts `stall_after` if it is set, at least 30 s: importing torch
-    may take 20 s. The network stays until the process ends: a launcher's ranks can meet only once.
+    Each rank waits 120 s for the others; with several hosts `stall_after`, if set, but at least 30 s, because importing
+    torch may take 20 s. The network remains until the process ends, because a launcher's ranks can meet only once.
     """
     name = network_of(world, os.environ) if transport in ("auto", "shared-memory") else transport
     if name not in _joined:
@@ -364,13 +366,13 @@ def join(world: World, transport: Any = "auto", stall_after: float | None = None
 
 
 def network_of(world: World, variables: Any) -> str:
-    """Return the network for a launcher: torch where the address of rank 0 is given, else mpi."""
+    """Return the network for a launcher: torch if the address of rank 0 is given, otherwise mpi."""
     by_mpi, at_address = world.traits.meets_by_mpi, world.traits.meets_at_address
     return "torch" if at_address and (variables.get("MASTER_ADDR") or not by_mpi) else "mpi"
 
 
 def _leave(network: Network) -> None:
-    """Leave at the end of the process, and report the error that ends it, if any: other ranks may be waiting."""
+    """Leave at the end of the process, and report an uncaught error, because other ranks may be waiting."""
     error = getattr(sys, "last_value", None)  # of an exception that was not caught
     if error is not None:
         network.report_failure(error)

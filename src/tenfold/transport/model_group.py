@@ -1,4 +1,4 @@
-"""The workers that hold the parts of one replica: activations and gradients between them, in shared memory."""
+"""The connection between the workers of a divided replica: activations and gradients in shared memory."""
 
 import math
 from collections import deque
@@ -26,7 +26,7 @@ NEVER = 1 << 62
 
 
 def ring_size(size: int, nbytes: int) -> int:
-    """Return the bytes of the ring between two of `size` workers that should hold `nbytes` bytes of activations."""
+    """Return the bytes of the ring buffer between two of `size` workers, for `nbytes` bytes of activations."""
     return max(LEAST_RING, min(nbytes + (1 << 14), RING_MEMORY // size**2)) // HEAD * HEAD
 
 
@@ -49,10 +49,10 @@ class ModelGroup:
         until: Until | None = None,
         check: Check | None = None,
     ) -> None:
-        """Join as `rank`; `workers` are the numbers of the group's workers in errors.
+        """Join as `rank`; `workers` are the numbers of the group's workers, for errors.
 
-        `nbytes` is what the group was created for; `until` is how workers of the same process wait for one another, and
-        `check` is called repeatedly while this one waits.
+        `nbytes` must be the same as in `create_group`; workers of the same process wait for each other with `until`,
+        and `check` is called repeatedly while this one waits.
         """
         self.rank, self.size = rank, segment.size
         self._counters = Counters(segment, rank, math.inf, workers, until, check)
@@ -66,7 +66,7 @@ class ModelGroup:
         self.bytes_moved = 0
 
     def send(self, values: Sequence[Any], receiver: int) -> None:
-        """Send tensors, numbers, truth values and None to another worker; this does not wait for it to receive them."""
+        """Send tensors, integers, booleans and None to another worker, without waiting for it to receive them."""
         started = perf_counter()
         header, tensors = _describe(values)
         for part in (header, *tensors):
@@ -77,7 +77,7 @@ class ModelGroup:
         self.communicate_seconds += perf_counter() - started
 
     def receive(self, sender: int) -> list[Any]:
-        """Return the next values of another worker; tensors have the same layout and `requires_grad` as there."""
+        """Return the next values from another worker; tensors keep their layout and `requires_grad`."""
         header = torch.empty(HEADER_WORDS, dtype=torch.int64)
         self._receive_into(header, sender)
         values = _make_values(header.tolist())
@@ -104,14 +104,14 @@ class ModelGroup:
             self._sending.popleft()
 
     def all_gather(self, tensor: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the tensors of all workers, which have these shapes."""
+        """Return the tensors of all workers, given their shapes."""
         gathered = [torch.empty(shape, dtype=tensor.dtype) for shape in shapes]
         self._run(self._collectives.all_gather(tensor.contiguous(), gathered))
         self.bytes_moved += tensor.nbytes * (self.size - 1)
         return gathered
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """Return the sum of all workers' tensors, added in the order of their ranks; the tensor itself may change."""
+        """Return the sum of all workers' tensors, added in the order of ranks; the tensor itself may change."""
         total = tensor.contiguous()
         self._run(self._collectives.all_reduce(total, "SUM"))
         self.bytes_moved += 2 * tensor.nbytes * (self.size - 1) // self.size
@@ -123,7 +123,7 @@ class ModelGroup:
         self.communicate_seconds += perf_counter() - started - waited
 
     def _wait(self, ready: Callable[[], bool], others: int | Callable[[], list[int]]) -> float:
-        """Wait until `ready`, and return the seconds; meanwhile messages are passed on."""
+        """Wait until `ready`, forwarding messages in the meantime, and return the seconds."""
         messages = self._messages
 
         def is_ready() -> bool:
@@ -145,7 +145,7 @@ class ModelGroup:
 
 
 def _describe(values: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
-    """Return numbers that describe values, and the tensors among them as they lie in memory."""
+    """Return integers that describe the values, and the tensors among them in their memory layout."""
     words, tensors = [len(values)], []
     for value in values:
         if isinstance(value, Tensor):
@@ -154,7 +154,9 @@ def _describe(values: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
             dense = value
             if not _is_dense(value):
                 dense = value.clone()
-                value = dense if _overlaps_itself(value) else value  # else it has gaps: some operations round otherwise
+                value = (
+                    dense if _overlaps_itself(value) else value
+                )  # otherwise it has gaps, with which some operations round differently
             words += [kind, DTYPES.index(value.dtype), value.ndim, *value.shape, *value.stride()]
             tensors.append(dense)
         elif value is None:
@@ -165,13 +167,13 @@ def _describe(values: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
             words += [NUMBER, value]
         else:
             raise ModelError(
-                f"a stage of the network passes a {type(value).__name__} on to the next; between stages there can be "
-                "tensors, whole numbers, truth values and None: set parallel.stages so that it is not cut there"
+                f"a stage of the network passes a {type(value).__name__} to the next one, but only tensors, integers, "
+                "booleans and None can be passed; set parallel.stages to cut the network elsewhere"
             )
     if len(words) > HEADER_WORDS:
         raise ModelError(
-            f"{len(values)} values pass from one stage of the network to the next, too many to describe in a message; "
-            "set parallel.stages so that it is cut elsewhere"
+            f"a stage of the network passes {len(values)} values to the next one, too many for a message; "
+            "set parallel.stages to cut the network elsewhere"
         )
     return torch.tensor(words), tensors
 
@@ -182,7 +184,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _overlaps_itself(tensor: Tensor) -> bool:
-    """Return whether several elements of a tensor may lie in the same place, as after `expand`."""
+    """Return whether elements of a tensor may share memory, as after `expand`."""
     end = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= end:
@@ -192,7 +194,7 @@ def _overlaps_itself(tensor: Tensor) -> bool:
 
 
 def _make_values(words: Sequence[int]) -> list[Any]:
-    """Return the values that numbers describe; tensors are empty."""
+    """Return the values described by integers; tensors are empty."""
     left = iter(words)
     values: list[Any] = []
     for _ in range(next(left)):

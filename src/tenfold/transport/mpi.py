@@ -1,4 +1,4 @@
-"""MPI, through mpi4py: only buffers are sent, and nothing is pickled."""
+"""MPI by mpi4py; only buffers are sent, and nothing is pickled."""
 
 from collections.abc import Callable
 from time import perf_counter, sleep
@@ -19,8 +19,8 @@ from tenfold.transport.rank_failures import HEARTBEAT_SECONDS, start_detector
 class MPI(Network):
     """A rank of MPI's world.
 
-    Failures are detected through a store that rank 0 hosts. Where its host cannot be reached by TCP, a rank that gives
-    up tells the others by MPI messages, and only mpirun notices one that dies.
+    Failures are detected through a store that rank 0 hosts. If its host cannot be reached by TCP, a rank that fails
+    tells the others by MPI messages, and only mpirun notices a rank that dies.
     """
 
     name = "mpi"
@@ -28,9 +28,9 @@ class MPI(Network):
     def __init__(
         self, communicator: Any, timeout: float = WAIT_SECONDS, starting: Callable[[], None] | None = None
     ) -> None:
-        """Join all ranks of a communicator; `timeout` ends the waiting for another rank.
+        """Join all ranks of a communicator; `timeout` is the maximum wait for another rank.
 
-        `starting` is called repeatedly until the ranks have met, and raises when one of them will not come.
+        `starting` is called repeatedly until the ranks have met, and raises an error if one of them will not arrive.
         """
         super().__init__(communicator.Get_rank(), communicator.Get_size())
         self.waiting = starting
@@ -45,7 +45,7 @@ class MPI(Network):
 
     @classmethod
     def join(cls, world: World, start_seconds: float = START_SECONDS) -> "MPI":
-        """Join the ranks that mpirun, mpiexec or srun started; MPI itself sets no limit to how long that may take."""
+        """Join the ranks that mpirun, mpiexec or srun started; MPI itself has no timeout for this."""
         with StartupWatch(world, start_seconds=start_seconds) as watch:
             with watch.in_another_process():
                 communicator = _world_communicator(world)
@@ -140,11 +140,11 @@ def _world_communicator(world: World) -> Any:
     except (ImportError, RuntimeError) as error:
         raise MachineError(
             f"{world.launcher} started this program, but mpi4py cannot be loaded: {error}; "
-            "install it with `pip install mpi4py`, for the MPI that your mpirun belongs to"
+            "install it with `pip install mpi4py`, built for the MPI of your mpirun"
         ) from None
     if library.COMM_WORLD.Get_size() != world.size:
         raise MachineError(
-            f"{world.launcher} started {world.size} ranks, but mpi4py sees {library.COMM_WORLD.Get_size()}: it "
-            f"uses another MPI ({library.Get_library_version().split(',')[0].strip()}); use the mpirun of that one"
+            f"{world.launcher} started {world.size} ranks, but mpi4py sees {library.COMM_WORLD.Get_size()}, because it "
+            f"uses another MPI ({library.Get_library_version().split(',')[0].strip()}); use the mpirun of that MPI"
         )
     return library.COMM_WORLD

@@ -1,4 +1,4 @@
-"""The network between ranks: its interface, small values sent over it, and the transports that average over it."""
+"""The network between ranks: its interface, messages of small values, and the transports that average over it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +36,7 @@ Transfers = Sequence[tuple[int, Tensor]]
 
 
 class Network(ABC):
-    """One rank's connection to all others: a library's point-to-point messages and sums, and operations built on them.
+    """One rank's connection to all others: point-to-point messages and sums of a library, and operations built on them.
 
     All ranks call the same operations in the same order, as for a `Transport`.
     """
@@ -67,12 +67,12 @@ class Network(ABC):
         """Leave; after a failure, once the others know of it."""
 
     def report_failure(self, error: BaseException | None = None) -> None:
-        """Tell the others that this rank gives up, and why; the first report is kept."""
+        """Tell the others that this rank fails, and why; only the first report is kept."""
         if self._detector is not None:
             self._detector.report(error)
 
     def failure(self, within: float = 0.0) -> BaseException | None:
-        """Return why the ranks cannot continue together; None if nothing is known after `within` seconds."""
+        """Return the error that keeps the ranks from continuing; None if there is none within `within` seconds."""
         return self._detector.failure(within) if self._detector is not None else None
 
     def check(self, seconds: float) -> None:
@@ -83,7 +83,7 @@ class Network(ABC):
             self._detector.check(seconds)
 
     def poll(self, ready: Callable[[], bool], timeout: float) -> None:
-        """Wait until `ready()` is true, at most `timeout` seconds; raise the failure of the ranks, if there is one."""
+        """Wait until `ready()` is true, for at most `timeout` seconds; raise the failure of the ranks, if any."""
 
         def check(waited: float) -> None:
             self.check(CHECK_SECONDS)
@@ -93,13 +93,13 @@ class Network(ABC):
         wait(ready, check)
 
     def check_local_processes(self) -> None:
-        """Check now, not at the next heartbeat, whether a rank of this host has died."""
+        """Check immediately, without waiting for the next heartbeat, whether a rank of this host has died."""
         if self._detector is not None:
             self._detector.check_local_processes()
 
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until every rank has called this, at most `timeout` seconds."""
-        token = torch.zeros(1, dtype=torch.uint8)  # whatever a rank has set as the default
+        token = torch.zeros(1, dtype=torch.uint8)  # independent of a rank's default dtype
         others = range(1, self.size)
         if self.rank == 0:
             self.exchange([], [(other, token) for other in others], timeout)
@@ -139,7 +139,7 @@ class Network(ABC):
         return list(self.broadcast(self.gather(value)))
 
     def _send(self, value: Any, receivers: Iterable[int]) -> None:
-        """Send what `codec.encode` makes of a value: the length of its header, the header, its tensors."""
+        """Send a value encoded by `codec.encode`: the length of its header, the header, its tensors."""
         if not receivers:
             return
         header, tensors = encode(value)
@@ -148,12 +148,12 @@ class Network(ABC):
         self.exchange([(rank, part) for rank in receivers for part in parts], [])
 
     def _receive(self, senders: Iterable[int]) -> list[Any]:
-        """Return a value from each sender; nothing is allocated before its size was checked."""
+        """Return a value from each sender; sizes are checked before memory is allocated."""
         lengths = [(rank, torch.zeros(1, dtype=torch.int64)) for rank in senders]
         self.exchange([], lengths)
         for rank, length in lengths:
             if not 0 < int(length) <= MOST_HEADER_BYTES:
-                raise TrainingError(f"worker {rank} announces a message of {int(length):,} bytes, which is not allowed")
+                raise TrainingError(f"worker {rank} announced a message of {int(length):,} bytes, more than allowed")
         headers = [(rank, torch.empty(int(length), dtype=torch.uint8)) for rank, length in lengths]
         self.exchange([], headers)
         received = [(rank, Received(header.numpy().tobytes())) for rank, header in headers]
@@ -163,7 +163,7 @@ class Network(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ExchangePlan:
-    """The part of one rank in a round."""
+    """One rank's part in a round."""
 
     sources: tuple[int, ...]
     readers: tuple[int, ...]
@@ -174,14 +174,14 @@ class ExchangePlan:
 
 
 class NetworkTransport(Transport):
-    """One of N ranks, wherever they run.
+    """One of N ranks on any hosts.
 
-    The mean over all of three or more ranks is the library's own all-reduce, which adds in its own order. By way of a
-    parameter server it is gathered on rank 0 and broadcast, which adds in rank order. A smaller
-    group divides the work among its members, everything else goes whole from each source to each reader: both add in
-    rank order, so the bits are those of shared memory.
+    The mean over all of three or more ranks is the library's all-reduce, which adds in its own order; with a parameter
+    server, rank 0 gathers the weights, adds in rank order, and broadcasts the mean. Smaller groups divide the work
+    among their members, and in all other rounds each source sends its whole weights to each reader: both add in rank
+    order, so the bits are the same as in shared memory.
 
-    Waiting for a partner and receiving from it cannot be distinguished here: both count as communication.
+    Waiting for a partner and receiving from it cannot be distinguished here; both count as communication.
     """
 
     def __init__(self, network: Network, buffer: Tensor) -> None:
@@ -224,7 +224,7 @@ class NetworkTransport(Transport):
 
     @contextmanager
     def _sendable(self) -> Iterator[None]:
-        """Copy the weights to a device from which the network can send them, and back after the block."""
+        """In this block, use a copy of the weights on a device that the network supports; copy it back afterwards."""
         if self._sent is self.buffer:
             yield
             return
@@ -233,7 +233,7 @@ class NetworkTransport(Transport):
         self.buffer.copy_(self._sent)
 
     def _all_reduce(self, share: float | None) -> None:
-        """Take the mean over all ranks by the library's own sum of w_i x_i, or sum of x_i over n for equal shares."""
+        """Average over all ranks by the library's sum of w_i x_i, or of x_i / n for equal shares."""
         if share is not None:
             self._sent.mul_(share)
         self._network.all_reduce(self._sent)
@@ -249,7 +249,7 @@ class NetworkTransport(Transport):
         self._network.broadcast_tensor(self._sent)
 
     def _average(self, plan: ExchangePlan) -> None:
-        """Average as a plan says, in rank order: dividing the work within a group of three or more."""
+        """Average by a plan, in rank order; groups of three or more divide the work."""
         if plan.grouped and len(plan.sources) > 2:
             self._average_group(plan.sources, plan.shares)
             return
@@ -262,9 +262,9 @@ class NetworkTransport(Transport):
             average_in_rank_order(members, plan.shares, self._sent, rows[-2:])
 
     def _average_group(self, group: Sequence[int], shares: Sequence[float] | None) -> None:
-        """Average within a group, dividing the work: member k averages slice k, in rank order, and sends it back.
+        """Average within a group by dividing the work: member k averages slice k, in rank order, and sends it back.
 
-        Each sends and receives 2 n (m-1)/m bytes instead of (m-1) n.
+        Each member sends and receives 2 n (m-1)/m bytes instead of (m-1) n.
         """
         slices = dict(zip(group, self._sent.tensor_split(len(group)), strict=True))
         mine = slices.pop(self.rank)
@@ -318,8 +318,8 @@ def connect(
 ) -> Transport:
     """Return this rank's transport: shared memory within a host, the network between hosts.
 
-    All ranks call this together. Where the weights are not on the CPU, or ranks of a host cannot share memory
-    (containers), everything goes over the network.
+    All ranks call this together. If the weights are not on the CPU, or ranks of a host cannot share memory
+    (containers), all messages use the network.
     """
     segment = None
     if torch.device(device).type == "cpu" and len(hosts) < network.size:
@@ -335,10 +335,11 @@ def connect(
 class MultiHostTransport(NetworkTransport):
     """One of N ranks on several hosts.
 
-    - The exact mean over all: each host takes its own in shared memory, the first rank of each host averages these with
-      the other hosts', and the others of the host copy it.
-    - Groups within one host: shared memory.
-    - Everything else goes over the network, from rank to rank.
+    - The exact mean over all: each host averages in shared memory, the first ranks average over the hosts, and the
+      other
+        ranks of a host copy the result.
+      - Groups within one host: shared memory.
+      - All others: over the network, from rank to rank.
     """
 
     def __init__(self, network: Network, hosts: Hosts, inner: SharedMemoryTransport) -> None:
@@ -360,7 +361,7 @@ class MultiHostTransport(NetworkTransport):
                 self._inner.broadcast()
 
     def broadcast(self, root: int = 0) -> None:
-        """Send the root's weights to the first rank of every other host, where the others copy them."""
+        """Send the root's weights to the first rank of every other host; the other ranks of the host copy them."""
         firsts = [host[0] for host in self._hosts if root not in host]
         with self._working, self._reporting():
             self._send_from(root, firsts)
@@ -375,7 +376,7 @@ class MultiHostTransport(NetworkTransport):
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Count the waiting on this host; report a rank that was lost on it to the others, and end the waiting here."""
+        """Count the waiting on this host; if one of its ranks is lost, report that, and end the waiting here."""
         try:
             yield
             self.wait_seconds += self._inner.wait_seconds
@@ -399,7 +400,7 @@ class MultiHostTransport(NetworkTransport):
         return HostPlan(None if inside.is_idle else inside, of_host, outside)
 
     def _exact_plan(self, share: NDArray[Any]) -> "HostPlan":
-        """Divide each rank's share into its share of the host and the host's share of all."""
+        """Factor each rank's share into its share of the host and the host's share of all."""
         of_host = [float(share[list(host)].sum()) for host in self._hosts]
         mine = tuple(share[list(self._host)].tolist())
         outside = None
@@ -413,7 +414,7 @@ class MultiHostTransport(NetworkTransport):
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """The part of one rank in a round: in shared memory, over the network, and whether its host copies the result."""
+    """One rank's part in a round: in shared memory, over the network, and whether its host copies the result."""
 
     inside: Round | None
     """Its round in shared memory, among the ranks of this host counted from 0."""
@@ -426,9 +427,9 @@ class HostPlan:
 def share_memory(
     all_gather: Callable[[Any], list[Any]], host: Sequence[int], rank: int, make: Callable[[], Segment]
 ) -> Segment | None:
-    """Let the first rank of each host make the memory, and open it on all its ranks; None where any rank cannot.
+    """Create shared memory on the first rank of each host, and open it on the others; None if any rank cannot.
 
-    All ranks call this together; `host` are those of this rank's host.
+    All ranks call this together; `host` are the ranks of this rank's host.
     """
     segment, name = None, ""
     if rank == host[0]:

@@ -1,8 +1,8 @@
 """A process group of torch.distributed over shared memory: `init_process_group("tenfold")`.
 
-torch.distributed's functions, DistributedDataParallel and whatever is built on them call the methods of a
-`ProcessGroup`. Here each makes the tensors contiguous, chooses the operation (`shared_collectives.py`,
-`shared_messages.py`) and begins it (`process_group_work.py`).
+The functions of torch.distributed, DistributedDataParallel and libraries built on them call the methods of a
+`ProcessGroup`. Here each method makes the tensors contiguous, selects the operation (`shared_collectives.py`,
+`shared_messages.py`) and starts it (`process_group_work.py`).
 """
 
 import functools
@@ -44,7 +44,7 @@ BARRIER_TAG, ANSWER_TAG = -2, -3
 
 
 def _admit_monitored_barrier() -> None:
-    """Let `torch.distributed.monitored_barrier`, which refuses all backends but gloo by their names, take this one."""
+    """Make `torch.distributed.monitored_barrier`, which checks for the name gloo, accept this backend."""
     original = dist.monitored_barrier
     if hasattr(original, "__wrapped__"):
         return
@@ -61,13 +61,13 @@ def _admit_monitored_barrier() -> None:
 
 
 class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
-    """One rank of a group. Reductions are made in rank order, so a run repeats bit for bit."""
+    """One rank of a group. Reductions are computed in rank order, so a run repeats bit for bit."""
 
     supports_splitting = False
     supports_coalescing = False
 
     def __init__(self, store: Any, rank: int, numbers: Sequence[int], timeout: float) -> None:
-        """Meet the other ranks; `numbers` are the ranks' numbers among all ranks, for error messages."""
+        """Meet the other ranks; `numbers` are the global ranks, for error messages."""
         super().__init__(rank, len(numbers))
         _admit_monitored_barrier()
         self._rank, self._size, self._timeout = rank, len(numbers), timeout
@@ -88,7 +88,7 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._progress = Progress(self._watch, self._messages.advance, crowded=cores.are_shared(segment.size))
         self._is_open = True
 
-    # What torch asks about a group.
+    # Properties that torch reads.
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         return "tenfold"
@@ -144,7 +144,7 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
             self._members.leave()
 
     def abort(self) -> None:
-        """End the waiting of all ranks with an error."""
+        """Make all waiting ranks fail with an error."""
         self._members.segment.abort()
         self._progress.fail(CollectiveError("this process group was aborted"))
 
@@ -169,7 +169,7 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
             _copy_back(flat, tensor)
 
     def _add_sparse(self, tensor: Tensor) -> Steps:
-        """Replace a sparse tensor by the sum over all ranks, which may have values at different places."""
+        """Replace a sparse tensor by the sum over all ranks; their indices may differ."""
         own = tensor.detach().coalesce()
         counts = torch.empty(self._size, dtype=torch.int64)
         yield from self._collectives.all_gather(torch.tensor([own._nnz()]), _parts(counts, self._size))
@@ -195,7 +195,7 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._begin("broadcast", _in_turn(steps), tensors, opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
-        """Copy every rank's tensors; outputs[i][r] is for the input i of rank r, which may have its own size."""
+        """Copy every rank's tensors; outputs[i][r] is for input i of rank r, and sizes may differ."""
         for outs in outputs:
             self._check_count("all_gather", "output tensors", len(outs))
         result = [out for outs in outputs for out in outs]
@@ -213,18 +213,18 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self.allgather(by_input, inputs, opts)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> GroupWork:  # noqa: A002
-        """Copy every rank's tensor into one, one after another."""
+        """Concatenate every rank's tensor."""
         return self.all_gather_single_coalesced([output], [input], opts)
 
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
-        """Copy every rank's tensors, those of the same number into one."""
+        """Copy every rank's tensors, concatenating those with the same index."""
         for out, own in zip(outputs, inputs, strict=True):
             if out.numel() != self._size * own.numel() or out.dtype != own.dtype:
                 raise ExperimentError(
-                    f"all_gather: an output of {out.numel():,} {_type(out)} for {self._size} inputs of {own.numel():,} "
-                    f"{_type(own)} each; it needs {self._size * own.numel():,} of the same type"
+                    f"all_gather: the output has {out.numel():,} elements of {_type(out)}, but {self._size} inputs of "
+                    f"{own.numel():,} {_type(own)} need {self._size * own.numel():,} of the same type"
                 )
         steps = [
             _fill([out], lambda flats, own=own: self._all_gather(own, _parts(flats[0], self._size)))  # type: ignore[misc]
@@ -251,7 +251,7 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._begin("scatter", steps, outputs, opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> GroupWork:
-        """Reduce the input for each rank over all ranks, and keep this rank's."""
+        """Reduce the input for each rank over all ranks, and keep this rank's result."""
         reduction = _reduction(opts, outputs)
         for parts in inputs:
             self._check_count("reduce_scatter", "input tensors", len(parts))
@@ -260,8 +260,8 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
             own = parts[self._rank]
             if own.numel() != out.numel() or any(part.dtype != out.dtype for part in parts):
                 raise ExperimentError(
-                    f"reduce_scatter: an output of {out.numel():,} {_type(out)} for an input of {own.numel():,} "
-                    f"{_type(own)}; both need the same size, and all tensors the same type"
+                    f"reduce_scatter: the output has {out.numel():,} elements of {_type(out)}, but the input for it "
+                    f"has {own.numel():,} of {_type(own)}; sizes and types should be the same"
                 )
         steps = [
             _fill([out], lambda flats, parts=parts: self._reduce_scatter(parts, flats[0], reduction))  # type: ignore[misc]
@@ -283,8 +283,8 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         for out, whole in zip(outputs, inputs, strict=True):
             if whole.numel() != self._size * out.numel():
                 raise ExperimentError(
-                    f"reduce_scatter: an input of {whole.numel():,} for {self._size} outputs of {out.numel():,} each; "
-                    f"it needs {self._size * out.numel():,}"
+                    f"reduce_scatter: the input has {whole.numel():,} elements, but {self._size} outputs of "
+                    f"{out.numel():,} need {self._size * out.numel():,}"
                 )
         return self.reduce_scatter(list(outputs), [_parts(whole.contiguous(), self._size) for whole in inputs], opts)
 
@@ -304,7 +304,7 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         input_splits: Sequence[int],
         opts: Any = None,
     ) -> GroupWork:
-        """Send a part of a tensor to every rank, and receive one from each; without sizes all are equal."""
+        """Send a part of a tensor to every rank, and receive one from each; by default the parts are equal."""
         received, sent = self._split("output", output, output_splits), self._split("input", input, input_splits)
 
         def exchange(flats: Sequence[Tensor]) -> Steps:
@@ -319,7 +319,7 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._begin("barrier", self._collectives.barrier(), [], opts)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Wait for all ranks; rank 0 raises an error that names those that did not come in time."""
+        """Wait for all ranks; rank 0 raises an error that names missing ranks."""
         seconds = self._timeout if timeout is None else getattr(timeout, "total_seconds", lambda: timeout)()
         if self._hosts is not None:
             self._hosts.gloo.monitored_barrier(timedelta(seconds=seconds), wait_all_ranks)
@@ -394,7 +394,7 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
         transfer.finish()
         _copy_back(flat, tensor)
 
-    # What they share.
+    # Shared helpers.
 
     def _begin(self, name: str, steps: Steps, tensors: Sequence[Tensor], opts: Any) -> GroupWork:
         self._check_tensors(tensors)
@@ -414,35 +414,37 @@ class TenfoldProcessGroup(_ProcessGroup):  # type: ignore[misc]
                 self._check_device(tensor.device)
             if _is_expanded(tensor):
                 raise ExperimentError(
-                    f"a tensor of shape {tuple(tensor.shape)} has several elements at one place in memory, as "
-                    "Tensor.expand makes them, so it cannot take a result; clone it first"
+                    f"a tensor of shape {tuple(tensor.shape)} has elements that share memory (for example from "
+                    "Tensor.expand), so no result can be written to it; clone it first"
                 )
 
     def _check_device(self, device: torch.device | str) -> None:
         kind = torch.device(device).type
         if kind != "cpu":
             raise ExperimentError(
-                f'the tenfold backend moves CPU tensors, not those on {kind}; use init_process_group("nccl") or '
+                f'the tenfold backend is for CPU tensors, not tensors on {kind}; use init_process_group("nccl") or '
                 f'init_process_group("cpu:tenfold,cuda:nccl")'
             )
 
     def _check_count(self, name: str, what: str, count: int) -> None:
         if count != self._size:
-            raise ExperimentError(f"{name}: {count} {what} for {self._size} ranks; it needs one for each")
+            raise ExperimentError(f"{name}: got {count} {what} for {self._size} ranks; it needs one per rank")
 
     def _split(self, which: str, whole: Tensor, splits: Sequence[int]) -> list[int]:
-        """Return how many numbers of a tensor each rank's part has, given their lengths along its first dimension."""
+        """Return the number of elements of each rank's part, given the lengths along the first dimension."""
         rows = whole.shape[0] if whole.dim() else 1
         if not splits:
             if rows % self._size:
                 raise ExperimentError(
-                    f"all_to_all: the {which} has {rows} rows, which {self._size} ranks cannot share equally; give the "
-                    "sizes of the parts"
+                    f"all_to_all: the {rows} rows of the {which} cannot be divided equally among {self._size} ranks; "
+                    f"pass {which}_split_sizes"
                 )
             splits = [rows // self._size] * self._size
         self._check_count("all_to_all", f"sizes of {which} parts", len(splits))
         if sum(splits) != rows:
-            raise ExperimentError(f"all_to_all: the sizes of {which} parts sum to {sum(splits)}, not to {rows} rows")
+            raise ExperimentError(
+                f"all_to_all: {which}_split_sizes add up to {sum(splits)}, but the {which} has {rows} rows"
+            )
         width = whole.numel() // rows if rows else 0
         return [size * width for size in splits]
 
@@ -452,7 +454,9 @@ def _reduction(opts: Any, tensors: Sequence[Tensor]) -> str:
     check_reduction(tensors[0].dtype, name)
     for tensor in tensors:
         if tensor.is_sparse and (name != "SUM" or tensor.dtype in NOT_ADDED_SPARSE):
-            raise ExperimentError(f"sparse tensors of type {_type(tensor)} have no reduction {name}; use dense ones")
+            raise ExperimentError(
+                f"sparse tensors of type {_type(tensor)} do not support the reduction {name}; use dense tensors"
+            )
     return name
 
 
@@ -470,13 +474,13 @@ def _is_expanded(tensor: Tensor) -> bool:
 
 
 def _copy_back(flat: Tensor, tensor: Tensor) -> None:
-    """Copy received values from a contiguous copy of a tensor to the tensor itself."""
+    """Copy received values from a contiguous copy of a tensor back to the tensor."""
     if flat is not tensor and flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat)
 
 
 def _fill(tensors: Sequence[Tensor], operation: Callable[[list[Tensor]], Steps]) -> Steps:
-    """Carry out an operation on contiguous copies of tensors, or on themselves, and write the results to these."""
+    """Carry out an operation on tensors, or contiguous copies of them, and write the results to the tensors."""
     flats = _contiguous(tensors)
     yield from operation(flats)
     for flat, tensor in zip(flats, tensors, strict=True):
@@ -504,10 +508,10 @@ def _type(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-# A group for several kinds of devices: "cpu:tenfold,cuda:nccl" leaves the tensors of GPUs to NCCL.
+# A group for several kinds of devices: with "cpu:tenfold,cuda:nccl", NCCL handles the tensors on GPUs.
 #
-# torch lets a process group that is written in Python take the place of all that were requested, whatever its device.
-# So this one makes the others itself, and hands them the operations on their tensors.
+# In torch, a process group written in Python replaces all requested backends, for all devices. Therefore this one
+# creates the others itself, and forwards the operations on their tensors.
 
 ROUTED = (
     *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "allgather_coalesced", "gather"),
@@ -520,7 +524,7 @@ ROUTED = (
 
 
 def make_group(options: Any, backend_options: Any = None) -> TenfoldProcessGroup:
-    """Return this rank's process group, as torch asks for it; all ranks of the group call this together."""
+    """Return this rank's process group; torch calls this, on all ranks of the group together."""
     keep_freed_memory()
     numbers = list(options.global_ranks_in_group) or list(range(options.group_size))
     arguments = options.store, options.group_rank, numbers, options.timeout.total_seconds()
@@ -534,7 +538,7 @@ def make_group(options: Any, backend_options: Any = None) -> TenfoldProcessGroup
 
 
 class MixedDeviceGroup(TenfoldProcessGroup):
-    """A group whose tensors on other devices than the CPU are left to other backends."""
+    """A group that forwards operations on tensors on devices other than the CPU to other backends."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -561,7 +565,7 @@ class MixedDeviceGroup(TenfoldProcessGroup):
 
 
 def _route(name: str) -> Callable[..., Any]:
-    """Return the method that calls the one with this name of the group for the tensors' device."""
+    """Return a method that calls the method of this name on the group for the tensors' device."""
 
     def call(self: MixedDeviceGroup, *arguments: Any) -> Any:
         device = next((tensor.device.type for tensor in _tensors(arguments)), "cpu")
@@ -584,7 +588,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def _other_backends() -> Mapping[str, str]:
-    """Return which backend was requested on which other device; torch does not say, so its variables are read."""
+    """Return the requested backends of other devices; torch does not pass them, so its variables are read."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_name != "_new_process_group_helper":
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""The ranks of a process group: how they meet, what memory they share, and what became of those that do not come."""
+"""The ranks of a process group: they meet, share memory, and find out what happened to missing ranks."""
 
 import json
 import os
@@ -29,10 +29,10 @@ from tenfold.transport.shared_messages import ring_bytes
 
 
 class Members:
-    """Who takes part in a group: all ranks by host, and the memory of this host."""
+    """The members of a group: all ranks by host, and the shared memory of this host."""
 
     def __init__(self, store: Any, rank: int, numbers: Sequence[int], timeout: float) -> None:
-        """Meet the others; `numbers` are the ranks' numbers in error messages."""
+        """Meet the others; `numbers` are the global ranks, for error messages."""
         self.rank, self.size, self.numbers = rank, len(numbers), numbers
         self._store = store
         self._until = time.perf_counter() + timeout
@@ -45,23 +45,23 @@ class Members:
         self._pids = {other: pid for other, (host, pid) in enumerate(places) if host == names[rank] and other != rank}
         self.hosts: Hosts = hosts_of(names)
         shared = self._share()
-        if shared is None:  # containers of one name
+        if shared is None:  # containers with the same host name
             self.hosts = tuple((other,) for other in range(self.size))
             shared = self._share()
         if shared is None:
-            raise MachineError(f"rank {numbers[rank]} cannot make shared memory")
+            raise MachineError(f"rank {numbers[rank]} cannot create shared memory")
         self.segment = shared
         self.detector = self._detect_failures() if len(self.hosts) > 1 else None
 
     def leave(self) -> None:
-        """Close the memory, and let ranks of other hosts know that this one takes part no more."""
+        """Close the memory, and tell the ranks of other hosts that this one has left."""
         self.segment.close()
         if self.detector is not None and _detectors.get(os.getpid()) is self:
             del _detectors[os.getpid()]
             self.detector.stop(LEAVE_SECONDS)
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Return every rank's value by rank: anything that JSON can hold."""
+        """Return every rank's value, of JSON types, by rank."""
         self._gathered += 1
         return [json.loads(text) for text in self._exchange(f"gathered/{self._gathered}", json.dumps(value))]
 
@@ -76,7 +76,7 @@ class Members:
         world = detect_world()
         guard = start_guard(world, REPORT_STOP) if world is not None and world.local_size < world.size else None
         store = self._store
-        with suppress(RuntimeError, AttributeError):  # another connection, since this one may be blocked
+        with suppress(RuntimeError, AttributeError):  # another connection, because this one may be blocked
             store = store.clone()
         detector = start_detector(self, store)
         if guard is not None:
@@ -89,14 +89,14 @@ class Members:
         return next(host for host in self.hosts if self.rank in host)
 
     def _share(self) -> Segment | None:
-        """Share memory with the ranks of this host; None where any rank cannot."""
+        """Share memory with the ranks of this host; None if any rank cannot."""
         size = len(self.host)
         numel = (row_bytes(size) + size * ring_bytes(size)) // 4
         make = partial(Segment.create, size, numel, contents="numbers", channels=True)
         return share_memory(self.all_gather, self.host, self.rank, make)
 
     def _exchange(self, key: str, value: str) -> list[str]:
-        """Return every rank's value by rank; a rank that ends meanwhile is an error."""
+        """Return every rank's value by rank; raise an error if a rank ends."""
         keys = [f"tenfold/{key}/{other}" for other in range(self.size)]
         self._store.set(keys[self.rank], value)
         missing = [other for other in range(self.size) if other != self.rank]
@@ -126,10 +126,10 @@ _detectors: dict[int, Members] = {}
 
 
 class RankWatch:
-    """Finds out what became of ranks that an operation waits for."""
+    """Finds out what happened to ranks that an operation waits for."""
 
     def __init__(self, members: Members) -> None:
-        """Watch the ranks of this host, and by their heartbeats those of others."""
+        """Watch the ranks of this host, and the heartbeats of ranks on other hosts."""
         self._members = members
         self._segment = members.segment
         self._host = members.host
@@ -137,14 +137,14 @@ class RankWatch:
         self._detector = members.detector
 
     def leave(self) -> None:
-        """Let the others know that this rank takes part no more."""
+        """Tell the others that this rank has left."""
         at = self._segment.pid_at(self._host.index(self._members.rank))
         self._segment.words[at] = -os.getpid()
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return which rank was lost, where ranks of other hosts may be the reason for an error."""
+        """Replace an error by RankLost if a lost rank of another host is its cause."""
         if not isinstance(error, Exception):
-            return CollectiveError("this rank was interrupted in the middle of an operation")
+            return CollectiveError("this rank was interrupted during an operation")
         lost = (
             None
             if self._detector is None
@@ -165,13 +165,13 @@ class RankWatch:
             elif is_late and reason is StopReason.NONE and work.transfer is None:
                 reason = StopReason.LATE
             if reason is not StopReason.NONE:
-                if can_go_on():  # a rank may do its part and then leave
+                if can_go_on():  # a rank may finish its part and then leave
                     return
                 self._segment.stop(reason, rank)
                 if reason is StopReason.STOPPED:
                     kill_if_stopped(pid)  # a launcher waits for it
         reason, about = self._segment.stop_reason
-        if reason is not StopReason.NONE:  # a rank that learns that another was lost may leave before this one knows
+        if reason is not StopReason.NONE:  # a rank that learns of a loss may leave before this rank learns of it
             raise self.explain(self._error(work, reason, about, missing))
         if self._detector is not None:
             self._check_hosts()
@@ -192,16 +192,16 @@ class RankWatch:
             return CollectiveError("the process group was aborted by one of its ranks; see its message")
         if reason is StopReason.LATE:
             late = self._name(missing or [about])
-            return CollectiveError(f"{work.name}: Timed out after {work.timeout:g} s, in which {late} did not come")
+            return CollectiveError(f"{work.name}: Timed out after {work.timeout:g} s waiting for {late}")
         if reason is StopReason.LEFT:
-            return RankLost(number, f"{work.name}: {who} has left the process group, which others still use")
+            return RankLost(number, f"{work.name}: {who} left the process group while others still use it")
         if reason is StopReason.STOPPED:
             return RankLost(
                 number, f"{work.name}: {who} was stopped and has not continued for {HEARTBEAT_TIMEOUT_SECONDS:g} s"
             )
         return RankLost(
             number,
-            f"{work.name}: {who} died; look for its own error message, or for a lack of memory on this machine",
+            f"{work.name}: {who} died; look for its error message, or check whether this machine ran out of memory",
         )
 
     def _name(self, ranks: Sequence[int]) -> str:

@@ -1,9 +1,8 @@
-"""The operations of a process group: begun in order, carried on by whoever has the time, and waited for.
+"""The operations of a process group: started in order, continued by any free thread, and awaited.
 
-An operation is a generator (see `shared_collectives.py`) that says what it waits for. The thread that begins one
-carries it on for a moment, and a blocking one to its end. Where others take longer, a thread of the group continues, so
-that what was begun asynchronously makes progress while the program computes, and futures that C++ waits for are
-completed.
+An operation is a generator (see `shared_collectives.py`) that yields the condition it waits for. The thread that starts
+an operation runs it for a moment, or to its end if it is blocking. If it takes longer, a thread of the group continues
+it, so asynchronous operations make progress while the program computes, and futures that C++ waits for are completed.
 """
 
 import atexit
@@ -51,7 +50,7 @@ END_SECONDS = 5.0
 
 
 class CollectiveError(TrainingError, dist.DistBackendError):
-    """An operation of a process group failed: ranks called different ones, or one came too late."""
+    """An operation of a process group failed: ranks called different operations, or one was too late."""
 
 
 class RankLost(WorkerLost, CollectiveError):  # noqa: N818 - as `WorkerLost`
@@ -59,17 +58,17 @@ class RankLost(WorkerLost, CollectiveError):  # noqa: N818 - as `WorkerLost`
 
 
 class FailureWatch(Protocol):
-    """Knows what became of the other ranks."""
+    """Detects failures of the other ranks."""
 
     def check(self, work: "GroupWork", is_late: bool, can_go_on: Callable[[], bool]) -> None:
-        """Raise an error if the operation cannot end, or if it is late; `can_go_on` looks once more whether it can."""
+        """Raise an error if the operation cannot end, or is late; `can_go_on` checks once more whether it can end."""
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return the reason for the error of a network, if it is known."""
+        """Return the cause of a network error, if it is known."""
 
 
 class GroupWork(Work):
-    """One operation: the handle that torch's functions return, and how far it has come."""
+    """One operation: the handle that torch's functions return, and its progress."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class GroupWork(Work):
         self._outcome: Any = None
 
     def advance(self) -> bool:
-        """Continue as far as is possible without waiting, and return whether it has ended."""
+        """Continue as far as possible without waiting, and return whether the operation has ended."""
         if self.done:
             return True
         try:
@@ -129,7 +128,7 @@ class GroupWork(Work):
             self._future.set_result(None)
 
     def missing(self) -> list[int]:
-        """Return the ranks that it waits for, where that is known."""
+        """Return the ranks that it waits for, if known."""
         missing: list[int] = getattr(self.ready, "missing", list)()
         return missing
 
@@ -175,9 +174,10 @@ class GroupWork(Work):
             return self._outcome
 
     def _make_future(self) -> Any:
-        """Return the future that is completed here, and make those that depend on it, which others get.
+        """Return the future that is completed here, and create the dependent futures that callers get.
 
-        An error that a callback raises is one for C++, too, where DDP waits; `Future.set_exception` sets a value there.
+        An error raised in a callback is also an error in C++, where DDP waits; `Future.set_exception` sets a value
+        there.
         """
         future: Any = Future()
 
@@ -191,7 +191,7 @@ class GroupWork(Work):
 
 
 class GlooMessage(Work):
-    """A message to or from another host: gloo's own operation, which names who was lost if it fails."""
+    """A message to or from another host: a gloo operation whose error names the lost rank."""
 
     def __init__(self, work: Any, watch: FailureWatch) -> None:
         super().__init__()
@@ -213,10 +213,10 @@ class GlooMessage(Work):
 
 
 class Progress:
-    """Carries the operations of one group on: collective ones one after another, messages at the same time."""
+    """Runs the operations of one group: collectives one after another, messages concurrently."""
 
     def __init__(self, watch: FailureWatch, advance_messages: Callable[[], None], *, crowded: bool = True) -> None:
-        """`advance_messages` sends and receives without waiting; `crowded` says that ranks share cores."""
+        """`advance_messages` sends and receives without waiting; `crowded` means that ranks share cores."""
         self.lock = threading.RLock()
         self._watch = watch
         self._advance_messages = advance_messages
@@ -233,7 +233,7 @@ class Progress:
         self._closed = False
 
     def begin(self, work: GroupWork, *, blocking: bool = False) -> GroupWork:
-        """Begin an operation, which ends later unless it is blocking."""
+        """Start an operation; it ends later unless it is blocking."""
         with self.lock:
             if self._failure is not None:
                 raise self._failure
@@ -251,7 +251,7 @@ class Progress:
         return work
 
     def poll(self, work: GroupWork) -> bool:
-        """Carry everything on, and return whether an operation has ended."""
+        """Advance all operations, and return whether this one has ended."""
         if not work.done and self.lock.acquire(blocking=False):
             try:
                 self._advance()
@@ -260,7 +260,7 @@ class Progress:
         return work.done
 
     def wait(self, work: GroupWork) -> None:
-        """Carry everything on until an operation has ended, and raise its error."""
+        """Advance all operations until this one has ended, and raise its error."""
         if not work.done:
             with self._waits():
                 left = max(0.0, work.until - time.perf_counter())
@@ -271,7 +271,7 @@ class Progress:
             raise work.error
 
     def fail(self, error: BaseException) -> None:
-        """End all operations, now and later, with an error."""
+        """Make all current and later operations fail with an error."""
         with self.lock:
             self._failure = self._failure or error
             for work in (*self._collectives, *self._messages):
@@ -280,7 +280,7 @@ class Progress:
             self._messages.clear()
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return the reason for an error; after the error of a network, or an interrupt, the group cannot go on."""
+        """Return the cause of an error; after a network error or an interrupt, the group cannot continue."""
         if isinstance(error, TrainingError):
             return error
         reason = self._watch.explain(error)
@@ -307,7 +307,7 @@ class Progress:
 
     @contextmanager
     def _waits(self) -> Iterator[None]:
-        """Carry operations on in the block, in which the group's thread rests."""
+        """In this block, this thread advances the operations, and the group's thread pauses."""
         with self.lock:
             self._waiting += 1
         try:
@@ -318,10 +318,10 @@ class Progress:
             self._wake_thread()
 
     def _network_wait(self) -> Any:
-        """Return the `NetworkWait` of the operation under way, unless it waits for memory that others write."""
+        """Return the `NetworkWait` of the current operation, unless it waits for shared memory."""
         try:
             ready = self._collectives[0].ready
-        except IndexError:  # without the lock: another thread may just have ended the last one
+        except IndexError:  # read without the lock: another thread may just have ended the last one
             return None
         return ready if hasattr(ready, "rest") else None
 
@@ -333,7 +333,7 @@ class Progress:
         return False
 
     def _spin(self, work: GroupWork, seconds: float) -> bool:
-        """Carry everything on for a time, or until an operation has ended, and return whether it has."""
+        """Advance all operations for a time, or until this one has ended, and return whether it has."""
         until = time.perf_counter() + seconds
         for _ in range(POLLS):
             if self.poll(work):
@@ -347,7 +347,7 @@ class Progress:
         return False
 
     def _linger(self, work: GroupWork) -> None:
-        """Carry an operation on for a moment, or longer if the program has nothing else to do; then a thread does."""
+        """Advance an operation for a moment, or longer if the program is idle; then leave it to the group's thread."""
         trust = self._idle.get(work.key, 0)
         if trust:
             self._idle[work.key] = trust - 1
@@ -355,7 +355,7 @@ class Progress:
             self._hand_over(work)
 
     def _hand_over(self, work: GroupWork) -> None:
-        """Leave an operation that this thread has begun to that of the group."""
+        """Hand an operation of this thread over to the group's thread."""
         work.clock = _own_clock()
         self._wake_thread()
 
@@ -365,14 +365,14 @@ class Progress:
                 return
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._serve, daemon=True, name="tenfold-process-group")
-                atexit.register(self.close)  # Python ends a daemon thread inside C++, and that aborts the process
+                atexit.register(self.close)  # Python ends daemon threads inside C++ code, which aborts the process
                 self._thread.start()
         self._wake.set()
 
     def _serve(self) -> None:
-        """Carry operations on while nobody waits for them, at full speed where the program does nothing either.
+        """Advance operations while no thread waits for them, at full speed if the program is idle, too.
 
-        DDP waits for its futures in C++: then the thread that has begun the operation uses no processor time.
+        DDP waits for its futures in C++; the thread that started the operation then uses no processor time.
         """
         checked = seen = time.perf_counter()
         ahead: GroupWork | None = None
@@ -404,7 +404,7 @@ class Progress:
                 time.sleep(min(LONGEST_NAP, max(NAP_SECONDS, (now - seen) / 50)))
 
     def _remember(self, work: GroupWork, seconds: float, computed: float) -> None:
-        """Remember whether the program did anything while the group's thread carried this operation on."""
+        """Remember whether the program computed while the group's thread advanced this operation."""
         if len(self._idle) >= MOST_WATCHED:
             self._idle.clear()
         self._idle[work.key] = TRUSTED if computed < IDLE_SHARE * seconds else 0
@@ -415,7 +415,7 @@ class Progress:
             ahead = collectives[0]
             if not ahead.advance():
                 break
-            if collectives and collectives[0] is ahead:  # a callback of its future may have carried on
+            if collectives and collectives[0] is ahead:  # a callback of its future may have advanced it
                 collectives.popleft()
         if self._messages:
             self._advance_messages()
@@ -424,7 +424,7 @@ class Progress:
                     self._messages.remove(work)
 
     def _check(self, work: GroupWork) -> None:
-        """End an operation with an error if ranks that it waits for are lost, or if it has taken too long."""
+        """Make an operation fail if ranks that it waits for are lost, or if it has timed out."""
         with self.lock:
             if work.done:
                 return
@@ -447,19 +447,19 @@ class Progress:
 
 
 def _is_core_free() -> bool:
-    """Let others have the core, and return whether hardly anybody wanted it."""
+    """Yield the core, and return whether hardly any other thread used it."""
     before = time.perf_counter()
     yield_core()
     return time.perf_counter() - before < BUSY_SECONDS
 
 
 def _own_clock() -> int:
-    """Return the clock that counts the processor time of this thread; -1 where the system has none."""
+    """Return the clock of this thread's processor time; -1 if the system has none."""
     return time.pthread_getcpuclockid(threading.get_ident()) if hasattr(time, "pthread_getcpuclockid") else -1
 
 
 def _processor_time(clock: int) -> float:
-    """Return the processor time of a thread; 0 where it is not known, or the thread has ended."""
+    """Return the processor time of a thread; 0 if it is unknown, or the thread has ended."""
     try:
         return time.clock_gettime(clock)
     except OSError:

@@ -1,6 +1,6 @@
-"""Notices ranks of a launcher that died, stopped or hang, and ends the waiting of the others.
+"""Detects ranks of a launcher that died, were stopped or hang, and ends the waiting of the others.
 
-For worker processes: `workers/pool.py`.
+For worker processes, see `workers/pool.py`.
 """
 
 import atexit
@@ -28,7 +28,7 @@ STOP_SECONDS = 2.0
 
 
 class WaitingThread:
-    """A thread that makes blocking calls, so that the caller can check for failures and receive Ctrl-C meanwhile."""
+    """A thread for blocking calls, so that the caller can check for failures and receive Ctrl-C."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
@@ -40,7 +40,7 @@ class WaitingThread:
         self._thread.start()
 
     def wait(self, call: Callable[[], Any], check: Callable[[float], None], timeout: float) -> None:
-        """Make the call in the thread; meanwhile call `check` repeatedly, which ends the waiting by raising."""
+        """Make the call in the thread, and call `check` repeatedly; an error from it ends the waiting."""
         self.is_idle = False
         self._calls.put(call)
         until = monotonic() + timeout
@@ -78,14 +78,14 @@ _all: "weakref.WeakSet[WaitingThread]" = weakref.WeakSet()
 
 
 def is_any_stuck() -> bool:
-    """Return whether a thread still waits in a library, which would crash the interpreter when that ends."""
+    """Return whether a thread still waits in a library; it would crash the interpreter at exit."""
     return any(not waiting.is_idle for waiting in list(_all))
 
 
 def _exit_if_stuck() -> None:
-    """End the process at once where a thread that waits for a lost rank would crash the interpreter.
+    """End the process immediately if a thread that waits for a lost rank would crash the interpreter.
 
-    Registered when this module is loaded, so that functions that are registered later still run.
+    It is registered when this module is loaded, so functions that are registered later still run.
     """
     if is_any_stuck():
         for stream in (sys.stdout, sys.stderr):
@@ -97,13 +97,13 @@ def _exit_if_stuck() -> None:
 atexit.register(_exit_if_stuck)
 
 
-# Finds out when a rank dies, stops or leaves, through a store that all ranks reach.
+# Detects that a rank died, was stopped or left, through a store that all ranks reach.
 #
-# Of a rank on the same host, the kernel says whether it is gone or stopped. Every rank writes a growing number to the
-# store twice a second, for the ranks of other hosts; from a thread, which does not run while a call into C keeps
-# Python's lock. So a rank whose number has not changed for `HEARTBEAT_TIMEOUT_SECONDS` seconds is lost only if its
-# guard does not say that it runs (`machine/rank_guard.py`). The first failure that any rank reports or detects is
-# kept in the store, and all ranks raise that one.
+# For ranks on the same host, the kernel tells whether they have ended or are stopped. For ranks of other hosts, every
+# rank writes a heartbeat, a growing number, to the store twice a second. It does so from a thread, which does not run
+# while a call into C holds Python's global lock. Therefore a rank without a heartbeat for `HEARTBEAT_TIMEOUT_SECONDS`
+# seconds counts as lost only if its guard does not confirm that it runs (`machine/rank_guard.py`). The first failure
+# that any rank reports or detects is kept in the store, and all ranks raise it.
 
 HEARTBEAT_SECONDS = LOOK_SECONDS
 """Seconds between two heartbeats."""
@@ -113,7 +113,7 @@ LEFT = b"left"
 
 
 class KeyValueStore(Protocol):
-    """The methods of torch's stores that are used here; each waits for the server's answer."""
+    """The methods of torch's stores used here; each waits for the server's answer."""
 
     def set(self, key: str, value: Any, /) -> None: ...
     def multi_get(self, keys: list[str], /) -> list[bytes]: ...
@@ -121,7 +121,7 @@ class KeyValueStore(Protocol):
 
 
 class Meeting(Protocol):
-    """The part of a `Network` that is needed to start a failure detector."""
+    """The part of a `Network` needed to start a failure detector."""
 
     rank: int
 
@@ -130,7 +130,7 @@ class Meeting(Protocol):
 
 
 class FailureDetector:
-    """One rank's heartbeat, and its view of the others'."""
+    """One rank's heartbeat, and its view of the others' heartbeats."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class FailureDetector:
     ) -> None:
         """Send the first heartbeat; `names` are for error messages. All ranks must have done this before any starts.
 
-        `guards` say whether ranks of other hosts run.
+        `guards` tell whether ranks of other hosts are running.
         """
         self._store = store
         self._rank = rank
@@ -163,25 +163,25 @@ class FailureDetector:
     def start(self, local_pids: Mapping[int, int]) -> None:
         """Watch the others; `local_pids` are the processes of the other ranks that share this rank's host name.
 
-        A process that is not found now runs in another container of the same name: only its heartbeat is watched.
+        A process that is not found runs in another container with the same name; only its heartbeat is watched.
         """
         self._local_pids = {rank: pid for rank, pid in local_pids.items() if is_alive(pid)}
         self._thread.start()
 
     def report(self, error: BaseException | None) -> None:
-        """Report that this rank gives up; the first report is kept."""
+        """Report that this rank failed; only the first report is kept."""
         if self._failure is None:
             self._decide(error)
 
     def failure(self, within: float = 0.0) -> BaseException | None:
-        """Return why the ranks cannot continue; None if nothing is known after `within` seconds."""
+        """Return the error that keeps the ranks from continuing; None if there is none within `within` seconds."""
         self._failed.wait(within)
         return self._failure
 
     def check(self, seconds: float) -> None:
         """Raise the failure, if there is one; called about every `seconds` by a thread that waits for another rank.
 
-        The silence of the store is counted in calls: a process that was stopped itself has not called.
+        The time without an answer from the store is counted in calls, because a process that was stopped made no calls.
         """
         if self._failure is not None:
             raise self._failure
@@ -232,13 +232,13 @@ class FailureDetector:
             try:
                 self._beat()
                 *beats, failure = self._store.multi_get([*keys, "failure"])
-            except RuntimeError:  # the store is gone; `check` counts how long
-                if 0 in self._left:  # with rank 0, in order
+            except RuntimeError:  # the store does not answer; `check` counts how long
+                if 0 in self._left:  # rank 0 left in order, and the store with it
                     return
                 self._check_host_of_store()
                 continue
             now = time.monotonic()
-            if self._watch_processes.look(now):  # after it was stopped itself, this process cannot tell yet
+            if self._watch_processes.look(now):  # this process was stopped itself and cannot tell yet
                 latest = [(beat, now) for beat in beats]
                 self._left = dict.fromkeys(self._left, now)
             self._checks = 0
@@ -260,7 +260,7 @@ class FailureDetector:
             self._check_stopped(now)
 
     def _check_stopped(self, now: float) -> None:
-        """Name a rank of this host that is stopped, and kill it: a launcher waits for it, some for half a minute."""
+        """Report a stopped rank of this host and kill it, because launchers wait for it, some for half a minute."""
         stopped = self._watch_processes.stopped_for(self._local_pids.values(), now)
         for rank, pid in self._local_pids.items():
             if rank not in self._left and stopped.get(pid, 0.0) > HEARTBEAT_TIMEOUT_SECONDS:
@@ -270,7 +270,7 @@ class FailureDetector:
                 kill_if_stopped(pid)
 
     def _check_host_of_store(self) -> None:
-        """Name rank 0, which may host the store, where its process is seen to be gone."""
+        """Report rank 0, which may host the store, if its process has ended."""
         if not self._over.is_set() and 0 in self._local_pids and not is_alive(self._local_pids[0]):
             self._learn(WorkerLost(0, f"{self._names[0]} died{self._memory}"))
 

@@ -1,4 +1,4 @@
-"""Memory that the processes of one machine share: segments for workers' weights, tensors, and lists of numbers."""
+"""Shared memory of processes on one machine: segments for workers' weights, tensors, and lists of numbers."""
 
 import errno
 import fcntl
@@ -23,9 +23,9 @@ from tenfold.machine.cores import free_memory
 
 
 def allocate(nbytes: int, directory: Path | None = None) -> tuple[int, str, Path | None]:
-    """Return new memory that other processes open by name: its descriptor, its name, and its file if it has one.
+    """Return new memory that other processes can open by name: its descriptor, its name, and its file, if any.
 
-    It is a memfd, which needs no writable /dev/shm; where there is none, or with a directory, it is a file.
+    It is a memfd, which needs no writable /dev/shm; without memfd support, or with a directory, it is a file.
     """
     file = None
     if directory is None and hasattr(os, "memfd_create"):
@@ -41,14 +41,12 @@ def allocate(nbytes: int, directory: Path | None = None) -> tuple[int, str, Path
         if file is not None:
             file.unlink(missing_ok=True)
         hint = "; `ulimit -f` limits its size" if error.errno == errno.EFBIG else ""
-        raise MachineError(
-            f"{nbytes:,} bytes of memory that the workers share cannot be reserved ({error.strerror}){hint}"
-        ) from None
+        raise MachineError(f"{nbytes:,} bytes of shared memory cannot be reserved ({error.strerror}){hint}") from None
     return fd, name, file
 
 
 class SharedTensor:
-    """A tensor in memory that other processes of this machine open by name; it exists while its creator keeps it."""
+    """A tensor in memory that other processes of this machine can open by name, as long as its creator keeps it."""
 
     def __init__(self, tensor: Tensor) -> None:
         tensor = tensor.detach().cpu().contiguous()
@@ -62,7 +60,7 @@ class SharedTensor:
             raise
 
     def open(self) -> Tensor:
-        """Return the tensor, not a copy of it."""
+        """Return the tensor without a copy."""
         if 0 in self.shape:
             return torch.empty(self.shape, dtype=self.dtype)
         if self._fd < 0:
@@ -90,14 +88,14 @@ KEEPS_STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 
 class SharedIntegers(Protocol):
-    """Shared 8-byte integers: stores before that of a word are visible to any process that reads the word."""
+    """Shared 8-byte integers: a process that reads a word also sees all earlier stores of its writer."""
 
     def __getitem__(self, index: int, /) -> int: ...
     def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
 class LockedIntegers:
-    """For processors that reorder stores (all but x86): each access holds a file lock, which orders memory."""
+    """Shared integers for processors that reorder stores (all but x86): each access holds a file lock."""
 
     def __init__(self, words: SharedIntegers, fd: int) -> None:
         self._words = words
@@ -113,7 +111,7 @@ class LockedIntegers:
 
 
 class FileLock:
-    """Locks some bytes of an open file; the kernel releases them when the holder dies. Not for several threads."""
+    """A lock on bytes of an open file; the kernel releases it when the holder dies. It is not for several threads."""
 
     def __init__(self, fd: int, at: int, nbytes: int = 1, kind: int = fcntl.LOCK_EX) -> None:
         self._fd, self._at, self._nbytes, self._kind = fd, at, nbytes, kind
@@ -130,17 +128,17 @@ class FileLock:
 # Layout, in cache lines of 128 bytes (two real ones, since processors fetch neighbors in pairs):
 #
 #     header       magic, number of workers, elements per buffer, type, whether there are channels
-#     stop reason  why all workers must stop (0: they need not), the rank that it is about; the membership requested
+#     stop reason  why all workers must stop (0: no reason), and the rank concerned; the requested membership
 #     counters     one line a worker, see `Counters`
 #     pids         one line a worker
 #     mailboxes    four lines a worker, for `gather`
 #     channels     where requested, one line for each pair of workers, see `shared_messages.py`
 #     buffers      one per worker, each starting on a page
 #
-# The memory is a memfd, which workers open as /proc/<pid>/fd/<number>. It vanishes with the last process that maps
-# it, even after kill -9, needs no resource tracker, and is not limited by the size of /dev/shm (64 MB in many
-# containers). Where there is no memfd, or a directory is requested, it is a file there, `tenfold-<pid>-...`, which
-# the creator removes on close, and `clean_up_orphans` if the creator was killed.
+# The memory is a memfd, which workers open as /proc/<pid>/fd/<number>. It is freed with the last process that maps it,
+# even after kill -9, needs no resource tracker, and is not limited by the size of /dev/shm (64 MB in many
+# containers). Without memfd support, or if a directory is given, it is a file `tenfold-<pid>-...`, which the creator
+# removes on close, or `clean_up_orphans` if the creator was killed.
 
 MAGIC = 0x74656E666F6C6402
 LINE, MAILBOX = 16, 64
@@ -171,7 +169,7 @@ class Segment:
         self._memory = mmap.mmap(fd, 0)
         magic, size, numel, code, channels = (int(word) for word in np.frombuffer(self._memory, np.int64, 5))
         if magic != MAGIC:
-            raise TrainingError(f"'{name}' is not shared memory of this version of tenfold; start the run again")
+            raise TrainingError(f"'{name}' is not shared memory from this version of tenfold; start the run again")
         self.size, self.numel, self.dtype = size, numel, DTYPES[code]
         control = _control_words(self.size, channels) * WORD
         raw: Any = memoryview(self._memory)[:control].cast("q")
@@ -196,14 +194,14 @@ class Segment:
         contents: str = "weights",
         channels: bool = False,
     ) -> Self:
-        """Make the memory for `size` workers with `numel` weights each; with a directory, as a file in it.
+        """Create memory for `size` workers with `numel` weights each; with a directory, as a file in it.
 
-        `contents` says in errors what the numbers are, where they are not weights. With `channels` there are words for
-        each pair of workers.
+        `contents` names the elements in errors, if they are not weights. With `channels` there are words for each pair
+        of workers.
         """
         if dtype not in DTYPES:
             names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-            raise MachineError(f"shared memory cannot hold weights of type {dtype}; known: {names}")
+            raise MachineError(f"weights of type {dtype} cannot be averaged in shared memory; supported: {names}")
         nbytes = _first_buffer(size, channels) + size * _row_bytes(numel, dtype)
         if directory is None and not hasattr(os, "memfd_create"):
             directory = Path(tempfile.gettempdir())
@@ -227,7 +225,7 @@ class Segment:
         except OSError as error:
             raise TrainingError(
                 f"the shared memory '{name}' cannot be opened ({error.strerror}); "
-                "its creator must be alive and keep it open"
+                "the process that created it must be alive and keep it open"
             ) from None
         return cls(name, fd)
 
@@ -238,17 +236,17 @@ class Segment:
         return (2 + self.size + rank) * LINE
 
     def channel_at(self, sender: int, receiver: int) -> int:
-        """Return the index of the first word for messages from one worker to another, of a segment with channels."""
+        """Return the index of the first word for messages from one worker to another, in a segment with channels."""
         return _control_words(self.size) + (sender * self.size + receiver) * LINE
 
     def _mailboxes_at(self) -> int:
         return (2 + 2 * self.size) * LINE
 
     def stop(self, reason: StopReason, rank: int = 0) -> None:
-        """Make every worker that waits, now or later, raise an error; the first reason is kept.
+        """Make every worker that waits, now or later, raise an error; only the first reason is kept.
 
-        Workers notice by themselves when one of them dies after it has joined; the process that starts them must call
-        this with `StopReason.DIED` for one that dies before.
+        Workers detect themselves that one of them dies after it has joined; for a worker that dies earlier, the process
+        that starts the workers must call this with `StopReason.DIED`.
         """
         if not self.words[LINE]:
             self.words[LINE + 1] = rank
@@ -256,7 +254,7 @@ class Segment:
 
     @property
     def membership(self) -> int:
-        """The number of the membership that is requested; workers with another one pause until they have it."""
+        """The number of the requested membership; workers with another one pause until they have it."""
         return self.words[LINE + 2]
 
     @membership.setter
@@ -268,7 +266,7 @@ class Segment:
         return StopReason(self.words[LINE]), self.words[LINE + 1]
 
     def lock(self, number: int) -> FileLock:
-        """Return the lock with this number, of any number of locks; for a process that has the segment open."""
+        """Return the lock with this number (any number is valid), for a process that has opened the segment."""
         return FileLock(self._fd, FIRST_LOCK + number)
 
     def abort(self) -> None:
@@ -285,7 +283,7 @@ class Segment:
 
 
 def clean_up_orphans(directory: Path | None = None) -> list[Path]:
-    """Remove the segment files whose creator is dead, and return them; the default is the folder for such files."""
+    """Remove segment files whose creator has died, by default in the temporary folder, and return them."""
     removed = []
     for path in (directory or Path(tempfile.gettempdir())).glob("tenfold-*-*"):
         pid = path.name.split("-")[1]
@@ -297,7 +295,7 @@ def clean_up_orphans(directory: Path | None = None) -> list[Path]:
 
 
 def round_up(number: int, multiple: int) -> int:
-    """Return the next multiple that is not smaller than a number."""
+    """Round a number up to the next multiple."""
     return -(-number // multiple) * multiple
 
 

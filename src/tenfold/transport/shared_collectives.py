@@ -1,12 +1,12 @@
-"""Collective operations of processes on one machine, through memory that all of them map.
+"""Collective operations of processes on one machine, through shared memory.
 
-Every rank has a row of shared memory with three slots. What it has to say goes into its next slot, then it ticks (see
-`segment.py`), and when all have ticked, each reads from the others' slots what it needs. Longer tensors go in chunks,
-one slot after another. Three slots are enough that nobody overwrites what a slower rank still reads: who writes a slot
-again has passed a tick that the others make only after they have read it.
+Every rank has a row of shared memory with three slots. A rank writes its data to its next slot and increments its
+counter (a tick, see `shared_memory.py`); when all have ticked, each reads from the others' slots. Longer tensors are
+sent in chunks, one slot after another. With three slots, no rank overwrites data that a slower rank still reads: before
+it reuses a slot, it has waited for a tick that the others make only after reading it.
 
-An operation is a generator. It yields an `Arrival` where it has to wait for others, and is continued when that says
-yes, by whichever thread has the time. Sums and other reductions are made in rank order, so they repeat bit for bit.
+An operation is a generator. It yields an `Arrival` when it must wait for others, and any free thread continues it when
+the `Arrival` is true. Sums and other reductions are computed in rank order, so they repeat bit for bit.
 """
 
 import ctypes
@@ -79,12 +79,12 @@ class ByteSpan:
 
 
 def span_of(tensor: Tensor) -> ByteSpan:
-    """Return where a contiguous tensor lies."""
+    """Return the memory of a contiguous tensor."""
     return ByteSpan(tensor.data_ptr(), tensor.nbytes, tensor)
 
 
 class SharedCollectives:
-    """One rank's part in the collective operations of a group; all ranks begin the same ones in the same order."""
+    """One rank's part in the collective operations of a group; all ranks start the same ones in the same order."""
 
     def __init__(self, segment: Segment, counters: Counters, rank: int) -> None:
         """Use the first `row_bytes` of each worker's buffer in the segment."""
@@ -140,9 +140,9 @@ class SharedCollectives:
         *,
         wanted: bool,
     ) -> Steps:
-        """Let each rank reduce its slice of every chunk, which it neither copies into the slot nor out of it.
+        """Let each rank reduce its slice of every chunk; its own slice is copied neither into the slot nor out of it.
 
-        While a chunk is reduced, the next one is copied in, so that each takes one tick.
+        While a chunk is reduced, the next one is copied in, so each chunk takes one tick.
         """
         nbytes, width = signature[1], dtype.itemsize
         first, slot = 0, -1
@@ -156,7 +156,7 @@ class SharedCollectives:
             if mine < end:
                 members = self._members(dtype, at + mine, end - mine)
                 members[self.rank] = own[(first + mine) // width : (first + end) // width]
-                # No other rank reads this slice of rank 0's row, so the result can take its place.
+                # No other rank reads this slice of rank 0's row, so the result can replace it.
                 outs = [self._rows[0] + at + mine, *([address + first + mine] if wanted else [])]
                 self._reduce(members, dtype, reduction, outs)
             following = first + length
@@ -171,14 +171,14 @@ class SharedCollectives:
             first = following
 
     def _slice(self, left: int) -> tuple[int, int, int]:
-        """Return the length of the next chunk of so many bytes, and from where to where this rank reduces it."""
+        """Return the length of the next chunk, given the remaining bytes, and the range that this rank reduces."""
         length = min(self._slot, left)
         share = round_up(-(-length // self.size), ALIGNED)
         mine = min(self.rank * share, length)
         return length, mine, min(mine + share, length)
 
     def reduce_scatter(self, inputs: Sequence[Tensor], out: Tensor, reduction: str) -> Steps:
-        """Write the reduction of all ranks' inputs for this rank to `out`; there is an input for each rank."""
+        """Write the reduction of all ranks' inputs for this rank to `out`; `inputs` has one for each rank."""
         dtype = out.dtype
         signature = (_sign(dtype, reduction, None), sum(part.nbytes for part in inputs))
         spans, start = [span_of(part) for part in inputs], out.data_ptr()
@@ -205,7 +205,7 @@ class SharedCollectives:
         return self._exchange("broadcast", (root + 1, span.nbytes), sends, reads)
 
     def all_gather(self, own: Tensor, outs: Sequence[Tensor]) -> Steps:
-        """Copy every rank's tensor, which may be of different sizes."""
+        """Copy every rank's tensor; sizes may differ."""
         return self._exchange("all_gather", None, [span_of(own)], _numbered(outs))
 
     def gather(self, own: Tensor, outs: Sequence[Tensor], root: int) -> Steps:
@@ -231,7 +231,8 @@ class SharedCollectives:
         *,
         divided: bool = False,
     ) -> Steps:
-        """Let every rank send its spans, one after another, and read from ranks: all of it, or one's part if divided.
+        """Send this rank's spans one after another, and read from other ranks: all of it, or this rank's part if
+                divided.
 
         Without a signature, ranks may send different numbers of bytes.
         """
@@ -257,8 +258,8 @@ class SharedCollectives:
                     end = int(headers[rank, 2]) if end < 0 else end
                     if end - begin != span.nbytes:
                         raise TrainingError(
-                            f"{kind}: rank {rank} sends {end - begin:,} bytes to rank {self.rank}, whose tensor has "
-                            f"{span.nbytes:,}; both need the same shape and type"
+                            f"{kind}: rank {rank} sends {end - begin:,} bytes to rank {self.rank}, but the tensor "
+                            f"there has {span.nbytes:,}; shapes and types should be the same"
                         )
                     parts[rank] = begin, end
             at = self._start(slot) - first
@@ -276,10 +277,10 @@ class SharedCollectives:
         places: Sequence[int] = (0,),
         ends: Sequence[int] | None = None,
     ) -> tuple[int, Arrival]:
-        """Write a header and these pieces to this rank's next slot, and tick; return the slot, and when all have.
+        """Write a header and these pieces to this rank's next slot, and tick; return the slot, and the others' arrival.
 
-        The header holds the operation and what must be equal on all ranks, and then the bytes that this rank sends or,
-        where they are divided, from where to where each rank's part goes.
+        The header contains the operation and the values that must be equal on all ranks, followed by the number of
+        bytes or, if they are divided, the range of each rank's part.
         """
         slot = self._fill(*pieces, places=places)
         words = self._words[slot][self.rank]
@@ -304,11 +305,11 @@ class SharedCollectives:
         return self._counters.arrival(self._others)
 
     def _start(self, slot: int) -> int:
-        """Return where the contents of a slot begin in every row."""
+        """Return the offset of a slot's contents in every row."""
         return slot * (self._header + self._slot) + self._header
 
     def _check(self, slot: int, kind: str, signature: tuple[int, int], *, same_length: bool = True) -> None:
-        """Raise an error where the ranks have not begun the same operation on tensors of the same size and type."""
+        """Raise an error unless all ranks have started the same operation on tensors of the same size and type."""
         own, nbytes = OPERATIONS.index(kind) | signature[0] << 8, signature[1]
         for other, words in enumerate(self._words[slot]):
             if words[0] == own and (words[1] == nbytes or not same_length):
@@ -342,7 +343,7 @@ class SharedCollectives:
         combine, total, place = self._kernels.get((dtype, reduction)) or self._make_kernel(dtype, reduction)
         width, count = dtype.itemsize, len(members[0])
         most = BLOCK_BYTES // width
-        with np.errstate(all="ignore"):  # a diverging model is not our concern
+        with np.errstate(all="ignore"):  # a diverging model is reported elsewhere
             for first in range(0, count, most):
                 last = min(first + most, count)
                 block = total[: last - first]
@@ -355,7 +356,7 @@ class SharedCollectives:
                     _move(out + first * width, place, (last - first) * width)
 
     def _make_kernel(self, dtype: torch.dtype, reduction: str) -> tuple[Any, Any, int]:
-        """Return the function of two arrays, memory for its result, and the address of that."""
+        """Return the function of two arrays, memory for its result, and the address of the memory."""
         total: Any = self._scratch
         total = torch.from_numpy(total).view(dtype) if dtype in IN_TORCH else total.view(NUMPY[dtype])
         combine = check_reduction(dtype, reduction), total, self._scratch.ctypes.data
@@ -364,7 +365,7 @@ class SharedCollectives:
 
 
 def _around(address: int, start: int, stop: int, length: int) -> tuple[ByteSpan, ByteSpan]:
-    """Return the bytes from an address on that lie before and after a slice of them."""
+    """Return the bytes before and after a slice of a span at an address."""
     return ByteSpan(address, start), ByteSpan(address + stop, length - stop)
 
 
@@ -382,23 +383,25 @@ def _divide(result: Any, size: int, out: Any) -> None:
 
 @cache
 def check_reduction(dtype: torch.dtype, reduction: str) -> Callable[..., Any]:
-    """Return numpy's or torch's function for a reduction; an error says what cannot be reduced."""
+    """Return numpy's or torch's function for a reduction; raise TrainingError if the dtype does not support it."""
     if reduction not in COMBINE:
-        raise TrainingError(f"the tenfold backend has no reduction {reduction}; it has {', '.join(COMBINE)}")
+        raise TrainingError(
+            f"the tenfold backend does not support the reduction {reduction}; it supports {', '.join(COMBINE)}"
+        )
     name = str(dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise TrainingError(f"the tenfold backend does not reduce tensors of type {name}; cast them first")
     if reduction[0] == "B" and (dtype.is_floating_point or dtype.is_complex):
-        raise TrainingError(f"{reduction} is a reduction of integers; the tensors are of type {name}")
+        raise TrainingError(f"{reduction} is for integers, but the tensors are of type {name}")
     if reduction == "AVG" and dtype is torch.bool:
-        raise TrainingError("AVG is a reduction of numbers; the tensors are of type bool")
+        raise TrainingError("AVG is for numbers, but the tensors are of type bool")
     combine: Callable[..., Any] = getattr(torch if dtype in IN_TORCH else np, COMBINE[reduction])
     return combine
 
 
 @cache
 def _sign(dtype: torch.dtype, reduction: str, root: int | None) -> int:
-    """Return what must be equal on all ranks as a number: type, reduction and root."""
+    """Return a number for the values that must be equal on all ranks: type, reduction and root."""
     return DTYPES.index(dtype) | list(COMBINE).index(reduction) << 8 | (0 if root is None else root + 1) << 16
 
 
@@ -408,15 +411,15 @@ def _header_bytes(size: int) -> int:
 
 # Collective operations of processes on several hosts: shared memory within a host, gloo between the first ranks.
 #
-# Sums are made within each host in rank order, and then over the hosts in the order of their first ranks. Each host
-# adds up one part of them for all, so every rank gets the same bits, every time.
+# Sums are computed within each host in rank order, and then over the hosts in the order of their first ranks. Each host
+# computes one part of the sum for all, so every rank gets the same bits, every time.
 
 
 class HostCollectives:
     """One rank's part in the collective operations of a group on several hosts.
 
-    Reductions, broadcasts and barriers go through shared memory and between the first ranks; everything else, and
-    messages, go from rank to rank by gloo.
+    Reductions, broadcasts and barriers use shared memory and the first ranks; all other operations, and messages, are
+    sent from rank to rank by gloo.
     """
 
     def __init__(self, store: Any, rank: int, hosts: Hosts, inner: SharedCollectives, timeout: float) -> None:
@@ -456,7 +459,7 @@ class HostCollectives:
             yield from self._inner.broadcast(flat, 0)
 
     def _combine_hosts(self, firsts: "GlooExchange", flat: Tensor, reduction: str) -> Steps:
-        """Reduce over the first ranks: each is sent one part by all others, reduces it, and sends it back."""
+        """Reduce over the first ranks: each receives one part from all others, reduces it, and sends it back."""
         count, width = len(self._hosts), flat.dtype.itemsize
         parts = [width * len(part) for part in flat.tensor_split(count)]
         mine = [parts[self._here]] * count
@@ -506,10 +509,10 @@ class HostCollectives:
 
 
 class GlooExchange:
-    """Two groups of gloo with the same ranks: one carries what goes to higher ranks, the other what goes to lower ones.
+    """Two gloo groups with the same ranks: one for messages to higher ranks, the other for messages to lower ranks.
 
-    A receiver tells gloo's sender that it is ready over the connection that carries its own data, behind these. With
-    one group, a rank that comes second sends everything before it lets the other send: half the speed of the link.
+    In gloo, a receiver's ready signal uses the same connection as its own data, and queues behind them. With one group,
+    the later rank would send all its data before the other may send, at half the speed of the link.
     """
 
     def __init__(self, name: str, store: Any, rank: int, size: int, limit: timedelta) -> None:
@@ -537,10 +540,10 @@ class GlooExchange:
 
 
 class NetworkWait:
-    """Says whether a collective operation of gloo has ended, whose threads need the cores that polling would keep busy.
+    """Waits for a collective operation of gloo without polling, because gloo's threads need the cores.
 
-    Such an operation goes on after a wait that timed out, in any number of threads. A message would not: then gloo
-    closes the connections.
+    A collective operation continues after a wait that timed out, in any number of threads. For a message, gloo would
+    close the connections.
     """
 
     def __init__(self, work: Any) -> None:
@@ -551,7 +554,7 @@ class NetworkWait:
 
     def rest(self, seconds: float) -> None:
         """Sleep until it has ended, or for some time."""
-        with suppress(RuntimeError):  # it has taken longer, or failed, which `_finish` raises
+        with suppress(RuntimeError):  # it takes longer, or has failed; `_finish` raises the error
             self._work.wait(timedelta(seconds=seconds))
 
 

@@ -1,4 +1,4 @@
-"""Workers on one machine: the counters that order them, and their rounds on weights in memory that all share."""
+"""Averaging in shared memory on one machine: the counters that synchronize workers, and the rounds."""
 
 import math
 import os
@@ -28,13 +28,13 @@ from tenfold.transport.segment import Segment, SharedIntegers, StopReason, round
 
 # Synchronization through shared counters.
 #
-# Every worker has one counter, which only it writes and which only grows. All workers run through the same
-# operations, and an operation moves the counter by the same number of ticks on every worker, whether or not it has
-# anything to do. So "worker j has reached tick t" means the same to every worker, a worker that is ahead has simply
-# passed it, and each can wait for just those that it depends on.
+# Every worker has one counter, which only it writes and which only grows. All workers perform the same operations, and
+# an operation advances the counter by the same number of ticks on every worker, even on one with nothing to do.
+# Therefore "worker j has reached tick t" has the same meaning for every worker, and each waits only for the workers it
+# depends on.
 #
-# On x86 stores become visible in order, so a tick also publishes the weights written before it; elsewhere the words
-# are locked (see `LockedIntegers`).
+# On x86 stores become visible in order, so a tick also publishes the weights written before it; on other processors
+# accesses are locked (see `LockedIntegers`).
 
 Until = Callable[[Callable[[], bool]], None]
 """Returns when the function that it is given returns True."""
@@ -43,11 +43,11 @@ Check = Callable[[float], None]
 
 
 class MembersChanged(Exception):  # noqa: N818 - it is no error
-    """Other workers take part from now on; what the members were doing together must be repeated with them."""
+    """The members have changed; their current operation must be repeated with the new ones."""
 
 
 class Counters:
-    """One worker's counter, and its view of the others'."""
+    """One worker's counter, and its view of the others' counters."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class Counters:
         until: Until | None = None,
         check: Check | None = None,
     ) -> None:
-        """Join as `rank`; `ranks` are the workers' numbers in error messages, where these differ.
+        """Join as `rank`; `ranks` are the workers' numbers in error messages, if these differ.
 
-        `until` is how to wait where several workers share a process, so that polling would block the others. `check`
-        knows of failures that cannot be seen in the shared memory.
+        `until` replaces polling if several workers share a process, because polling would block the others. `check`
+        raises failures that are not visible in the shared memory.
         """
         self._segment = segment
         self._ranks = range(segment.size) if ranks is None else ranks
@@ -77,10 +77,10 @@ class Counters:
         self._words[segment.pid_at(rank)] = os.getpid()
 
     def regroup(self, members: Sequence[int], membership: int, ticks: int) -> None:
-        """Take part with these members of the segment only, all of which count from `ticks`, until that changes.
+        """Restrict the segment's workers to these members, which all count from `ticks`, until the next change.
 
         From the first call on, `MembersChanged` is raised when another membership is requested, and the process that
-        changes memberships handles workers that die.
+        changes memberships handles dead workers.
         """
         self._members, self._membership = tuple(members), membership
         self._theirs = [self._segment.counter_at(member) for member in members]
@@ -89,7 +89,7 @@ class Counters:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether another membership is requested."""
+        """Whether a different membership is requested."""
         return self._membership is not None and self._segment.membership != self._membership
 
     def tick(self) -> int:
@@ -98,7 +98,7 @@ class Counters:
         return self._ticks
 
     def arrival(self, ranks: Sequence[int]) -> "Arrival":
-        """Return a function that says whether each of the ranks has reached this worker's tick."""
+        """Return a function that returns whether each of the ranks has reached this worker's tick."""
         return Arrival(self._words, self._theirs, ranks, self._ticks)
 
     def wait(self, ranks: Iterable[int], timeout: float | None = None) -> None:
@@ -116,7 +116,7 @@ class Counters:
                 self._wait_long(rank, timeout if timeout is not None else self._timeout, ticks)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Wait until `ready()` is true; raise WorkerLost or MembersChanged where that is pointless."""
+        """Wait until `ready()` is true; raise WorkerLost or MembersChanged if that cannot happen."""
         if self._until is not None:
             self._until(ready)
             return
@@ -144,12 +144,12 @@ class Counters:
             raise MembersChanged
 
     def check_for_failure(self, rank: int, waited: float, timeout: float, ticks: int) -> None:
-        """Raise an error if this rank, which has not reached a tick, is dead or late, or if all must stop."""
+        """Raise an error if a rank that has not reached a tick is dead or late, or if all must stop."""
         if self._check is not None:
             self._check(CHECK_SECONDS)
         segment = self._segment
         pid = self._words[segment.pid_at(self._members[rank])]
-        # The counter is read after the death is seen: a worker may finish its part and then leave.
+        # The counter is read after the death is detected, because a worker may finish its part and then leave.
         dead = self._membership is None and pid and not is_alive(pid)
         if dead and self._words[self._theirs[rank]] < ticks:
             segment.stop(StopReason.DIED, rank)
@@ -158,7 +158,7 @@ class Counters:
         self._raise_if_stopped(timeout)
 
     def _raise_if_stopped(self, timeout: float = math.inf) -> None:
-        """Raise the error that says why all workers must stop, if they must."""
+        """If all workers must stop, raise the error with the reason."""
         segment = self._segment
         reason, about = segment.stop_reason
         if reason is StopReason.NONE:
@@ -174,7 +174,7 @@ class Counters:
 
 
 class Arrival:
-    """Says when called whether each of the ranks has reached a tick; ranks that have are not asked again."""
+    """A function that returns whether each of the ranks has reached a tick; ranks that have are not checked again."""
 
     __slots__ = ("_counters", "_left", "_ticks", "_words")
 
@@ -206,7 +206,7 @@ Block = tuple[list[NDArray[Any]], NDArray[Any], list[NDArray[Any]], NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The part of one worker in a round."""
+    """One worker's part in a round."""
 
     reads: tuple[int, ...]
     """The ranks whose arrival it waits for."""
@@ -221,13 +221,14 @@ class ReadPlan:
 class SharedMemoryTransport(Transport):
     """One of N processes on one machine.
 
-    A round takes two ticks of the counters (see `segment.py`): "my weights are ready" and "I have read". Between them
+        A round takes two ticks of the counters: "my weights are ready" and "I have finished reading". Between them
 
-    - in a group that averages exactly, member k averages slice k of all members' weights and writes it into all;
-    - otherwise each worker combines its sources into memory of its own, and takes it over when its readers are done.
+    - in a group that averages exactly, member k averages slice k of all members' weights and writes it to all members;
+    - otherwise each worker combines its sources in separate memory, and copies the result when its readers have
+      finished.
 
-    Each waits for its partners only. Every first tick comes before any waiting of its round, and every second one
-    depends on first ones alone, so no pattern of sources can deadlock.
+    Each worker waits only for its partners. Every first tick precedes any waiting in its round, and every second tick
+    depends only on first ticks, so no pattern of sources can deadlock.
     """
 
     def __init__(
@@ -241,8 +242,8 @@ class SharedMemoryTransport(Transport):
     ) -> None:
         """Join as `rank`; a partner that does not respond within `timeout` seconds is an error.
 
-        `ranks` are the workers' numbers in error messages, where there are more machines; `until` is how to wait for
-        workers of the same process; `check` raises failures that cannot be seen in the shared memory.
+        `ranks` are the workers' numbers in error messages, if there are several machines; `until` waits for workers of
+        the same process; `check` raises failures that are not visible in the shared memory.
         """
         super().__init__(rank, segment.size)
         self._segment = segment
@@ -260,7 +261,7 @@ class SharedMemoryTransport(Transport):
         self.buffer: torch.Tensor = torch.from_numpy(self._mine)
 
     def regroup(self, members: Sequence[int], membership: int, ticks: int) -> None:
-        """Take part with these members of the segment; their order gives their ranks from now on."""
+        """Restrict the segment's workers to these members; their order defines their ranks from now on."""
         self._counters.regroup(members, membership, ticks)
         self._members = tuple(members)
         self.rank, self.size = self._members.index(self._number), len(members)
@@ -271,12 +272,12 @@ class SharedMemoryTransport(Transport):
 
     @property
     def is_outdated(self) -> bool:
-        """Whether other members are to take part than in the last `regroup`."""
+        """Whether the requested members differ from those of the last `regroup`."""
         return self._counters.is_outdated
 
     def mix(self, round_: Round, samples: Sequence[float] | None = None) -> None:
-        """Carry out one round; after an error the weights may be half averaged."""
-        # A diverging model is reported by the training itself, so numpy need not warn of an overflow.
+        """Carry out one round; after an error the weights may be partly averaged."""
+        # Training itself reports a diverging model, so numpy need not warn about an overflow.
         with self._working, np.errstate(all="ignore"):
             plan = self._plan(round_, None if samples is None else tuple(samples))
             self._meet(plan.reads)
@@ -306,9 +307,9 @@ class SharedMemoryTransport(Transport):
                 self._meet(())
 
     def copy_to_others(self, parts: Sequence[slice]) -> None:
-        """Copy parts of this worker's weights into those of all others; return when every worker has done so.
+        """Copy parts of this worker's weights to all others; return when every worker has done so.
 
-        No two workers may copy the same part, and none may use the parts of others before this returns.
+        Workers must not copy the same part, or use the others' parts before this returns.
         """
         with self._working:
             for part in parts:
@@ -367,7 +368,7 @@ class SharedMemoryTransport(Transport):
     def _cut(
         self, ranks: tuple[int, ...], start: int, stop: int
     ) -> Iterator[tuple[list[NDArray[Any]], slice, NDArray[Any]]]:
-        """Cut a range of the ranks' weights into blocks that stay in the cache between reading and writing them."""
+        """Divide a range of the ranks' weights into blocks small enough to stay in the cache."""
         longest = max(SMALLEST_BLOCK, min(LARGEST_BLOCK, CACHE // len(ranks))) // self._mine.itemsize
         stop = min(stop, self._mine.size)
         for first in range(start, stop, longest):

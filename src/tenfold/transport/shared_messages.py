@@ -1,9 +1,9 @@
-"""Messages from one process to another on one machine, through memory that both map.
+"""Messages between processes on one machine, through shared memory.
 
-Each ordered pair of ranks has a ring of bytes in the receiver's row, and two words: the bytes that the sender has put
-into it and those that the receiver has taken out, ever since. A message is its tag, its length and its bytes; one that
-is longer than the ring goes through it in parts. Messages of a pair arrive in the order in which they were sent; a
-receiver that waits for a tag puts messages with other tags aside.
+Each ordered pair of ranks has a ring buffer in the receiver's row, and two words: the total number of bytes that the
+sender has written, and the total number that the receiver has read. A message consists of its tag, its length and its
+bytes; if it is longer than the ring, it is sent in parts. Messages of a pair arrive in the order of sending; a receiver
+that waits for a tag stores messages with other tags.
 """
 
 import ctypes
@@ -47,11 +47,11 @@ class Outgoing:
         return [self.peer]
 
     def finish(self) -> None:
-        """There is nothing that can have gone wrong."""
+        """Do nothing: sending has no errors."""
 
 
 class Incoming:
-    """A receive: where a message with a tag goes, from one rank or (None) from any."""
+    """A receive: the destination of a message with a tag, from one rank or (None) from any."""
 
     def __init__(self, span: ByteSpan, sender: int | None, tag: int) -> None:
         self.peer, self.tag, self.span = sender, tag, span
@@ -64,7 +64,7 @@ class Incoming:
         return self.finished
 
     def missing(self) -> list[int]:
-        """Return the rank that it waits for, unless that may be any."""
+        """Return the rank that it waits for; none if it may be any rank."""
         return [] if self.peer is None else [self.peer]
 
     def finish(self) -> None:
@@ -74,7 +74,7 @@ class Incoming:
 
 
 class _Arriving:
-    """A message of which the head was read: where its bytes go, and the receive that it is for, if that is known."""
+    """A message whose header was read: the destination of its bytes, and its receive, if known."""
 
     def __init__(self, sender: int, tag: int, nbytes: int) -> None:
         self.sender, self.tag, self.nbytes = sender, tag, nbytes
@@ -87,10 +87,10 @@ class _Arriving:
 
 
 class SharedMessages:
-    """One rank's messages to and from the others of its group; not for two threads at the same time."""
+    """One rank's messages to and from the others of its group; it is not thread-safe."""
 
     def __init__(self, segment: Segment, rank: int, first: int, ring: int | None = None) -> None:
-        """Use a ring for each sender in every row of the segment, after the first bytes; default size: `ring_bytes`."""
+        """Use a ring for each sender in every row of the segment, from the byte `first`; default size: `ring_bytes`."""
         self.rank, self.size = rank, segment.size
         self._words = segment.words
         self._ring = ring or ring_bytes(self.size)
@@ -104,14 +104,14 @@ class SharedMessages:
         """Messages that nobody waits for, in the order of their arrival; the last of each sender may be incomplete."""
 
     def send(self, span: ByteSpan, receiver: int, tag: int) -> Outgoing:
-        """Begin to send bytes, which must stay as they are until that is done."""
+        """Start sending bytes; they must not change until they are sent."""
         message = Outgoing(span, receiver, tag)
         self._sending.setdefault(receiver, deque()).append(message)
         self.advance()
         return message
 
     def receive(self, span: ByteSpan, sender: int | None, tag: int) -> Incoming:
-        """Begin to receive bytes; a message may have fewer."""
+        """Start receiving bytes; a message may have fewer."""
         receive = Incoming(span, sender, tag)
         for message in self._aside:
             if message.is_for(receive):
@@ -124,14 +124,14 @@ class SharedMessages:
         return receive
 
     def cancel(self, transfer: Outgoing | Incoming) -> None:
-        """Forget a message that nobody waits for any more, unless part of it was sent."""
+        """Drop a message that is no longer awaited, unless part of it was sent."""
         if isinstance(transfer, Incoming) and transfer in self._receives:
             self._receives.remove(transfer)
         elif isinstance(transfer, Outgoing) and len(transfer.parts) == 2:
             self._sending[transfer.peer].remove(transfer)
 
     def advance(self) -> None:
-        """Send and receive as much as is possible without waiting."""
+        """Send and receive as much as possible without waiting."""
         for receiver, messages in self._sending.items():
             while messages and self._write(receiver, messages[0]):
                 messages.popleft()
@@ -144,7 +144,7 @@ class SharedMessages:
                     pass
 
     def _write(self, receiver: int, message: Outgoing) -> bool:
-        """Put bytes into the ring; return whether that was the last part of the message."""
+        """Write bytes to the ring; return whether that was the last part of the message."""
         at, row = self._channel(self.rank, receiver), self._rows[receiver] + self.rank * self._ring
         put = self._words[at]
         free_bytes = self._ring - (put - self._words[at + TAKEN_AT])
@@ -163,7 +163,7 @@ class SharedMessages:
         return True
 
     def _read(self, sender: int) -> bool:
-        """Take bytes out of the ring; return whether a message was completed."""
+        """Read bytes from the ring; return whether a message was completed."""
         at, row = self._channel(sender, self.rank), self._rows[self.rank] + sender * self._ring
         received = self._words[at + TAKEN_AT]
         there = self._words[at] - received
@@ -200,7 +200,7 @@ class SharedMessages:
         if message.nbytes > receive.span.nbytes:
             receive.error = TrainingError(
                 f"recv: rank {message.sender} sent {message.nbytes:,} bytes with tag {message.tag}, but the tensor has "
-                f"{receive.span.nbytes:,}; both need the same shape and type"
+                f"{receive.span.nbytes:,}; shapes and types should be the same"
             )
 
     def _finish(self, message: _Arriving) -> None:
@@ -216,7 +216,7 @@ class SharedMessages:
         receive.finished = True
 
     def _copy(self, row: int, at: int, address: int, nbytes: int, *, into_ring: bool) -> None:
-        """Copy bytes into or out of a ring, from a place in it on, which may continue at its start."""
+        """Copy bytes into or out of a ring from a position, wrapping around at its end."""
         while nbytes:
             now = min(nbytes, self._ring - at)
             if into_ring:

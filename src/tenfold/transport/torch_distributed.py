@@ -31,7 +31,7 @@ OUTSIDE = "192.0.2.1"
 
 
 class TorchDistributed(Network):
-    """A rank of torch's process group: the one that exists, or one made here."""
+    """A rank of torch's process group: the existing one, or one created here."""
 
     name = "torch"
 
@@ -44,11 +44,11 @@ class TorchDistributed(Network):
         starting: Callable[[], None] | None = None,
         start_seconds: float = START_SECONDS,
     ) -> None:
-        """Join as `rank`; `timeout` ends the waiting for another rank.
+        """Join as `rank`; `timeout` is the maximum wait for another rank.
 
-        `store` is one that all ranks reach. None, in a process group of the user's: rank 0 hosts one. `starting` is
-        called repeatedly until the ranks are connected, and raises when one of them will not arrive, which it knows at
-        the latest `start_seconds` after this rank has arrived.
+        `store` is a store that all ranks reach; None, in a process group of the user's: rank 0 hosts one. `starting` is
+        called repeatedly until the ranks are connected, and raises an error if one of them will not arrive, at the
+        latest `start_seconds` after this rank has arrived.
         """
         super().__init__(rank, size)
         self.waiting = starting
@@ -69,7 +69,7 @@ class TorchDistributed(Network):
         self._hosts_store = store is None and rank == 0
         if store is None:
             store = open_store(self)
-        elif self._has_nccl:  # NCCL asks the store now and then, and holds it meanwhile; gloo does not.
+        elif self._has_nccl:  # NCCL polls the store, and blocks it in the meantime; gloo does not.
             store = store.clone()
         self._detector = start_detector(self, store)
         self.waiting, self._timeout = None, timeout
@@ -97,16 +97,14 @@ class TorchDistributed(Network):
         return self._has_nccl and self._has_own_gpu(device)
 
     def close(self) -> None:
-        """Leave, and end the process group if it was made here."""
+        """Leave, and destroy the process group if it was created here."""
         if self._closed:
             return
         self._closed = True
         self._waiter.stop()
         if self._detector is not None:
             self._detector.stop(LEAVE_SECONDS, hosts_store=self._hosts_store)
-        if self._own_group and (
-            self.failure() is None or not self._has_nccl
-        ):  # NCCL would wait for ranks that are dead
+        if self._own_group and (self.failure() is None or not self._has_nccl):  # NCCL would wait for dead ranks
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
@@ -122,7 +120,7 @@ class TorchDistributed(Network):
             self._waiter.wait(make, self.check, self._start_seconds)
         except (RuntimeError, TimeoutError) as error:
             why = _first_line(error) or f"they did not come within {self._start_seconds:g} s"
-            raise MachineError(f"rank {self.rank} of {self.size} cannot reach all others: {why}") from None
+            raise MachineError(f"rank {self.rank} of {self.size} cannot reach all other ranks: {why}") from None
 
     def _finish(self, begin: Any, tensor: Tensor, timeout: float | None = None) -> None:
         patience = self._timeout if timeout is None else timeout
@@ -130,7 +128,7 @@ class TorchDistributed(Network):
             works = begin()
             if tensor.is_cuda:
                 for work in works:
-                    work.wait()  # NCCL only orders it before later work of the device
+                    work.wait()  # with NCCL this only orders it before later work of the device
                 done: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 done.record()
                 self.poll(done.query, patience)
@@ -138,25 +136,25 @@ class TorchDistributed(Network):
                 self._waiter.wait(lambda: [work.wait() for work in works], self.check, patience)
         except TimeoutError:
             raise TrainingError(f"another rank did not respond within {patience:g} s") from None
-        except RuntimeError as error:  # a connection broke; the failure detector finds out whose
+        except RuntimeError as error:  # a connection broke; the failure detector finds out which
             failure = self.failure(within=HEARTBEAT_TIMEOUT_SECONDS + 4 * HEARTBEAT_SECONDS)
             if failure is not None:
                 raise failure from None
             raise TrainingError(f"the network between the workers failed: {_first_line(error)}") from None
 
     def _has_own_gpu(self, device: torch.device) -> bool:
-        """Ask all ranks, which must therefore ask together."""
+        """Return whether no other rank uses this GPU; all ranks must call this together."""
         places = self.all_gather(f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}")
         return len(set(places)) == self.size
 
 
 def _meet(world: World, watch: StartupWatch) -> Any:
-    """Return the store at the address that a launcher has set, once it answers."""
+    """Return the store at the launcher's address, once it answers."""
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
         raise MachineError(
-            f'machine.transport = "torch" under {world.launcher} needs {" and ".join(missing)} in the environment: '
-            "the address of rank 0; torchrun sets them"
+            f'machine.transport = "torch" under {world.launcher} needs {" and ".join(missing)} in the environment, '
+            "for the address of rank 0; torchrun sets them"
         )
     if world.size > world.local_size:
         choose_interface(os.environ["MASTER_ADDR"])
@@ -171,7 +169,7 @@ def _meet(world: World, watch: StartupWatch) -> Any:
         waiter.wait(meet, lambda _: watch.check(), 2 * seconds)
     except (RuntimeError, ValueError, TimeoutError) as error:
         raise MachineError(
-            f"rank {world.rank} cannot reach the others at {os.environ['MASTER_ADDR']}:"
+            f"rank {world.rank} cannot reach rank 0 at {os.environ['MASTER_ADDR']}:"
             f"{os.environ['MASTER_PORT']}: {_first_line(error)}"
         ) from None
     finally:
@@ -180,22 +178,22 @@ def _meet(world: World, watch: StartupWatch) -> Any:
 
 
 def choose_interface(master: str) -> None:
-    """Let gloo use the network interface that leads to the first host; by itself it guesses from the host's name."""
+    """Make gloo use the network interface that leads to the first host; its default is guessed from the host's name."""
     with suppress(OSError):
         address = socket.gethostbyname(master)
         if address.startswith("127.") and master not in ("localhost", address):
-            address = OUTSIDE  # a host may resolve its own name to 127.0.1.1, which no other reaches
+            address = OUTSIDE  # a host may resolve its own name to 127.0.1.1, which other hosts cannot reach
         interfaces = {entry.address: name for name, all_known in psutil.net_if_addrs().items() for entry in all_known}
         if address not in interfaces:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((address, 9))  # sends nothing, but chooses the route
+                probe.connect((address, 9))  # sends nothing, but selects the route
                 address = probe.getsockname()[0]
         if address in interfaces:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interfaces[address])
 
 
 def _part(store: Any, name: str) -> Any:
-    """Return a store within the store, so that names do not collide."""
+    """Return a store with a prefix, so that names do not collide."""
     return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
