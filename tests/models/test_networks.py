@@ -111,7 +111,7 @@ def test_a_field_that_a_network_lacks_is_refused():
 
 @pytest.mark.parametrize("options", [{"activation": ["relu"]}, {"shape": [1]}, {"wings": 2}])
 def test_a_built_in_network_takes_no_further_options(options):
-    assert "model.options are for a callable of your own, but model mlp was given" in refused(
+    assert "model.options are only for a callable of your own, but model mlp got" in refused(
         name="mlp", options=options
     )
 
@@ -149,7 +149,7 @@ class TestRecommender:
         assert scores.tolist() == [0, 0, 7, 0, 0]
 
     def test_samples_without_pairs_are_refused(self):
-        assert "4 more for each of the 10 candidates" in refused(name="recommender", shape=(40,))
+        assert "4 inputs for each of the 10 candidates" in refused(name="recommender", shape=(40,))
 
 
 class Net(nn.Linear):
@@ -274,7 +274,7 @@ def test_a_network_that_exists_is_copied_with_its_weights():
 def test_a_callable_must_not_return_one_network_twice():
     network = Net()
     assert made(lambda: network) is network
-    assert "has returned the same network twice" in refused_own(lambda: network)
+    assert "returned the same network twice" in refused_own(lambda: network)
 
 
 def test_tensors_that_share_memory_are_refused_and_shared_parameters_are_not():

@@ -194,11 +194,11 @@ def _text(path: Path) -> str:
 def share(budget: int, workers: int, threads: int | None = None, *, oversubscribe: bool = False) -> int:
     """Threads for each worker: those requested, or an equal share of the budget of cores, max(1, budget // workers)."""
     if workers < 1:
-        raise MachineError(f"cannot share {budget} cores among {workers} workers; there must be at least 1")
+        raise MachineError(f"cannot share {budget} cores among {workers} workers; use at least 1 worker")
     if threads is None:
         return max(1, budget // workers)
     if threads < 1:
-        raise MachineError(f"cannot give each worker {threads} threads; there must be at least 1")
+        raise MachineError(f"cannot give each worker {threads} threads; use at least 1")
     if workers * threads > budget and not oversubscribe:
         fits = f"{budget} workers of 1 thread" if workers > budget else f"{budget // workers} threads each"
         raise MachineError(
@@ -429,12 +429,14 @@ def _from_list(topology: Topology, workers: int, threads: int, text: str) -> Cor
     except ValueError:
         raise MachineError(f"cannot read the cpu list '{text}'; write numbers and ranges such as '0-3,8'") from None
     if twice := sorted({cpu for cpu in cpus if cpus.count(cpu) > 1}):
-        raise MachineError(f"the cpu list '{text}' names {write_cpus(twice)} more than once; name each cpu once")
+        raise MachineError(f"the cpu list '{text}' lists {write_cpus(twice)} more than once; list each cpu once")
     if missing := sorted(set(cpus) - set(topology.numbers)):
         available = write_cpus(topology.numbers)
-        raise MachineError(f"the cpu list '{text}' names {write_cpus(missing)}; this process may use {available}")
+        raise MachineError(
+            f"the cpu list '{text}' lists {write_cpus(missing)}, but this process may use only {available}"
+        )
     if len(cpus) < workers:
-        raise MachineError(f"the cpu list '{text}' has {len(cpus)} cpus for {workers} workers; name at least {workers}")
+        raise MachineError(f"the cpu list '{text}' has {len(cpus)} cpus for {workers} workers; list at least {workers}")
     each = min(threads, len(cpus) // workers)
     note = f"each worker's {threads} threads share {each} of the cpus listed" if each < threads else ""
     return CoreMap(text, tuple(cpus[worker * each : (worker + 1) * each] for worker in range(workers)), note)

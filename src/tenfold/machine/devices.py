@@ -44,7 +44,7 @@ def resolve(device: str) -> "torch.device":
     if kind == "cuda":
         _require_cuda(device, int(index or 0))
     if kind == "mps" and not torch.backends.mps.is_available():
-        raise MachineError(f"device 'mps' needs a Mac with Apple silicon, and torch finds none; use {_alternative()}")
+        raise MachineError(f"device 'mps' needs a Mac with Apple silicon, but torch finds none; use {_alternative()}")
     return torch.device(device)
 
 
@@ -131,13 +131,13 @@ def _require_cuda(device: str, index: int) -> None:
 
     if not built_for_gpus():
         raise MachineError(
-            f"device '{device}' needs a torch that was built with CUDA, but torch {torch.__version__} was not; "
-            f"install a CUDA build of torch, or use {_alternative()}"
+            f"device '{device}' needs a CUDA build of torch, but torch {torch.__version__} is none; "
+            f"install one, or use {_alternative()}"
         )
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not num_gpus:
         raise MachineError(
-            f"device '{device}' was requested, but torch {torch.__version__} finds no GPU it can use; "
+            f"device '{device}' was requested, but torch {torch.__version__} finds no usable GPU; "
             f"check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or use {_alternative()}"
         )
     if index >= num_gpus:

@@ -53,7 +53,8 @@ class Compressor(ABC):
         """Pack `u`, which is not changed, and keep the loss of precision in `error`."""
         if u.shape != (self.size,) or u.dtype not in (torch.float32, torch.float64):
             raise ValueError(
-                f"{self.name} got {u.dtype} of shape {tuple(u.shape)}; it packs float32 or float64 of ({self.size},)"
+                f"{self.name} got {u.dtype} of shape {tuple(u.shape)}; it needs float32 or float64 of shape "
+                f"({self.size},)"
             )
         if not self.error_feedback:
             return self.pack(u)

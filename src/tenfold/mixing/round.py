@@ -202,7 +202,7 @@ def operation_waves(name: str, members: Integers, nbytes: int, root: int = 0) ->
             return (_whole(members[src][None], members[dst][None], nbytes // count),)
         case "barrier":  # by dissemination: after each phase a member has heard of twice as many
             return tuple(_whole(group, np.roll(group, -(1 << k), axis=1), 0) for k in range((count - 1).bit_length()))
-    raise ExperimentError(f"nothing is known of what '{name}' sends")
+    raise ExperimentError(f"the messages of the operation '{name}' are not known, so it cannot be timed")
 
 
 def _split(nbytes: int, parts: int) -> Integers:
@@ -273,23 +273,23 @@ class Round:
     def __post_init__(self) -> None:
         ranks = range(self.n)
         if not self.n:
-            raise ExperimentError("a round needs at least 1 replica, got none")
+            raise ExperimentError("a round needs at least 1 replica")
         distinct = {id(read): read for read in self.sources}  # a group's members share one tuple, which is checked once
         members = {key: set(read) for key, read in distinct.items()}
         tidy = {key: list(read) == sorted(members[key]) for key, read in distinct.items()}
         for rank, read in enumerate(self.sources):
             if rank not in members[id(read)] or not tidy[id(read)] or read[0] not in ranks or read[-1] not in ranks:
                 raise ExperimentError(
-                    f"a round lets replica {rank} read {read}; expected its own rank and others of 0 to {self.n - 1}, "
-                    "sorted, each once"
+                    f"replica {rank} of a round reads {read}; expected distinct sorted ranks from 0 to {self.n - 1} "
+                    "that include its own"
                 )
         if self.groups is None:
             fan = len(self.sources[0])
             read_by = np.bincount([source for read in self.sources for source in read], minlength=self.n)
             if any(len(read) != fan for read in self.sources) or (read_by != fan).any():
                 raise ExperimentError(
-                    f"a round with the sources {self.sources} changes the mean; replicas either form groups, or each "
-                    "reads and is read by equally many"
+                    f"a round with the sources {self.sources} changes the mean; replicas should form groups, or each "
+                    "should read as many replicas as read it, the same number for all"
                 )
 
     @property
@@ -393,7 +393,7 @@ class Round:
         w = np.ones(self.n) if weights is None else np.asarray(weights, dtype=np.float64)
         if w.shape != (self.n,) or not np.isfinite(w).all() or (w < 0).any():
             raise ExperimentError(
-                f"a round of {self.n} replicas got the weights {weights}; expected {self.n} weights, none below 0"
+                f"a round of {self.n} replicas got the weights {weights}; expected {self.n} weights of at least 0"
             )
         return w if w.any() else np.ones(self.n)
 

@@ -38,8 +38,8 @@ def find_blocks(network: nn.Module) -> list[nn.Module]:
         named = [name for name, module in network.named_modules() if name and _has_layers(module)]
         example = f'["{named[0]}"]' if named else "a list of the modules' names"
         raise ModelError(
-            "training.activation_checkpointing = true is for networks of blocks, members of nn.Sequential or "
-            f"nn.ModuleList that consist of several layers, and this one has none; name the modules: {example}"
+            "training.activation_checkpointing = true needs blocks of several layers in an nn.Sequential or "
+            f"nn.ModuleList, but this network has none; name the modules: {example}"
         )
     return blocks
 

@@ -32,14 +32,14 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
     if isinstance(model.name, str) and model.name in MODELS:
         if model.options:
             raise ModelError(
-                f"model.options are for a callable of your own, but model {model.name} was given "
-                f"{', '.join(model.options)}; hidden, activation, dropout and batchnorm are fields of their own"
+                f"model.options are only for a callable of your own, but model {model.name} got "
+                f"{', '.join(model.options)}; set model.hidden, activation, dropout or batchnorm instead"
             )
         if isinstance(shape, dict) or any(not isinstance(length, int) for length in shape):
             names = f" ({', '.join(shape)})" if isinstance(shape, dict) else ""
             raise ModelError(
                 f"model {model.name} takes one input, but a sample of the data has {len(shape)}{names}; use a model of "
-                "your own whose forward takes them, or select one with data.input_columns"
+                "your own whose forward takes all of them, or select one with data.input_columns"
             )
         make, offered, who = MODELS[model.name], {"shape": shape, "outputs": outputs}, model.name
     else:
@@ -47,8 +47,8 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
         make, who = _callable(model.name), str(model.name)
         if isinstance(make, partial) and make.func is _copied and options:
             raise ModelError(
-                f"model {who} is a network that exists already, which cannot be given {', '.join(options)}; "
-                "give a callable that returns a fresh one, such as its class"
+                f"model {who} is a network, not a callable, and takes no options ({', '.join(options)}); "
+                "give a callable that returns a new network, such as its class"
             )
         accepted = _parameters(make)
         offered = {key: value for key, value in {"shape": shape, "outputs": outputs}.items() if key in accepted}
@@ -61,14 +61,12 @@ def build(model: Model, shape: Any, outputs: int, *, seed: int) -> nn.Module:
         raise ModelError(f"model {who} returned a {type(network).__name__}; it must return an nn.Module")
     if network in _returned:
         raise ModelError(
-            f"model {who} has returned the same network twice, but every replica needs its own; return a fresh one, or "
-            "give the network itself, model=network, and each replica starts from a copy"
+            f"model {who} returned the same network twice, but every replica needs its own; return a new one, or "
+            "pass the network itself, model=network, and each replica gets a copy"
         )
     _returned.add(network)
     if any(isinstance(parameter, UninitializedParameter) for parameter in network.parameters()):
-        raise ModelError(
-            f"model {who} has lazy layers; give them their sizes, from the arguments `shape` and `outputs`"
-        )
+        raise ModelError(f"model {who} has lazy layers; give them sizes, from the arguments `shape` and `outputs`")
     require_own_memory(network)
     return network
 
@@ -86,8 +84,8 @@ def _copied(network: nn.Module) -> nn.Module:
         )
     if name := find_tensor_hook(network):
         raise ModelError(
-            f"the parameter {name} of the network {type(network).__name__} has hooks of its own, which a copy does not "
-            "have; give a function that makes the network and registers them, or register hooks of modules"
+            f"the parameter {name} of the network {type(network).__name__} has hooks, which copies would lack; give "
+            "a function that creates the network and registers them, or register hooks on modules"
         )
     require_own_memory(network)
     try:
@@ -95,7 +93,7 @@ def _copied(network: nn.Module) -> nn.Module:
     except Exception as error:  # whatever the network's own parts raise
         raise ModelError(
             f"the network {type(network).__name__} cannot be copied for each replica ({type(error).__name__}: "
-            f"{error}); give a callable that returns a fresh one, such as its class or a function"
+            f"{error}); give a callable that returns a new network, such as its class or a function"
         ) from error
 
 
@@ -113,7 +111,7 @@ def require_own_memory(network: nn.Module) -> None:
     for (_, end, one), (begin, _, other) in pairwise(places):
         if begin < end:
             raise ModelError(
-                f"{one} and {other} of the network share memory, and replicas would train them apart: let both be the "
+                f"{one} and {other} of the network share memory but are different tensors; make both the "
                 "same nn.Parameter, or copy one with clone()"
             )
 
@@ -139,8 +137,8 @@ def _callable(name: str | PythonObject | UnrecordedObject) -> Callable[..., Any]
         value = name.value
     elif isinstance(name, UnrecordedObject):
         raise ModelError(
-            f"the model {name} was given as a Python object and cannot be found by name; pass it again, or build a "
-            "recorded run's network yourself and give it the weights: network.load_state_dict(run.weights)"
+            f"the model {name} was given as a Python object and cannot be imported by name; pass it again, or build "
+            "the network yourself and call network.load_state_dict(run.weights)"
         )
     else:
         value = resolve(name, "model")

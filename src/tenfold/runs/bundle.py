@@ -105,7 +105,7 @@ def unpack(content: bytes) -> Bundle:
         if record.status == "finished" and WEIGHTS not in files:
             raise ValueError(f"{WEIGHTS} is missing")
     except (zipfile.BadZipFile, ValidationError, ValueError, KeyError, EOFError, RecursionError) as error:
-        raise StoreError(f"the bundle of a run is damaged: {str(error).splitlines()[0]}") from None
+        raise StoreError(f"the files of a run from a job are damaged: {str(error).splitlines()[0]}") from None
     return Bundle(record, events, files)
 
 

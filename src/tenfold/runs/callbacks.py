@@ -156,8 +156,7 @@ class Callbacks:
         if total > max(NOTICED_SECONDS, NOTICED_SHARE * event.at):
             slowest = max(spent, key=lambda name: spent[name])
             warnings.warn(
-                f"callbacks took {total:.3g} s of the run's {event.at:.3g} s; most of it {slowest} "
-                f"({spent[slowest]:.3g} s)",
+                f"callbacks took {total:.3g} s of the run's {event.at:.3g} s, {slowest} alone {spent[slowest]:.3g} s",
                 stacklevel=2,
             )
 
@@ -180,7 +179,7 @@ def _methods_of(callback: object) -> list[str]:
     if isinstance(callback, type) or not named:
         made = f"an object of {callback.__name__}, {callback.__name__}()" if isinstance(callback, type) else "an object"
         raise ExperimentError(
-            f"callbacks=[...] takes {made} with methods such as on_epoch_end(event), got {type(callback).__name__}; "
+            f"callbacks=[...] takes {made} with methods such as on_epoch_end(event), not {type(callback).__name__}; "
             f"methods: {', '.join(METHODS)}"
         )
     for name in named:

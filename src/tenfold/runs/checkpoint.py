@@ -51,14 +51,16 @@ def load_weights(path: Path) -> dict[str, Any]:
 
     weights = load_tensors(path)
     if not isinstance(weights, dict):
-        raise StoreError(f"{path} holds a {type(weights).__name__}; it should hold a network's weights by name")
+        raise StoreError(f"{path} contains a {type(weights).__name__}; it should contain a network's weights by name")
     size = path.stat().st_size
     for name, tensor in weights.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise StoreError(f"{path} holds a {type(tensor).__name__} as {name!r:.80}; it should hold only tensors")
+            raise StoreError(
+                f"{path} contains a {type(tensor).__name__} under {name!r:.80}; it should contain only tensors"
+            )
         kind = tensor.layout if tensor.layout is not torch.strided else tensor.device.type
         if kind != "cpu" or tensor.is_quantized or tensor.is_nested:
-            raise StoreError(f"{path} holds {name} as a tensor of another kind ({kind}) than weights are")
+            raise StoreError(f"{path} contains {name} as a {kind} tensor; weights should be dense CPU tensors")
         if tensor.numel() * tensor.element_size() > max(size, REPEATED):
             raise StoreError(f"{path} has {size:,} bytes, too few for {name} of shape {tuple(tensor.shape)}")
     return weights
@@ -213,7 +215,7 @@ class Resumption:
         path = self.folder / file_name(self.manifest["epoch"], saved)
         state = load_tensors(path)
         if not isinstance(state, dict):
-            raise StoreError(f"{path} holds a {type(state).__name__}; it should hold the state of a worker")
+            raise StoreError(f"{path} contains a {type(state).__name__}; it should contain the state of a worker")
         return state
 
 

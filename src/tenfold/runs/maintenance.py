@@ -129,7 +129,7 @@ def to_remove(store: Store, record: RunRecord) -> list[RunRecord]:
     metadata, kind = record["metadata"], record["kind"]
     if kind in MEMBERS and (parent := metadata.get("crossval", metadata.get("trial", {})).get("parent")):
         raise StoreError(
-            f"run {record['id']} is a {kind} of run {parent} and is removed with it: `tenfold remove {parent}`"
+            f"run {record['id']} is a {kind} of run {parent} and can only be removed with it: `tenfold remove {parent}`"
         )
     members = {CROSSVAL: store.folds, SWEEP: store.trials}.get(kind)
     return [*(members(record["id"]) if members else ()), record]
@@ -195,10 +195,10 @@ def rename_run(store: Store, run: int, title: str) -> None:
     """Give a run another title, and its folder the name that goes with it; StoreError while it is running."""
     title = " ".join(title.split())
     if not title or len(title) > LONGEST or not title.isprintable():
-        raise StoreError(f"'{title[:40]}' is not a title; write 1 to {LONGEST} letters on one line")
+        raise StoreError(f"'{title[:40]}' is not a title; it should be one line of 1 to {LONGEST} characters")
     record = store.find(run)
     if record["status"] == "running":
-        raise StoreError(f"run {run} is still running; rename it when it has ended")
+        raise StoreError(f"run {run} is still running; rename it when it has finished")
     before, after = store.path(run, record["title"]), store.path(run, title)
     moved = before != after and before.exists()
     try:

@@ -128,7 +128,7 @@ def _check_shares(condition: Condition, runs: Iterable[Run]) -> None:
     for value in condition.values:
         problem = beyond_share(condition.name, value) if isinstance(value, float) and value > 1 else ""
         if problem and all(0 <= run.metrics.get(condition.name, 0) <= 1 for run in runs):
-            raise StoreError(f"{condition.name}{condition.operator}{value:g} selects nothing: {problem}")
+            raise StoreError(f"{condition.name}{condition.operator}{value:g} cannot be used as a filter: {problem}")
 
 
 def parse_filter(text: str) -> list[Condition]:
@@ -136,7 +136,7 @@ def parse_filter(text: str) -> list[Condition]:
     try:
         words = shlex.split(_joined(text))
     except ValueError:
-        raise StoreError(f"the filter '{text}' has a quote that is not closed") from None
+        raise StoreError(f"the filter '{text}' has an unclosed quote") from None
     return [_condition(word) for word in words]
 
 
@@ -168,11 +168,11 @@ def _condition(word: str) -> Condition:
     if not value:
         raise StoreError(f"the condition '{word}' has no value; write it {EXAMPLE}")
     if value[0] in "<>=~":
-        raise StoreError(f"'{word}' has no operator that is known; use = != < <= > >= or ~, {EXAMPLE}")
+        raise StoreError(f"'{word}' has no valid operator; use = != < <= > >= or ~, {EXAMPLE}")
     listed = value.split(",") if operator in ("=", "!=") else [value]
     values = tuple(_value(name, operator, entry) for entry in listed)
     if operator in ORDER and not all(isinstance(value, float) for value in values):
-        raise StoreError(f"'{word}' compares with a number, which '{value}' is not; use = for words")
+        raise StoreError(f"'{word}' needs a number, not '{value}'; compare text with =")
     return Condition(name, operator, values)
 
 
@@ -184,11 +184,11 @@ def _value(name: str, operator: str, text: str) -> Any:
         try:
             return datetime.fromisoformat(text).timestamp()
         except ValueError:
-            raise StoreError(f"created is compared with a date such as 2026-01-31, not '{text}'") from None
+            raise StoreError(f"created needs a date such as 2026-01-31, not '{text}'") from None
     if name == "age":
         amount = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
         if amount is None:
-            raise StoreError(f"age is compared with a time such as 90s, 30m, 12h or 7d, not '{text}'")
+            raise StoreError(f"age needs a duration such as 90s, 30m, 12h or 7d, not '{text}'")
         return float(amount[1]) * UNITS[amount[2]]
     if name == "status" and text.lower() not in STATUSES:
         raise StoreError(f"unknown status '{text}'; {suggest(text, STATUSES)}")

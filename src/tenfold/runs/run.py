@@ -451,7 +451,7 @@ class Run:
         if stored is None:
             limit = stored_predictions.LIMIT // 2**20
             raise StoreError(
-                f"run {self.id} has no stored predictions on a {part} part: they are written when a run finishes, "
+                f"run {self.id} has no stored predictions for a {part} part: a finished run has them, "
                 f"unless training.save_predictions = false, the part is missing, or its outputs exceed {limit} MiB"
             )
         return stored

@@ -150,11 +150,12 @@ class Store:
             if not create and not self.file.exists():
                 raise StoreError(
                     f"there are no runs in {short_path(self.folder)}; "
-                    "`tenfold train` records one, --runs names another folder"
+                    "`tenfold train` records one, and --runs selects another folder"
                 )
             if self.folder.is_file():
                 raise StoreError(
-                    f"the run store {short_path(self.folder)} cannot be opened: it is a file; --runs names a folder"
+                    f"the run store {short_path(self.folder)} cannot be opened because it is a file; --runs should be "
+                    "a folder"
                 )
             self._check_files()
             self._access = StoreFile(self.file)
@@ -165,7 +166,8 @@ class Store:
                 self.version = version_of(connection)
             if self.version < VERSION:
                 raise StoreError(
-                    f"the run store {short_path(self.file)} was made by an older version of Tenfold; use another folder"
+                    f"the run store {short_path(self.file)} was created by an older version of Tenfold; use another "
+                    "folder"
                 )
 
     def _open_file(self) -> None:
@@ -174,7 +176,7 @@ class Store:
             self._access.choose_access()
         elif not self._access.abilities.locks:  # before anything is made
             raise StoreError(
-                f"a run store cannot be made in {short_path(self.folder)}: "
+                f"a run store cannot be created in {short_path(self.folder)}: "
                 f"{describe_no_locks(self._access.abilities.name)}"
             )
         else:
@@ -296,7 +298,8 @@ class Store:
         if claim is None:
             raise StoreError(
                 f"run {run} is still running, in process {record['pid']} on {record['host']}; wait for it or stop it. "
-                "If it is certainly gone, resume with --force (force=True); two processes that write to a run damage it"
+                "If that process has certainly ended, resume with --force (force=True); two processes writing to a "
+                "run damage it"
             )
         self._claims[run] = claim
 
@@ -458,8 +461,8 @@ class Store:
     def _check_writable(self) -> None:
         if self.version > VERSION:
             raise StoreError(
-                f"the run store {short_path(self.file)} cannot be written to: a newer version of Tenfold made it "
-                f"(format {self.version}, this version knows {VERSION}); update Tenfold, "
+                f"the run store {short_path(self.file)} cannot be written to: a newer version of Tenfold created it "
+                f"(format {self.version}; this version supports {VERSION}); update Tenfold, "
                 "or use another folder"
             )
         if self._access.problem:
@@ -539,7 +542,7 @@ class RemoteStore(Store):
 
     def _refuse(self) -> NoReturn:
         raise StoreError(
-            f"rank 0 of the launch records this run, in its folder {self.folder}; read it there, or on rank 0 only"
+            f"this run is recorded by rank 0, in its folder {self.folder}; read it there, or on rank 0 only"
         )
 
 

@@ -74,7 +74,7 @@ class Predictions:
     def right(self) -> NDArray[np.bool_]:
         """For each sample, or each label of each sample, whether the prediction is right; an error for numbers."""
         if self.kind == "numbers":
-            raise StoreError("the outputs are numbers, which are not right or wrong")
+            raise StoreError("the model predicts numbers, so predictions are not right or wrong; this needs classes")
         wanted = self.targets if self.kind == "classes" else self.targets > 0.5
         return np.asarray(self.predictions.reshape(wanted.shape) == wanted)
 
@@ -82,7 +82,7 @@ class Predictions:
     def confidences(self) -> NDArray[Any]:
         """The probability of each prediction according to the model; an error where it has no classes."""
         if self.kind != "classes":
-            raise StoreError("confidences need an output for each class")
+            raise StoreError("confidences need one output per class")
         shifted = np.exp(self.outputs - self.outputs.max(1, keepdims=True))
         return np.asarray(shifted.max(1) / shifted.sum(1))
 

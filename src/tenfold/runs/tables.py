@@ -239,7 +239,7 @@ def make_record(folder: Path, row: tuple[Any, ...]) -> RunRecord:
     """Return a run as a dictionary; one whose process is gone without having said how it ended is interrupted."""
     record: RunRecord = dict(zip(COLUMNS.split(", "), row, strict=False))
     if type(record["id"]) is not int:  # its folder is named after it
-        raise StoreError(f"{folder / 'tenfold.db'} is not a store of Tenfold: its runs have no numbers")
+        raise StoreError(f"{folder / 'tenfold.db'} is not a run store of Tenfold: its runs have no numbers")
     for name in ("title", "kind", "status", "error", "host"):
         if name in record:
             record[name] = str(record[name])
@@ -325,9 +325,7 @@ def checked_tags(names: Sequence[str], present: Iterable[str] = ()) -> Sequence[
     """Return tags; StoreError if a filter could not name one, and if they are too many beside the known ones."""
     for name in names:
         if not TAG.fullmatch(name):
-            raise StoreError(
-                f"{name[:80]!r} is not a tag; write up to 60 letters, digits and . - _ + : / without spaces"
-            )
+            raise StoreError(f"{name[:80]!r} is not a tag; use up to 60 letters, digits and . - _ + : / without spaces")
     if names and (count := len({*names, *present})) > MOST_TAGS:
         raise StoreError(f"a run has at most {MOST_TAGS} tags, not {count:,}")
     return names
@@ -357,7 +355,7 @@ def find_row(connection: sqlite3.Connection, folder: Path, text: str) -> tuple[A
         return row
     if ids:
         numbers = ", ".join(map(str, ids[-MOST_NAMED:]))
-        raise StoreError(f"'{text}' names {len(ids)} runs; choose one by its number: {numbers}")
+        raise StoreError(f"{len(ids)} runs are called '{text}'; choose one by its number: {numbers}")
     raise _no_run(connection, folder, text)
 
 
