@@ -93,7 +93,7 @@ def test_a_validation_part_goes_back_to_the_rest_but_not_beside_groups() -> None
 @looped(
     ("fields", "sentence"),
     [
-        ({"folds": None}, "parallel.folds is not set"),
+        ({"folds": None}, "set parallel.folds"),
         ({"validation_fraction": 0.1}, "validation_fraction"),
         ({"fold_mode": "stacked", "workers": 2, "strategy": "downpour"}, "replicas"),
         ({"fold_mode": "stacked", "activation_checkpointing": True}, "supported"),

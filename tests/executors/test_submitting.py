@@ -204,7 +204,7 @@ def test_a_damaged_folder_of_a_job_ends_its_job_or_does_not_matter(
     monkeypatch.setattr(slurm, "POLL_SECONDS", 0.0)
     executor = slurm.Slurm()
     (future,) = (executor.submit(print, Job(**vars(job) | {"kept_in": str(folder)})) for job in jobs(1))
-    with pytest.raises(TenfoldError, match="FAILED" if "" not in damage else "only you"):
+    with pytest.raises(TenfoldError, match="FAILED" if "" not in damage else "nobody else"):
         future.result(timeout=10)
     executor.shutdown(wait=False)
 

@@ -364,7 +364,9 @@ class TestRefusals:
     def test_an_optimizer_of_another_model(self) -> None:
         assert "none of the model's parameters" in self.refused(optimizer=sgd(network()))
         model = network()
-        assert "are not the model's" in self.refused(model=model, optimizer=sgd(nn.ModuleList([model, network()])))
+        assert "parameters outside the model" in self.refused(
+            model=model, optimizer=sgd(nn.ModuleList([model, network()]))
+        )
 
     def test_model_and_optimizer_in_the_wrong_order(self) -> None:
         model = network()

@@ -128,7 +128,7 @@ def test_a_transport_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("echo 'RuntimeError: no fabric' >&2; echo ----- >&2; exit 1", "RuntimeError: no fabric"),
         ("echo 'no slots' >&2", "no slots"),
-        ("exit 0", "mpirun printed nothing"),
+        ("exit 0", "mpirun printed no result"),
     ],
 )
 def test_what_mpirun_complains_of_is_told(

@@ -75,7 +75,7 @@ class Cluster(Section):
         names = [group.name for group in groups]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ValueError(f"two groups are called '{twice}'; give each a name of its own")
+            raise ValueError(f"two groups are called '{twice}'; give each a different name")
         return groups
 
     @model_validator(mode="after")
@@ -87,7 +87,7 @@ class Cluster(Section):
         pairs = [frozenset(line.groups) for line in self.between]
         twice = next((pair for pair in pairs if pairs.count(pair) > 1), None)
         if twice is not None:
-            raise ValueError(f"between: two links connect {' and '.join(sorted(twice))}; leave one of them out")
+            raise ValueError(f"between: two links connect {' and '.join(sorted(twice))}; remove one of them")
         return self
 
     @classmethod
@@ -197,7 +197,7 @@ class Cluster(Section):
             base = measured
         else:
             raise ExperimentError(
-                f"nothing is known of how long a step takes in group '{group.name}'; calibrate, or set its step_seconds"
+                f"the time of a step in group '{group.name}' is not known; calibrate, or set its step_seconds"
             )
         factor = group.slowdown(on_node) / group.speed
         base = replace(base, mean=base.mean * factor, fixed=base.fixed * factor)
@@ -257,7 +257,7 @@ def _described(experiment: Experiment) -> ClusterOrHere:
     given, link = experiment.machine.cluster, experiment.machine.link
     if given is not None and link is not None:
         raise ExperimentError(
-            f"machine.link = {format_value(link)} connects nodes that machine.cluster already describes; "
+            f"machine.link = {format_value(link)} and machine.cluster are both set, but the cluster has its own links; "
             "set only one of them"
         )
     if given == HERE.value:

@@ -82,7 +82,7 @@ class _EventClock:
 
     def __init__(self, workload: Workload, hardware: Hardware, seed: int, *, every_step: bool = False) -> None:
         if not isinstance(workload.strategy, AsynchronousStrategy):
-            raise TypeError(f"{workload.strategy.name} has rounds; run_round_clock times it")
+            raise TypeError(f"{workload.strategy.name} has rounds; use run_round_clock")
         self.strategy = workload.strategy
         n, step_times = workload.workers, hardware.step_times(workload.workers)
         self.workload, self.hardware, self.every_step = workload, hardware, every_step

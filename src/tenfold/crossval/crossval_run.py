@@ -63,7 +63,7 @@ from tenfold.workers.task import Resolved, Task
 def check_folds(experiment: Experiment) -> None:
     """Raise an ExperimentError if the experiment cannot be cross-validated."""
     if experiment.parallel.folds is None:
-        raise ExperimentError("parallel.folds is not set; set the number of folds, such as folds = 10")
+        raise ExperimentError("the number of folds is not set; set parallel.folds, such as folds = 10")
     if experiment.data.validation_fraction:
         raise ExperimentError(
             f"data.validation_fraction = {experiment.data.validation_fraction:g}: each fold is validated on the "
@@ -80,8 +80,7 @@ def check_folds(experiment: Experiment) -> None:
         raise ExperimentError(reason)
     if not mode.one_by_one and has_own_engine(experiment):
         raise ExperimentError(
-            f'parallel.fold_mode = "{mode.name}" trains folds without the engine '
-            f'"{choose(experiment).name}"; use fold-by-fold'
+            f'parallel.fold_mode = "{mode.name}" does not use the engine "{choose(experiment).name}"; use fold-by-fold'
         )
     single = fold_experiment(experiment, "fold")
     validate(single.replace(engine="one-device") if mode.trains_together else single, None)
@@ -141,7 +140,7 @@ def _with_validation_joined(splits: Splits) -> Splits:
         return splits
     if splits.groups is not None:
         raise DataError(
-            "data.groups cover the training part only, but cross-validation joins the validation part to it; "
+            "data.groups cover only the training part, but cross-validation also uses the validation part; "
             "give the data without a validation part"
         )
     return replace(splits, train=join_parts(splits.train, splits.validation), validation=None)

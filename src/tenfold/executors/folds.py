@@ -16,7 +16,7 @@ def check_jobs(experiment: Experiment) -> None:
     """Raise ExperimentError if the folds are to be trained together, so that they are no jobs."""
     if FoldMode.of(experiment).trains_together:
         raise ExperimentError(
-            "all folds would be trained together on one device, but an executor trains each as a job; "
+            "folds that train together on one device cannot be sent to an executor, which trains each as a job; "
             'use on="local", or fold_mode = "fold-by-fold"'
         )
 

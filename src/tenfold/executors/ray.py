@@ -49,7 +49,7 @@ class RayExecutor(Executor):
                 self._ray.init(address or "local", log_to_driver=False, include_dashboard=False, logging_level="error")
             except ConnectionError as error:
                 token = "" if os.environ.get(AUTHENTICATION) else f"; if it wants a token, set {AUTHENTICATION}=token"
-                raise MachineError(f"the Ray at $RAY_ADDRESS = {address} did not accept this program{token}") from error
+                raise MachineError(f"the Ray at $RAY_ADDRESS = {address} refused the connection{token}") from error
         self.trouble = ""
         """Why a job waits, if it is not for others to end."""
         self._objects: dict[bytes, Any] = {}

@@ -120,7 +120,7 @@ class Slurm(Executor):
     def submit(self, _function: Callable[..., Any], /, job: Job, *_rest: Any) -> "Future[Any]":  # type: ignore[override]
         """Submit a job with others that come within a moment, or attach to it if it is under way."""
         if not job.kept_in:
-            raise ExperimentError("jobs for Slurm need a run store in a folder that all nodes see")
+            raise ExperimentError("Slurm jobs need a run store in a folder that all nodes share; set --runs")
         future: Future[Any] = Future()
         with self._lock:
             self._new.append((job, future))
@@ -272,7 +272,7 @@ def command(program: str, *arguments: str, script: str = "") -> str:
         done = subprocess.run(line, input=script, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
     except FileNotFoundError:
         raise MachineError(
-            f'on = "slurm" needs the commands of Slurm, but there is no {program}; use it on a login node'
+            f'on = "slurm" needs the Slurm commands, but there is no {program}; run this on a login node'
         ) from None
     except subprocess.TimeoutExpired:
         raise MachineError(

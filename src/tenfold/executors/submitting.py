@@ -106,7 +106,7 @@ def recorded_executor(metadata: Mapping[str, Any]) -> str:
 def _check_options(name: str, accepted: Iterable[str], options: Iterable[str]) -> None:
     if wrong := [option for option in options if option not in accepted]:
         others = "slurm or ray" if wrong[0] == "mem" else "slurm"
-        raise ExperimentError(f"--{wrong[0]} has no meaning with --on {name}; it is for --on {others}")
+        raise ExperimentError(f"--{wrong[0]} cannot be used with --on {name}; it is for --on {others}")
 
 
 def follow_jobs(submitter: "Submitter", listen: Emit, stopwatch: Stopwatch) -> None:
@@ -316,7 +316,7 @@ class Submitter:
             executor = self.open(experiment.parallel.workers)
             if not hasattr(executor, "train"):
                 raise ExperimentError(
-                    f'on = {self.name}: it trains whole runs as jobs, not the workers of one; use "ray"'
+                    f'on = {self.name}: it trains whole runs as jobs and cannot start the workers of one run; use "ray"'
                 )
             self.keep_in(runs)
             job = replace(Job.of(experiment, kind), executor=self.name, resumes=resumes, force=force)
@@ -380,7 +380,7 @@ class Submitter:
                 self.notify(f"{self.name} is ready after {seconds:.1f} s")
             if not isinstance(made, Executor):
                 kind = type(made).__name__
-                raise ExperimentError(f"on = {self.name}: should make a concurrent.futures.Executor, not a {kind}")
+                raise ExperimentError(f"on = {self.name}: should return a concurrent.futures.Executor, not a {kind}")
             _refuse_threads(made)
             self._executor = made
         return self._executor

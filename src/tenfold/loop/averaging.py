@@ -211,7 +211,7 @@ class LoopWorker:
         if odd is not None:
             here, there = _describe_wait(reason), _describe_wait(numbers[odd])
             raise ExperimentError(
-                f"rank {self.rank} {here}, but rank {odd} {there}; all ranks must enter `mean()` equally often: write "
+                f"rank {self.rank} {here}, but rank {odd} {there}; all ranks must enter `mean()` equally often; put "
                 "`with ranks.mean():` around `if ranks.rank == 0:`, not inside it"
             )
 
@@ -244,7 +244,7 @@ class LoopWorker:
         odd = [rank for rank, (other, _) in enumerate(gathered) if other != gathered[0][0]]
         if odd:
             raise ExperimentError(
-                f"rank {odd[0]} averages another model than rank 0, or with other settings; "
+                f"rank {odd[0]} averages another model than rank 0, or uses other settings; "
                 f"call tenfold.average with the same arguments on every rank"
             )
         return [count for _, count in gathered]
@@ -329,7 +329,7 @@ class AveragingBlock(AbstractContextManager[LoopWorker], ContextDecorator):
     def _remind(self, *_: object) -> None:
         self._reminder.remove()
         warnings.warn(
-            "tenfold.average was called, but a step is made outside of its block, so that nothing is averaged; write "
+            "optimizer.step was called outside the block of tenfold.average, so nothing is averaged; put "
             "`with tenfold.average(model, optimizer):` around the loop",
             stacklevel=3,
         )
@@ -399,25 +399,25 @@ def _check_kinds(model: object, optimizer: object) -> None:
 def _check(experiment: Experiment, model: nn.Module, optimizer: Optimizer) -> None:
     if experiment.parallel.is_asynchronous:
         raise ExperimentError(
-            f'strategy = "{experiment.parallel.strategy}" has no rounds, and needs `tenfold train`; '
-            f"take one with rounds, such as butterfly or allreduce"
+            f'strategy = "{experiment.parallel.strategy}" has no rounds and works only in `tenfold train`; '
+            f"use a strategy with rounds, such as butterfly or allreduce"
         )
     if experiment.parallel.sync_every == "epoch":
         raise ExperimentError(
-            'sync_every = "epoch": your own loop does not say where epochs end; give a number of steps'
+            'sync_every = "epoch": the ends of epochs are not known in your own loop; give a number of steps'
         )
     validate_combination(Resolved.of(experiment))
     parameters = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in parameters for group in optimizer.param_groups for parameter in group["params"]):
-        raise ModelError("the optimizer has none of the model's parameters; make it from model.parameters()")
+        raise ModelError("the optimizer has none of the model's parameters; create it with model.parameters()")
     if others := sum(
         id(parameter) not in parameters for group in optimizer.param_groups for parameter in group["params"]
     ):
         raise ModelError(
-            f"the optimizer also trains {others} parameters that are not the model's, and would differ between ranks: "
-            "give average a module that holds all of them, such as nn.ModuleList([model, loss])"
+            f"the optimizer also trains {others} parameters outside the model, which would differ between ranks; "
+            "pass average a module that has all of them, such as nn.ModuleList([model, loss])"
         )
     require_own_memory(model)
     devices = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:
-        raise ModelError(f"the model lies on {', '.join(sorted(devices))}; it must be on one device: model.to(device)")
+        raise ModelError(f"the model is on {', '.join(sorted(devices))}; it must be on one device: model.to(device)")

@@ -26,7 +26,7 @@ def here() -> World:
         size = torch.distributed.get_world_size()
         if size > 1:
             raise MachineError(
-                f"torch.distributed has {size} ranks here, but they were started by no launcher that is known; "
+                f"torch.distributed has {size} ranks, but no known launcher started them; "
                 f"start the program with torchrun, mpirun or srun"
             )
     return ALONE
@@ -56,7 +56,7 @@ def shard(data: DataLoader[Any] | Dataset[Any], seed: int = 0, **options: Any) -
     """
     if isinstance(data, DataLoader):
         if options:
-            raise DataError(f"shard got a loader and {', '.join(options)}; the loader has its own, so give it those")
+            raise DataError(f"shard got a DataLoader and {', '.join(options)}; set them on the DataLoader")
         loader = data
     elif isinstance(data, IterableDataset):
         raise DataError("an iterable-style Dataset cannot be divided; give it __len__ and __getitem__ (map-style)")

@@ -127,7 +127,7 @@ def _mpi(n: int) -> Medians:
     }
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS, check=True)
     if not done.stdout.strip():
-        raise RuntimeError(done.stderr.strip() or "mpirun printed nothing")
+        raise RuntimeError(done.stderr.strip() or "mpirun printed no result")
     return {int(nbytes): seconds for nbytes, seconds in json.loads(done.stdout.splitlines()[-1]).items()}
 
 

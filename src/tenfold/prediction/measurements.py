@@ -156,7 +156,9 @@ class Step(Entry):
     def _whole(cls, trace: tuple[str, ...]) -> tuple[str, ...]:
         rows = [line.split() for line in trace]
         if len({len(row) for row in rows}) > 1 or not all(word.isdigit() and int(word) for row in rows for word in row):
-            raise ValueError("a trace has a line of whole numbers above 0 for each worker, all of one length")
+            raise ValueError(
+                "a trace should have one line per worker, all of the same length, of whole numbers above 0"
+            )
         return trace
 
     def slowed(self, factor: float) -> Self:

@@ -150,8 +150,9 @@ class Profile(Entry):
         near, (fewest, *_, most) = table[nearest.threads], sorted(table)
         if threads > most and table[most].mean >= table[fewest].mean:
             raise MachineError(
-                f"steps with {threads} threads cannot be predicted on this machine, which has no use for more threads "
-                f"here: a step takes {table[most].mean:.3g} s with {most} and {table[fewest].mean:.3g} s with {fewest}"
+                f"steps with {threads} threads cannot be predicted, because this machine is not faster with more "
+                f"threads: a step takes {table[most].mean:.3g} s with {most} and {table[fewest].mean:.3g} s with "
+                f"{fewest}"
             )
         mean = over_threads(threads, {n: item.mean for n, item in table.items()})
         return replace(near, mean=mean, fixed=near.fixed * mean / near.mean)

@@ -565,9 +565,9 @@ class Observer:
         plan, world = self.plan, self.plan["workers"]
         numbers = list(options.global_ranks_in_group) or list(range(options.group_size))
         if not numbers:
-            raise ExperimentError('the script names the backend "mpi", whose ranks mpirun counts; let it name "gloo"')
+            raise ExperimentError('the script uses the backend "mpi", which cannot be simulated; use "gloo"')
         if len(numbers) > world or max(numbers) >= world:
-            raise ExperimentError(f"the script makes a group of {len(numbers)} ranks, but {world} are simulated")
+            raise ExperimentError(f"the script creates a group of {len(numbers)} ranks, but {world} are simulated")
         if self.rank is None:
             self.start_seconds = time.process_time()
             cluster = Cluster(**plan["cluster"])
@@ -582,8 +582,8 @@ class Observer:
         """Do what `torch.multiprocessing.spawn` would do in the process with this rank's number."""
         if nprocs != self.plan["workers"]:
             raise ExperimentError(
-                f"the script starts {nprocs} ranks itself, but {self.plan['workers']} are simulated; let it start as "
-                f"many, or simulate it with --workers {nprocs}"
+                f"the script starts {nprocs} ranks itself, but {self.plan['workers']} are simulated; use "
+                f"--workers {nprocs}, or change nprocs in the script"
             )
         function(self.number, *args)
         return None if join else EndedProcesses()

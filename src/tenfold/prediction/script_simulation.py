@@ -106,14 +106,14 @@ class Script:
         cluster = cluster_of(self.experiment)
         if cluster is HERE:
             raise ExperimentError(
-                'cluster = "here" has measured costs of averaging only, which a script does not do; describe the links '
+                'cluster = "here" has only the costs of averaging, not of a script\'s operations; set the link '
                 "between the ranks, for example --link shared-memory"
             )
         for group in cluster.groups:
             if group.step_seconds is not None or group.profile is not None:
                 raise ExperimentError(
-                    f"group '{group.name}' of the cluster has step_seconds or a profile, but the steps of a script "
-                    "are measured while it runs; give the group's speed"
+                    f"group '{group.name}' of the cluster has step_seconds or a profile, but a script's steps "
+                    "are measured while it runs; set the group's speed instead"
                 )
         return cluster
 
@@ -219,7 +219,9 @@ def find_module(name: str) -> Path:
     if spec is not None and spec.submodule_search_locations is not None:
         spec = _find_spec(f"{name}.__main__")
     if spec is None or not spec.has_location:
-        raise ExperimentError(f"there is no module {name} that Python can run, neither here nor among its packages")
+        raise ExperimentError(
+            f"there is no module {name} that Python can run, neither in this folder nor among the installed packages"
+        )
     return Path(str(spec.origin))
 
 
@@ -318,8 +320,8 @@ def run_ranks(script: Script, folder: Path, say: Say) -> list[dict[str, Any]]:
     missing = next((rank for rank, path in enumerate(files) if not path.exists()), None)
     if missing is not None:
         raise ExperimentError(
-            f"rank {missing} of {script.name} made no process group, so there is nothing to simulate; a script "
-            "that can be simulated calls torch.distributed.init_process_group, or a library that does"
+            f"rank {missing} of {script.name} created no process group, so there is nothing to simulate; the script "
+            "should call torch.distributed.init_process_group, itself or in a library"
         )
     return [json.loads(path.read_text()) for path in files]
 
@@ -410,8 +412,8 @@ def _watch(ranks: Sequence[RankProcess], name: str) -> None:
             break
         if cores.free_memory() < LEAST_FREE * total:
             raise MachineError(
-                f"the memory is full: {len(ranks)} ranks of {name} do not fit into the {format_bytes(total)} that were "
-                "free; use fewer workers"
+                f"out of memory: {len(ranks)} ranks of {name} do not fit into {format_bytes(total)}, the memory that "
+                "was free; use fewer workers"
             )
     failed = next((each for each in ranks if each.process.poll()), None)
     if failed is None:

@@ -159,7 +159,7 @@ def check_memory(task: Task) -> str:
     if needed > free:
         raise MachineError(
             f"{task.replicas} replicas need about {format_bytes(needed)} of memory, but {format_bytes(free)} are free; "
-            "use fewer workers or a smaller model, or predict the time only"
+            "use fewer workers or a smaller model, or predict only the time"
         )
     return f"{task.replicas} replicas need about {format_bytes(needed)} of memory; {format_bytes(free)} are free"
 

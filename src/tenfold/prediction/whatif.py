@@ -96,14 +96,12 @@ def _inputs(run: Run) -> tuple[Workload, Hardware, int]:
             "`tenfold simulate` predicts it with other settings"
         )
     if not {"steps", "epochs"} <= result.keys() or "parameters" not in run.metadata:
-        raise StoreError(f"run {run.id} cannot be replayed: {run.problem or 'its record is not whole'}")
+        raise StoreError(f"run {run.id} cannot be replayed: {run.problem or 'its record is incomplete'}")
     spans = [span for span in run.timeline if span.count == 1]
     workers = [StepSpans([span for span in spans if span.worker == worker]) for worker in range(n)]
     count = min(len(worker.own) for worker in workers)
     if count < FEWEST_STEPS:
-        raise ExperimentError(
-            f"run {run.id} recorded the times of {count} of the steps of each worker, too few to replay"
-        )
+        raise ExperimentError(f"run {run.id} recorded the times of only {count} steps per worker, too few to replay")
     own, arrived, left = (
         np.column_stack([getattr(worker, name)[1:count] for worker in workers]) for name in ("own", "arrived", "left")
     )

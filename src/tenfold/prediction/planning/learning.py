@@ -359,7 +359,7 @@ def target_gap(experiment: Experiment, classes: int | None, target: float) -> tu
     gap = gap_of(target, lower=lower)
     if gap <= 0 or not math.isfinite(gap):
         bounds = "above 0" if lower else "below 1"
-        raise ExperimentError(f"a target of {target:g} for {metric} cannot be planned for; it should be {bounds}")
+        raise ExperimentError(f"a target of {target:g} for {metric} cannot be reached; it should be {bounds}")
     return metric, gap
 
 

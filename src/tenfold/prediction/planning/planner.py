@@ -79,7 +79,9 @@ def best_of(search: Search, target: float) -> Assessment:
         return best
     tried = [assessment for assessment in search.assessments if assessment.probes]
     if not tried:
-        raise ExperimentError(f"no setting could be trained: {search.assessments[0].dropped or 'there is none'}")
+        raise ExperimentError(
+            f"no setting could be trained: {search.assessments[0].dropped or 'there are no settings to try'}"
+        )
     top = max(tried, key=lambda assessment: assessment.probes[-1].samples)
     last = top.probes[-1]
     raise ExperimentError(
