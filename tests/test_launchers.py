@@ -63,9 +63,9 @@ def test_torchrun_may_itself_be_launched(other: dict[str, str]) -> None:
 @looped(
     ("change", "sentence"),
     [
-        ({"RANK": "many"}, "the environment says RANK='many'; a launcher sets it to a whole number"),
+        ({"RANK": "many"}, "environment variable RANK='many' is invalid; a launcher sets it to a whole number"),
         ({"RANK": "8"}, "rank 8 of 8"),
-        ({"LOCAL_RANK": "4"}, "on its host 4 of 4"),
+        ({"LOCAL_RANK": "4"}, "local rank 4 of 4"),
         ({"LOCAL_WORLD_SIZE": "9"}, "inconsistent"),
     ],
 )

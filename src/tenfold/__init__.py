@@ -8,7 +8,7 @@ if sys.platform == "win32":
 
     raise MachineError(
         "Tenfold runs on Linux and macOS; on Windows it runs in WSL: `wsl --install`, "
-        "then install and use it in the terminal that this opens"
+        "then install and use it in the terminal that opens"
     )
 
 from tenfold import backend as backend  # it registers itself with torch.distributed

@@ -43,8 +43,8 @@ class World:
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size or not 0 <= self.local_rank < self.local_size <= self.size:
             raise MachineError(
-                f"inconsistent environment of {self.launcher}: rank {self.rank} of {self.size}, on its host "
-                f"{self.local_rank} of {self.local_size}; start the program again, or without the launcher's "
+                f"inconsistent environment of {self.launcher}: rank {self.rank} of {self.size}, local rank "
+                f"{self.local_rank} of {self.local_size}; start the program again, or unset the launcher's "
                 "variables, such as RANK and WORLD_SIZE"
             )
 
@@ -146,7 +146,7 @@ def detect_world(variables: Variables | None = None) -> World | None:
 def _number(variables: Variables, name: str, otherwise: str = "") -> int:
     text = variables.get(name, otherwise)
     if not text.strip().isdecimal():
-        raise MachineError(f"the environment says {name}={text!r}; a launcher sets it to a whole number")
+        raise MachineError(f"environment variable {name}={text!r} is invalid; a launcher sets it to a whole number")
     return int(text)
 
 
@@ -217,9 +217,9 @@ def _read_line(words: list[str], where: str, slots: int) -> tuple[str, int]:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or key not in ("slots", *IGNORED):
-            raise MachineError(f"{where}: '{setting}' is not understood; {FORMS}")
+            raise MachineError(f"{where}: unknown setting '{setting}'; {FORMS}")
         if not (value.isdecimal() and int(value) >= 1):
-            raise MachineError(f"{where}: {key} is '{value}'; it takes a whole number of at least 1")
+            raise MachineError(f"{where}: {key} is '{value}'; it should be a whole number of at least 1")
         if key == "slots":
             slots = int(value)
     return name, slots
@@ -282,7 +282,7 @@ def _start(host: Host, command: Sequence[str], folder: Path) -> subprocess.Popen
             start_new_session=True,  # Ctrl-C comes here first, and all are ended from here
         )
     except OSError as error:
-        raise MachineError(f"{whole[0]} cannot be started: {error.strerror}; --run needs it on the path") from None
+        raise MachineError(f"{whole[0]} cannot be started: {error.strerror}; --run needs it on the PATH") from None
 
 
 def _listen(process: subprocess.Popen[str], place: int, lines: "SimpleQueue[tuple[int, str | None]]") -> None:
@@ -384,7 +384,7 @@ def slurm(
     """Return an sbatch script: one torchrun per node, which starts `per_node` processes of `threads` cores each."""
     for label, count in (("nodes", nodes), ("processes per node", per_node), ("threads", threads)):
         if count < 1:
-            raise MachineError(f"a Slurm job with {label} = {count} runs nothing; it takes at least 1")
+            raise MachineError(f"a Slurm job needs at least 1 for {label}, not {count}")
     for word in (name, *what, python or ""):
         if unprintable := [character for character in word if not character.isprintable()]:
             raise MachineError(

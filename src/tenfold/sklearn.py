@@ -62,7 +62,7 @@ def fit(
     """
     require_no_launcher("an estimator of scikit-learn")
     if experiment.machine.is_virtual:
-        raise ExperimentError("an estimator trains with real workers; tenfold.simulate trains on a virtual cluster")
+        raise ExperimentError("estimators do not train on a virtual cluster; use tenfold.simulate")
     stopwatch, history = Stopwatch(), History()
     heard = Callbacks(warn, as_list(callbacks))
 
@@ -103,8 +103,8 @@ class WeightedLoss:
         if not isinstance(made, nn.Module) or not hasattr(made, "reduction"):
             names = ", ".join(LOSSES_OF_TORCH)
             raise ExperimentError(
-                f"weights of samples need the loss of each sample, which loss = {given} does not give; use {names}, or "
-                "a loss of torch with a `reduction`"
+                f"sample_weight needs the loss of each sample, but loss = {given} returns only a mean; use {names}, or "
+                "a torch loss with a `reduction`"
             )
         self.elements = copy.deepcopy(made)
         self.elements.reduction = "none"  # type: ignore[assignment]
@@ -213,7 +213,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """
         if self.patience is not None and not self.validation_fraction:
             raise ExperimentError(
-                f"patience = {self.patience} needs a part to watch; set validation_fraction, such as 0.1"
+                f"patience = {self.patience} needs a validation part; set validation_fraction, such as 0.1"
             )
         passes = self.passes_ if continues and one_pass else 0
         seed = int(check_random_state(self.random_state).randint(2**31 - 1)) + passes
@@ -256,8 +256,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Return the experiment with a loss, and for classes an accuracy, that take weights of samples."""
         if experiment.training.metrics:
             raise ExperimentError(
-                f"metrics ({', '.join(experiment.training.metric_names)}) do not take weights of samples; leave them "
-                "out of `fields`"
+                f"metrics ({', '.join(experiment.training.metric_names)}) do not support sample_weight; remove them "
+                "from `fields`"
             )
         metrics = {"accuracy": weighted_accuracy} if classes is not None else ()
         given = experiment.training.loss
@@ -308,7 +308,7 @@ def check_weights(sample_weight: Any, samples: int) -> Array | None:
     if weights.shape != (samples,):
         raise ValueError(f"sample_weight has the shape {weights.shape}; it should be ({samples},), one for each sample")
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
-        raise ValueError("sample_weight should hold numbers of zero or more, and not only zero weights")
+        raise ValueError("sample_weight should contain numbers of at least 0, and at least one above 0")
     return weights
 
 
@@ -316,7 +316,7 @@ def _with_mean_weight(targets: Array) -> Array:
     """Return targets whose last column, the weights, has the mean 1, so that the learning rate means the same."""
     mean = targets[:, -1].mean()
     if not mean > 0:
-        raise ValueError("all samples of the part that is held out have the weight 0")
+        raise ValueError("all samples of the validation part have weight 0; give some of them a positive weight")
     return np.concatenate([targets[:, :-1], targets[:, -1:] / mean], axis=1)
 
 
@@ -364,10 +364,10 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         check_classification_targets(y)
         classes = np.unique(y)
         if len(classes) < 2:
-            raise ValueError(f"Classifier needs two classes or more; y has one class only: {classes[0]}")
+            raise ValueError(f"Classifier needs two classes or more, but y has one class: {classes[0]}")
         if continues and not np.array_equal(classes, self.classes_):
             raise ValueError(
-                f"y has the classes {classes}; with warm_start they should be those before, {self.classes_}"
+                f"y has the classes {classes}; with warm_start they should be the same as before: {self.classes_}"
             )
         self.classes_ = classes
         return self._learn(X, y, sample_weight, continues=continues)
@@ -381,12 +381,12 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=not continues)  # noqa: N806
         check_classification_targets(y)
         if self.class_weight == "balanced":
-            raise ValueError('class_weight = "balanced" needs all samples; give partial_fit a dict of weights')
+            raise ValueError('class_weight = "balanced" needs all samples; pass partial_fit a dict of weights')
         if not continues and classes is None:
             raise ValueError("the first call of partial_fit needs `classes`, the labels of all calls")
         labels = np.unique(classes) if classes is not None else self.classes_
         if continues and not np.array_equal(labels, self.classes_):
-            raise ValueError(f"classes = {labels}; they should be those of the first call, {self.classes_}")
+            raise ValueError(f"classes = {labels}; they should be the same as in the first call: {self.classes_}")
         if len(unknown := np.setdiff1d(y, labels)):
             raise ValueError(f"y has the label {unknown[0]}, which is not among the classes {labels}")
         self.classes_ = labels

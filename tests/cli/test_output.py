@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tenfold.cli import app, main
 
-HTML = "a report is written to a file that ends with .html or .htm, not to"
+HTML = "a report needs a file name that ends with .html or .htm, not"
 
 
 @looped(

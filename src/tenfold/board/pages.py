@@ -395,7 +395,7 @@ class Pages:
         """Return the plots of several runs that change as these end, and the part of the page that holds them."""
         left = self._still_there(numbers)
         if len(left) < 2:
-            raise StoreError("fewer than two of these runs are left")
+            raise StoreError("fewer than two of these runs still exist")
         comparison = Comparison(left)
         content = comparison_charts(comparison)
         drawn = page_figures([], comparison.runs, content.pop("charts"), bars=content.pop("bars"))

@@ -222,7 +222,7 @@ class Scaling:
     def curve(self, race: Race, link: str, workers: int) -> tuple[LineChart, str]:
         """Return the predicted speedups on a link, with a ring at one number of workers, and a sentence about it."""
         if link not in LINKS or not 1 <= workers <= COUNTS[-1]:
-            raise ExperimentError(f"write a link ({', '.join(LINKS)}) and 1 to {COUNTS[-1]} workers")
+            raise ExperimentError(f"expected a link ({', '.join(LINKS)}) and 1 to {COUNTS[-1]} workers")
         counts = sorted({*COUNTS, workers})
         alone = self.seconds(race, link, 1)
         times = [self.seconds(race, link, count) for count in counts]

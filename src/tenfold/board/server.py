@@ -230,11 +230,11 @@ def check_access(host: str, token: str | None) -> Access:
     """Return the secrets of a server; ExperimentError if other machines could reach it and no token was given."""
     if host not in LOCAL and token is None:
         raise ExperimentError(
-            f"--host {host} lets other machines open the board, over a connection that is not encrypted, and whoever "
-            "has the token can stop and remove runs; if that is what you want, choose a token: --token SECRET"
+            f"--host {host} opens the board to other machines over an unencrypted connection, and anyone with "
+            "the token can stop and remove runs; to allow this, choose a token: --token SECRET"
         )
     if token is not None and (len(token) < FEWEST_LETTERS or not token.isascii() or not token.isalnum()):
-        raise ExperimentError(f"the token has to be {FEWEST_LETTERS} or more letters and digits")
+        raise ExperimentError(f"the token should be {FEWEST_LETTERS} or more letters and digits")
     names = frozenset() if host in LOCAL else frozenset({host.lower(), socket.getfqdn().lower()})
     return Access(token=token, names=names) if token is not None else Access(names=names)
 
@@ -285,7 +285,9 @@ class Actions:
             raise StoreError(f"run {number} is running on {record['host']}; stop it there")
         lock = self.store.path(number, record["title"]) / LOCK
         if not _holds(record["pid"], lock):
-            raise StoreError(f"the process of run {number} is not known for certain; stop it where it was started")
+            raise StoreError(
+                f"the process of run {number} cannot be identified with certainty; stop it where it was started"
+            )
         os.kill(record["pid"], signal.SIGINT)
         return "stopping; it can be resumed"
 
@@ -295,7 +297,7 @@ class Actions:
         if record["status"] not in ("interrupted", "failed"):
             raise StoreError(f"run {number} is {record['status']}; there is nothing to resume")
         if record["status"] == "failed" and record["result"].get("diverged"):
-            raise StoreError(f"the loss of run {number} diverged, and would again; train with other settings")
+            raise StoreError(f"the loss of run {number} diverged and would diverge again; train with other settings")
         command = tenfold_command("resume", str(number), "--runs", str(self.store.folder))
         log = self.store.path(number, record["title"]) / "resume.log"
         try:
@@ -333,7 +335,7 @@ class Actions:
     def note(self, number: int, given: dict[str, Any]) -> str:
         text = _text(given, "note").strip()
         if len(text) > LONGEST_NOTE:
-            raise StoreError(f"a note has at most {LONGEST_NOTE:,} letters, not {len(text):,}")
+            raise StoreError(f"a note can have at most {LONGEST_NOTE:,} characters, not {len(text):,}")
         self.store.find(number)
         self.store.set_note(number, text)
         return "note saved" if text else "note removed"
@@ -341,7 +343,7 @@ class Actions:
     def remove(self, number: int, given: dict[str, Any]) -> str:
         """Remove a run and its folds; their folders go to the trash."""
         if given.get("confirmed") is not True:
-            raise StoreError("removing a run has to be confirmed")
+            raise StoreError("the removal of a run must be confirmed")
         places = [remove_run(self.store, item) for item in to_remove(self.store, self.store.find(number))]
         return f"removed; its folder is in {places[-1].parent.name}/{places[-1].name}"
 

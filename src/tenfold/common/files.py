@@ -90,10 +90,10 @@ def make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
     except OSError as error:
-        raise StoreError(f"{short_path(folder)} cannot be made: {error.strerror or error}") from None
+        raise StoreError(f"{short_path(folder)} cannot be created: {error.strerror or error}") from None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise StoreError(
-            f"{short_path(folder)} should be a folder of yours that only you can write to: code in it "
+            f"{short_path(folder)} should be a folder of yours that nobody else can write to, because code in it "
             "is run; remove it, or use another run store"
         )
 
@@ -107,7 +107,7 @@ def check_output(path: Path, what: str, *endings: str) -> None:
     """Raise a StoreError if a file cannot be written: before the work whose result it is for."""
     try:
         if endings and path.suffix.lower() not in endings and not _is_stream(path):
-            raise StoreError(f"{what} is written to a file that ends with {' or '.join(endings)}, not to {path}")
+            raise StoreError(f"{what} needs a file name that ends with {' or '.join(endings)}, not {path}")
         if path.is_dir():
             raise StoreError(f"{path} is a folder; name a file in it")
         above = next((folder for folder in path.absolute().parents if folder.exists()), path.parent)
@@ -232,7 +232,7 @@ def read_npy(path: Path) -> "NDArray[Any]":
     """Return the array in an .npy file; ValueError or OSError if it cannot be read."""
     with _loaded(path) as content:
         if isinstance(content, Mapping):
-            raise ValueError("it holds an archive of arrays")
+            raise ValueError("it is an archive of arrays")
         return _with_bytes(content)
 
 
@@ -240,7 +240,7 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> "dict[str, ND
     """Return the arrays of an .npz file by name, all or those that are wanted; ValueError or OSError as above."""
     with _loaded(path) as content:
         if not isinstance(content, Mapping):
-            raise ValueError("it holds one array")
+            raise ValueError("it is a single array")
         named = {name: content[name] for name in content if wanted is None or name in wanted}
         return {name: _with_bytes(item) for name, item in named.items() if not isinstance(item, bytes)}
 
@@ -260,12 +260,12 @@ def _loaded(path: Path) -> Iterator[Any]:
     try:
         with open_regular(path) as file:
             if not file.peek(6).startswith((b"\x93NUMPY", b"PK")):
-                raise ValueError("it is not a file of NumPy")
+                raise ValueError("it is not a NumPy file")
             yield np.load(file, allow_pickle=False)
     except (OSError, ValueError):
         raise
     except MemoryError as error:
-        raise ValueError(f"there is not enough memory for it: {error}") from None
+        raise ValueError(f"not enough memory: {error}") from None
     except Exception as error:  # that of a damaged header or archive depends on the place of the damage
         raise ValueError(f"{type(error).__name__}: {error}") from None
 

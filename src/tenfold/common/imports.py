@@ -91,8 +91,8 @@ def check_trusted(path: str, what: str, error: type[TenfoldError] = ExperimentEr
         return
     if (key := (str(path), *files)) not in _named_here and key not in _read_list():
         raise error(
-            f"{path.origin.name} names {what} '{path}', and importing it runs code ({files[-1]}) that none of your own "
-            f"commands has named before; {path.origin.way_out}"
+            f"{path.origin.name} names {what} '{path}', and importing it runs code ({files[-1]}) that you have not "
+            f"named in a command before; {path.origin.way_out}"
         )
 
 

@@ -217,8 +217,8 @@ def recommender(
     inputs = shape[0] - PAIR_FEATURES * outputs if len(shape) == 1 else 0
     if inputs < 1:
         raise ModelError(
-            f"the recommender takes samples of some inputs and {PAIR_FEATURES} more for each of the {outputs} "
-            f'candidates, but a sample here has shape {shape}; data = "tweets" with pairs gives such samples'
+            f"the recommender needs {PAIR_FEATURES} inputs for each of the {outputs} candidates after the others, "
+            f'but a sample here has shape {shape}; use data = "tweets" with pairs'
         )
     return Recommender(inputs, outputs, hidden, activation, dropout)
 
@@ -241,12 +241,10 @@ class PeopleToFollow:
 
     def __init__(self, run: Run) -> None:
         if run.experiment.data.name != NAME:
-            raise StoreError(
-                f"run {run.id} was not trained on tweets; `tenfold train --data tweets` records such a run"
-            )
+            raise StoreError(f"run {run.id} was not trained on tweets; train one with `tenfold train --data tweets`")
         folder = find_tweets()
         if folder is None:
-            raise DataError(f"run {run.id} was trained on tweets, which are not on this machine")
+            raise DataError(f"run {run.id} was trained on tweets that are not on this machine")
         self.run = run
         self.tweets: Tweets = read_tweets(folder)
         self.options = TweetOptions(**run.experiment.data.options)

@@ -188,7 +188,9 @@ def _launch(experiment: Experiment, folder: Path) -> Run:
         )
     if ended.returncode:
         errors = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
-        raise MachineError(f"mpirun ended with {ended.returncode}: {(errors or ended.stderr.splitlines() or [''])[-1]}")
+        raise MachineError(
+            f"mpirun failed with exit code {ended.returncode}: {(errors or ended.stderr.splitlines() or [''])[-1]}"
+        )
     return open_run(int(json.loads(ended.stdout)["id"]), runs=folder)
 
 

@@ -214,7 +214,7 @@ def _spoken(
             stored = read_arrays(path)
             return stored["bands"], stored["states"], stored["utterance"]
         except (DataError, KeyError):
-            raise DataError(f"{path} is damaged; delete it, and speech is made again") from None
+            raise DataError(f"{path} is damaged; delete it, and the speech will be synthesized again") from None
     if shutil.which(PROGRAM) is None:
         raise DataError(MISSING)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
@@ -264,8 +264,8 @@ def read_recordings(folder: Path) -> tuple[NDArray[np.float32], NDArray[np.int64
     named = [(path, digit) for path in sorted(folder.glob("*.wav")) if (digit := _digit_of(path)) is not None]
     if not named:
         raise DataError(
-            f"{folder} holds no recordings of digits; install Debian's package {PACKAGE}, or give a folder whose WAV "
-            "files are named by their digit: 7.wav, or 7_name.wav"
+            f"{folder} has no recordings of digits; install Debian's package {PACKAGE}, or give a folder of WAV "
+            "files named by their digit: 7.wav, or 7_name.wav"
         )
     bands = [_bands_of(path) for path, _ in named]
     states = [states_of_digit(digit, len(frames)) for (_, digit), frames in zip(named, bands, strict=True)]
@@ -287,8 +287,8 @@ def _bands_of(path: Path) -> NDArray[np.float64]:
         raise DataError(f"{path} cannot be read as a WAV file: {error}") from None
     if form != (1, 2) or rate < 2 * HIGHEST_OF_RECORDINGS:
         raise DataError(
-            f"{path} has {form[0]} channels of {8 * form[1]} bits at {rate} Hz; it should have one of 16 bits at "
-            f"{2 * HIGHEST_OF_RECORDINGS} Hz or more"
+            f"{path} has {form[0]} channels of {8 * form[1]} bits at {rate} Hz; it should have one channel of 16 bits "
+            f"at {2 * HIGHEST_OF_RECORDINGS} Hz or more"
         )
     sound = np.frombuffer(samples[: len(samples) // 2 * 2], dtype="<i2") / 2**15
     return log_mel(np.pad(sound, round(SILENCE_SECONDS * rate)), rate, HIGHEST_OF_RECORDINGS)

@@ -58,7 +58,7 @@ def digit_error_rate(outputs: Tensor, targets: Tensor) -> Tensor:
 def _error_rate(name: str, outputs: Tensor, targets: Tensor, *, of_one_digit: bool = False) -> Tensor:
     if outputs.ndim != 2 or outputs.shape[1] != len(PHONES) * THIRDS:
         raise ModelError(
-            f"{name} needs an output for each of the {len(PHONES) * THIRDS} states of speech, not outputs of "
+            f"{name} needs one output for each of the {len(PHONES) * THIRDS} states of speech, not outputs of "
             f'shape {tuple(outputs.shape)}; it is a metric of data = "speech"'
         )
     posterior = outputs.double().log_softmax(1)

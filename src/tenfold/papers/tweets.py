@@ -102,7 +102,7 @@ def read_tweets(folder: Path) -> Tweets:
         if follower in numbers and followee in numbers and follower != followee:
             follows[numbers[follower], numbers[followee]] = 1
     if not follows.any():
-        raise DataError(f"{folder / FOLLOWS} does not list two people who post; it should list the ids of people")
+        raise DataError(f"{folder / FOLLOWS} lists fewer than two people who post; it should list user ids")
     author = np.array([numbers[person] for person, _ in written], dtype=np.int64)
     return Tweets(tuple(names[person] for person in sorted(names)), tuple(text for _, text in written), author, follows)
 
@@ -159,7 +159,7 @@ def _edges(path: Path) -> Iterator[tuple[str, str]]:
         with path.open(encoding="utf-8", newline="") as file:
             table = csv.DictReader(file, delimiter="\t")
             if not {"follower", "followee"} <= set(table.fieldnames or ()):
-                raise DataError(f"{path} has no header with follower and followee, separated by a tab")
+                raise DataError(f"{path} has no header with follower and followee, separated by a tab; add it")
             for row in table:
                 yield row["follower"], row["followee"]
     except (OSError, UnicodeDecodeError) as error:

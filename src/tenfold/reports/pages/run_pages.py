@@ -160,7 +160,7 @@ def _plan_headline(plan: Plan) -> sections.Headline:
 
 def render_forecast(forecast: Forecast) -> str:
     if not forecast.rows:
-        raise ExperimentError("there is no prediction to report; give at least one setting")
+        raise ExperimentError("no prediction to report; give at least one setting")
     styles = PlotStyles(forecast.rows)
     links = ", ".join(dict.fromkeys(summary.describe_hardware(item.experiment) for item in forecast.forecasts))
     calibrated = "calibrated" if all(row.calibrated for row in forecast.rows) else "uncalibrated"
@@ -287,7 +287,7 @@ def write_report(runs: Sequence[Run] | Comparison, path: str | Path) -> Path:
 def render_report(runs: Sequence[Run] | Comparison) -> str:
     comparison = runs if isinstance(runs, Comparison) else Comparison(runs)
     if not comparison.runs:
-        raise StoreError("there is no run to report; `tenfold runs` lists the recorded ones")
+        raise StoreError("no run to report; `tenfold runs` lists the recorded runs")
     content = run_content(comparison.runs[0]) if len(comparison.runs) == 1 else comparison_content(comparison)
     return render_template("runs.html", common_content(comparison) | content | {"downloads": _downloads(comparison)})
 
