@@ -1,1 +1,1 @@
-"""This machine, and where workers run on it: cores, pinning, threads, devices, metadata, a doctor."""
+"""This machine and the placement of workers on it: cores, pinning, threads, devices, metadata, a doctor."""

@@ -1,7 +1,7 @@
-"""The cpus, the memory and the open files that this process may use, and how workers share the cpus.
+"""The limits of this process (cpus, memory, open files), and the division of cpus among workers.
 
 By default, threads x workers is at most the number of cores. Control groups (v1 and v2) are read from the process's own
-up to the top: `joblib.cpu_count` reads only the one at the top, and rounds 1.5 cores up to 2.
+group up to the root; `joblib.cpu_count` reads only the root, and rounds 1.5 cores up to 2.
 """
 
 import contextlib
@@ -122,9 +122,9 @@ def usable_cpus() -> tuple[int, ...]:
 
 
 def budget(root: Path = ROOT, allowed: Iterable[int] | None = None) -> int:
-    """How many cores this process may really use: the affinity mask or the cgroup's CPU quota, whichever is less.
+    """The number of cores that this process may use: the smaller of the affinity mask and the cgroup's CPU quota.
 
-    A quota is rounded down, but never to 0. The number of cpus in the machine plays no part.
+    A quota is rounded down, but never to 0. The number of cpus in the machine is irrelevant.
     """
     cpus = len(usable_cpus() if allowed is None else set(allowed))
     if allowed is None and _limits:
@@ -238,12 +238,12 @@ def running_elsewhere() -> float | None:
 
 @contextmanager
 def wait_policy_for_children() -> Iterator[None]:
-    """Let processes that start in this block put waiting threads to sleep, if the machine is busy now.
+    """In this block, started processes put waiting threads to sleep, if the machine is busy now.
 
-    By default the threads of OpenMP spin while they wait for one another. On an idle machine that is faster (LeNet-5 on
-    16 cores: 5.7 against 7.1 ms a step with 2 threads, 3.1 against 4.7 ms with 8). On a busy one it takes the cores
-    from the threads that are waited for (2 cores under a load of 10: 246 against 18 ms with 2 threads). What the user
-    has set stays.
+    By default OpenMP threads spin while they wait for each other. On an idle machine this is faster (LeNet-5 on 16
+    cores: 5.7 against 7.1 ms per step with 2 threads, 3.1 against 4.7 ms with 8). On a busy machine it takes cores from
+    the threads that are awaited (2 cores under a load of 10: 246 against 18 ms with 2 threads). A user's own setting is
+    kept.
     """
     if WAIT_POLICY in os.environ or not load_is_high():
         yield
@@ -267,10 +267,10 @@ def waiting_threads_spin() -> bool:
 
 
 def use_threads_that_exist() -> bool:
-    """Return whether this process may use several threads; if it was forked from one with torch, torch uses only one.
+    """Return whether this process may use several threads; if it was forked from one with torch, limit torch to one.
 
-    The threads that torch computes with (OpenMP) do not exist in such a process, and torch would wait for them forever.
-    Whoever computes in this process calls this first.
+    The OpenMP threads of torch do not exist in a forked process, and torch would wait for them forever. Call this
+    before computing.
     """
     if os.getpid() not in _lacks_threads:
         return True
@@ -317,7 +317,7 @@ Order = Callable[[Topology, int], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class CoreMap:
-    """The cpus of each pinned worker, and a note on anything a user should know about them."""
+    """The cpus of each pinned worker, and a note for the user, if any."""
 
     policy: str
     workers: tuple[tuple[int, ...], ...]
@@ -514,7 +514,7 @@ def count_out_of_memory_kills(root: Path = Path("/")) -> int:
 
 
 class MemoryHint:
-    """Says whether a process that has been killed was killed for lack of memory."""
+    """A hint, in an error message about a killed process, that memory ran out."""
 
     def __init__(self) -> None:
         """Note how many have been killed so far."""

@@ -1,4 +1,4 @@
-"""Devices: the meaning of names such as "auto", the GPUs of this machine, and starting to compute on one."""
+"""Devices: names such as "auto", the GPUs of this machine, and their initialization."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -88,11 +88,11 @@ def synchronize(device: "torch.device") -> None:
 
 
 def start_libraries(network: "nn.Module", device: "torch.device", sizes: Iterable[int]) -> None:
-    """Initialize the libraries behind torch, before training is timed: a first step takes far longer than later ones.
+    """Initialize the libraries behind torch before training is timed, because a first step takes far longer.
 
-    It computes as the layers of the network will with batches of these sizes, but on ones, without calling the network
-    or drawing random numbers. That loads kernels, makes handles and starts threads: some 10 ms on a CPU, where one
-    small layer is enough, once per process; several hundred on a GPU, which has other kernels for other shapes.
+    It performs the computations of the network's layers with batches of these sizes on tensors of ones, without calling
+    the network or drawing random numbers. This loads kernels, creates handles and starts threads: about 10 ms once per
+    process on a CPU, where one small layer is enough; several hundred on a GPU, which has different kernels for shapes.
     """
     import torch
     from torch import nn

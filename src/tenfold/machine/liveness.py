@@ -1,4 +1,4 @@
-"""Signs of life: the progress that workers publish, and whether processes of this machine are running."""
+"""Liveness: the progress that workers publish, and whether processes of this machine are running."""
 
 import ctypes
 import math
@@ -42,9 +42,8 @@ def keep_freed_memory() -> None:
     """Keep memory that is freed in this process, up to 1 GB, for the next allocation; for processes that train.
 
     Activations are freed and allocated again in every step. By default glibc returns large blocks to the system, which
-    clears their pages each time it hands them out: up to a third of a step of `cnn`, and half of an evaluation. How
-    often depends on where blocks happen to lie, and differs between runs of one program. Other C libraries are left
-    alone.
+    clears their pages before each reuse: up to a third of a step of `cnn`, and half of an evaluation. The frequency
+    depends on the addresses of blocks, and differs between runs of one program. Other C libraries are not changed.
     """
     _set_thresholds(KEPT, KEPT)
 
@@ -104,11 +103,11 @@ def _glibc() -> ctypes.CDLL | None:
     return None
 
 
-# Signs of life: which processes of this machine are stopped, and which workers make no progress.
+# Which processes of this machine are stopped, and which workers make no progress.
 #
-# The kernel says whether a process runs, and not one of the threads of that process: a call into C may keep Python's
-# lock for minutes, and nothing is wrong with the process that makes it. Workers publish their progress in shared
-# memory. Worker processes, the processes of folds, and ranks are all watched by `LifeWatch`.
+# The kernel is asked whether a process runs, not a thread of that process, because a call into C may hold Python's
+# global lock for minutes while the process is healthy. Workers publish their progress in shared memory. `LifeWatch`
+# watches worker processes, the processes of folds, and ranks.
 
 STOPPED_SECONDS = 4.0
 """How long a worker or a rank may be stopped by a signal until it is lost."""
@@ -182,10 +181,10 @@ class WorkerProgress:
 
 
 class LifeWatch:
-    """Finds processes that were stopped, and workers that have made no progress for too long.
+    """Detects stopped processes, and workers without progress for too long.
 
-    `look` is called about every `LOOK_SECONDS`. After a gap between two calls everybody has a fresh start: this process
-    was paused, perhaps together with the others, and these may continue later than it does.
+    Call `look` about every `LOOK_SECONDS`. After a gap between two calls all time limits start again, because this
+    process was paused, perhaps together with the others, which may continue later.
     """
 
     def __init__(self, workers: Sequence[WorkerProgress] = (), stall_after: float | None = None) -> None:

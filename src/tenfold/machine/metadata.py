@@ -1,4 +1,4 @@
-"""What every run records of its origin, so that its numbers can be understood later: machine, code, user's files."""
+"""The metadata that every run records about its origin: machine, code, and the user's files."""
 
 import ctypes
 import hashlib

@@ -1,8 +1,8 @@
-"""A small process beside a rank that says whether the rank runs.
+"""The rank guard: a small process beside a rank that tells other hosts whether the rank is running.
 
-A rank that is stopped, that still imports libraries, or whose call into C keeps Python's lock, sends nothing to other
-hosts; all three look the same from there. The guard shares the rank's host and none of its threads, so it can tell
-them apart: it asks the kernel, and reads the progress that the rank publishes in shared memory.
+A rank sends nothing to other hosts if it is stopped, if it still imports libraries, or if a call into C holds Python's
+global lock; other hosts cannot distinguish these cases. The guard, a separate process on the rank's host, can: it asks
+the kernel, and reads the progress that the rank publishes in shared memory.
 """
 
 import importlib
@@ -50,7 +50,7 @@ PROGRAM = "from tenfold.machine.rank_guard import main; main()"
 
 @dataclass(frozen=True)
 class GuardAddress:
-    """Where a guard answers other hosts, and the secret that it answers with."""
+    """The address at which a guard answers other hosts, and the secret in its answer."""
 
     addresses: tuple[str, ...]
     port: int
@@ -68,7 +68,7 @@ class GuardAddress:
 
 
 class RankGuard:
-    """The guard of this process, as the process sees it."""
+    """This process's handle of its guard."""
 
     def __init__(
         self,

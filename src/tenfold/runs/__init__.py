@@ -1,4 +1,4 @@
-"""Events, the store that keeps them, and runs that are read from it."""
+"""Events, the run store, and recorded runs."""
 
 from tenfold.runs.recorder import Recorder
 from tenfold.runs.run import Run

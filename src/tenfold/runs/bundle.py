@@ -1,9 +1,9 @@
-"""A run as one value of bytes, to carry it from the store of one machine to that of another.
+"""Bundles: a run as bytes, to send it from the store of one machine to the store of another.
 
 A bundle is a zip archive without compression: `run.json` with the record, `events.jsonl` with the events, and the
-files of the run below `files/`. It may come from another machine, so everything in it is checked before it becomes
-part of a store: the names of its members, their checksums, the fields of the record, and that tensors and arrays can
-be read without running code. Experiments and pickled models do not travel back: home knows which it asked for.
+files of the run in `files/`. It may come from another machine, so everything in it is checked before it is added to a
+store: the names of its members, their checksums, the fields of the record, and that tensors and arrays can be read
+without running code. Experiments and pickled models are not sent back, because the submitting machine has them.
 """
 
 import io
@@ -48,7 +48,7 @@ class BundledRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A run that came from another store, checked except for the content of its files."""
+    """A run from another store; everything but the content of its files is checked."""
 
     record: BundledRecord
     events: list[Event]
@@ -68,7 +68,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run that has ended in this process without having been recorded."""
+    """A run that has ended in this process and is not recorded yet."""
 
     record: BundledRecord
     events: list[Event]
@@ -82,7 +82,7 @@ class EndedRun:
 
 
 def pack(store: "Store", run: int) -> bytes:
-    """Return a run that has ended as a bundle."""
+    """Return an ended run as a bundle."""
     record, folder = store.find(run), store.folder_of(run)
     names = ("kind", "status", "created", "ended", "error", "host", "metadata", "result")
     written = io.BytesIO()
@@ -96,7 +96,7 @@ def pack(store: "Store", run: int) -> bytes:
 
 
 def unpack(content: bytes) -> Bundle:
-    """Return the content of a bundle; StoreError for anything that `pack` would not have written."""
+    """Read a bundle; raise StoreError for anything that `pack` would not write."""
     try:
         members = _members(content)
         record = BundledRecord.model_validate_json(members.pop(RECORD))

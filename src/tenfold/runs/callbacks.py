@@ -1,7 +1,7 @@
-"""Callbacks: objects of the user whose methods are called while a run trains, in the process that started it.
+"""Callbacks: the user's objects whose methods are called while a run trains, in the process that started it.
 
-They are called after an event was recorded, may stop the training, and change nothing else. The time spent in them is
-measured; a run that they slowed down says so.
+They are called after an event was recorded, and may stop the training, but change nothing else. The time spent in them
+is measured, and a run that they slow down shows a warning.
 """
 
 import warnings
@@ -35,7 +35,7 @@ BEHIND = "successive halving"
 
 
 class Callback:
-    """Base class of callbacks, with every method that is called; override those you need.
+    """Base class of callbacks with all methods; override those you need.
 
     A callback may be any object that has some of these methods. Raise `tenfold.StopTraining` in one of them to stop the
     training: at the end of the epoch, or at the next evaluation if that comes first (see `evaluate_every`). In a
@@ -79,7 +79,7 @@ class Callback:
 
 @dataclass(frozen=True)
 class StopBehind(Callback):
-    """Stops a run whose metric after an epoch is worse than it has to be there."""
+    """Stops a run whose metric after an epoch is worse than required."""
 
     metric: str
     """With its part: validation_accuracy."""
@@ -104,9 +104,9 @@ METHODS = {name: _events_of(method) for name, method in vars(Callback).items() i
 
 
 class Callbacks:
-    """A listener that passes events on to callbacks, and asks to stop by raising StopTraining.
+    """A listener that forwards events to callbacks, and raises StopTraining if one of them asked to stop.
 
-    It does so only after events at which training can stop: an evaluation and the end of an epoch, and in a
+    It raises only after events at which training can stop: an evaluation and the end of an epoch, and in a
     cross-validation the start and the end of a fold.
     """
 

@@ -1,8 +1,8 @@
 """Files of tensors, such as weights, and the checkpoints of a run: a file for each worker, and a manifest.
 
-A file is whole or absent, checked for damage, and read without running code from it. After each epoch every worker
-writes its own; when all have, the manifest that names the epoch is replaced. Whenever the processes die, the manifest
-names a complete set. The checkpoint before it is kept as well, to continue from if the last one is damaged.
+Files are written atomically, checked for damage, and read without running code. After each epoch every worker writes
+its file; when all have, the manifest with the number of the epoch is replaced. If the processes die at any moment, the
+manifest refers to a complete set. The previous checkpoint is kept, too, in case the last one is damaged.
 """
 
 import shutil
@@ -33,7 +33,7 @@ def save_tensors(state: Any, path: Path) -> None:
 
 
 def load_tensors(path: Path) -> Any:
-    """Load what `save_tensors` wrote, if not a bit of it has changed since."""
+    """Load a file of `save_tensors`; raise StoreError if it is damaged."""
     import torch
 
     with _opened(path) as file:
@@ -46,7 +46,7 @@ def load_tensors(path: Path) -> Any:
 
 
 def load_weights(path: Path) -> dict[str, Any]:
-    """Load the state of a network; StoreError for anything else, such as tensors without or with made-up numbers."""
+    """Load the state of a network; raise StoreError for anything else, such as tensors with made-up sizes."""
     import torch
 
     weights = load_tensors(path)
@@ -192,7 +192,7 @@ def _files_of(folder: Path, manifest: dict[str, Any]) -> list[Path]:
 
 @dataclass(frozen=True)
 class Resumption:
-    """The checkpoint that a run continues from: its folder and its manifest."""
+    """The checkpoint from which a run continues: its folder and its manifest."""
 
     folder: Path
     manifest: dict[str, Any]

@@ -1,9 +1,9 @@
-"""The claim on a run: a lock that dies with the process which works on it, and a lease where locks prove nothing.
+"""The claim on a run: a kernel lock, and a lease for file systems that do not share locks between machines.
 
-The process that trains a run holds a kernel lock on the file `lock` in the run's folder. The kernel releases it
-when the process dies, however it dies, whatever the host is called and wherever its clock stands. Not every shared
-file system passes locks on to other machines, so the holder also touches the file every few seconds. Another
-machine that gets the lock watches the file for a while before it believes that the holder is gone.
+The process that trains a run holds a kernel lock on the file `lock` in the run's folder. The kernel releases the lock
+when the process dies for any reason, independent of host names and clocks. Not every shared file system passes locks
+on to other machines, so the holder also touches the file every few seconds. Another machine that gets the lock watches
+the file for a while before it concludes that the holder is gone.
 """
 
 import errno
@@ -37,7 +37,7 @@ _HELD: "weakref.WeakSet[Claim]" = weakref.WeakSet()
 
 
 class Claim:
-    """The right of this process to write to a run, until it is released or the process ends."""
+    """This process's exclusive right to write to a run, until it is released or the process ends."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path

@@ -1,10 +1,10 @@
-"""Everything that happens in a run, as typed values and as rows: engines emit events, stores and displays read them.
+"""The events of a run, as typed values and as rows: engines emit them, stores and displays read them.
 
-Three families: a `Metric` is a number that was measured, a `Span` is time that a worker spent, and the subclasses of
-`Lifecycle` are the stages of a run, each with the metadata that belong to it.
+There are three families: a `Metric` is a measured number, a `Span` is time that a worker spent, and the subclasses of
+`Lifecycle` are the stages of a run, with their metadata.
 
-`worker` is the number of the worker. Of each fold of a cross-validation, listeners get the events of one worker only;
-these keep the index of the fold in its place, which is read as `fold_index`.
+`worker` is the number of the worker. In a cross-validation, listeners receive the events of one worker per fold, and
+`worker` contains the index of the fold instead; read it as `fold_index`.
 """
 
 import json
@@ -22,7 +22,7 @@ Ending = Literal["finished", "failed", "interrupted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle:
-    """A run entered another stage; each kind of stage is a subclass."""
+    """A run entered a new stage; each kind of stage is a subclass."""
 
     KIND: ClassVar[str]
 
@@ -118,7 +118,7 @@ class Note(Lifecycle):
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """How far a job of an executor is, as far as home sees it."""
+    """The state of an executor's job, as known to the submitting process."""
 
     label: str
     state: str
@@ -131,7 +131,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsChanged(Lifecycle):
-    """How far all jobs of an executor are; it is shown, and not recorded."""
+    """The states of all jobs of an executor; this event is shown, but not recorded."""
 
     KIND = "jobs"
     jobs: tuple[JobState, ...]
@@ -139,7 +139,7 @@ class JobsChanged(Lifecycle):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(Lifecycle):
-    """Something is not as it should be, but training continues."""
+    """A warning; training continues."""
 
     KIND = "warning"
     text: str
@@ -149,7 +149,7 @@ class Warned(Lifecycle):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Printed(Lifecycle):
-    """A worker process printed something; it is kept with the run's console, not among its events."""
+    """Output of a worker process; it is stored in the run's console file, not among its events."""
 
     KIND = "printed"
     text: str
@@ -234,11 +234,11 @@ Emit = Callable[[Event], None]
 
 
 def ignore(_: object) -> None:
-    """Ignore an event, or whatever else somebody may listen to."""
+    """Ignore an event."""
 
 
 class Stopwatch:
-    """Measures the seconds since a run began; that of a resumed run continues from where it stopped."""
+    """Measures the seconds since a run began; in a resumed run it continues from its last value."""
 
     def __init__(self, elapsed: float = 0.0) -> None:
         self.origin = time.perf_counter() - elapsed

@@ -22,7 +22,7 @@ MOST_MESSAGES = 3
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that cannot be read, and what to do about it."""
+    """A damaged part of a store, with advice."""
 
     where: str
     found: str

@@ -31,12 +31,12 @@ from tenfold.runs.store import Store
 def open_run(run: str | int = "last", *, runs: str | Path | None = None, trust: bool = False) -> Run:
     """Return a recorded run by its number, its title, or "last".
 
-    `run.model` builds the network again if its class or function can be imported. Importing runs code: what the record
-    names (model, data, loss, metrics, ...) is imported if your own commands have named it before, for the same file, or
-    with `trust=True`. A network that was defined in a script or a notebook is kept with the run as a pickle, which is
-    read only if this process has written it, or with `trust=True`: unpickling runs the code it holds, so trust only
-    folders that nobody else can write to. A class of the same name in the running script or notebook is used without
-    it, if the weights fit.
+    `run.model` rebuilds the network if its class or function can be imported. Importing runs code, so import paths in
+    the record (model, data, loss, metrics, ...) are imported only if you have named them in a command before, for the
+    same file, or with `trust=True`. A network defined in a script or a notebook is stored with the run as a pickle.
+    Unpickling runs the code in it, so the pickle is read only if this process has written it, or with `trust=True`;
+    trust only folders that nobody else can write to. If the running script or notebook defines a class of the same name
+    and the weights fit, that class is used instead.
     """
     store = Store(runs, create=False)
     return Run(store, store.find(run), trust=trust)

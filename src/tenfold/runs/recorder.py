@@ -1,4 +1,4 @@
-"""Recording a run: its events in the store, a batch at a time, and the last part of its output in its folder."""
+"""Record a run: its events in the store, in batches, and the last part of its output in its folder."""
 
 import os
 import re
@@ -42,10 +42,10 @@ MOST_WAITING = 50_000
 
 
 class Recorder:
-    """A listener that keeps events for a moment and records them together.
+    """A listener that collects events for a moment and records them together.
 
-    When the store cannot be written to (a full disk, say) training continues: it warns once, keeps the events, and
-    tries again now and then.
+    If the store cannot be written to, for example because the disk is full, training continues: the recorder warns
+    once, keeps the events, and retries from time to time.
     """
 
     def __init__(self, store: Store, run: int) -> None:
@@ -141,7 +141,7 @@ def _is_summary(event: Event) -> bool:
 
 @dataclass
 class EventDispatcher:
-    """Passes each event on to the recorder or the console file and to the listener; knows how far the run has come."""
+    """Forwards each event to the recorder or the console file, and to the listener; tracks the progress of the run."""
 
     recorder: Recorder
     stopwatch: Stopwatch
@@ -268,7 +268,7 @@ def _last_state(line: str) -> str:
 
 
 class ConsoleFile:
-    """Writes a run's output to a file, a few times per second; one that cannot be read or written is left alone."""
+    """Writes a run's output to a file, a few times per second; errors of the file are ignored."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -365,7 +365,7 @@ def _read_tail(path: Path, end: int | None = None) -> bytes:
 
 
 class Tap:
-    """Stands in for sys.stdout or sys.stderr: passes everything on to it, and written text also to the listeners."""
+    """Replaces sys.stdout or sys.stderr: forwards everything to the original, and written text also to listeners."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self.stream = stream

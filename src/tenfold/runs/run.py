@@ -60,7 +60,7 @@ OF_EPOCHS = ("epoch_loss", "epoch_accuracy")
 
 
 class History:
-    """Collects the metrics after each epoch, from the events that it is called with."""
+    """A listener that collects the metrics after each epoch."""
 
     def __init__(self) -> None:
         self._rows: dict[int, dict[str, float]] = {}
@@ -171,7 +171,7 @@ def _from_above(path: str) -> Any:
 
 
 class Run:
-    """A recorded run: its experiment, how it ended, its measurements and its model."""
+    """A recorded run: its experiment, status, measurements and model."""
 
     def __init__(
         self,
@@ -366,9 +366,9 @@ class Run:
     def predict(self, x: Any) -> Any:
         """Return the model's predictions for samples x: class numbers (0 or 1 for a single logit), or numbers.
 
-        `x` is a tensor or an array, samples first, and so is what is returned; data that `train` takes are accepted,
-        too, without their targets or with them. It is scaled as in training: uint8 is divided by 255; for a run on a
-        built-in data set, whole numbers are pixels as its files hold them.
+        `x` is a tensor or an array with samples in the first dimension, and the result has the same type; any data for
+        `train`, with or without targets, are accepted, too. Inputs are scaled as in training: uint8 is divided by 255;
+        for a run on a built-in data set, integers are raw pixels, as in its files.
         """
         return _from_above("api.predict:predict")(self, x)
 
@@ -485,11 +485,11 @@ class Run:
         return self.store.events(self.id, kind)
 
     def trace(self) -> dict[str, Any]:
-        """Return what each worker did when, in the format that Perfetto and chrome://tracing open as a JSON file."""
+        """Return the timeline of each worker in the JSON format of Perfetto and chrome://tracing."""
         return chrome_trace(self.events(), clock=self.clock)
 
     def summary(self) -> dict[str, Any]:
-        """Return the run as one dictionary that can be written as JSON."""
+        """Return the run as a dictionary of JSON values."""
         return {
             "id": self.id,
             "title": self.title,

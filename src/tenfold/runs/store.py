@@ -1,7 +1,7 @@
 """The run store: one SQLite file for all runs and their events, and a folder of artifacts for each run.
 
-A write is one transaction in write-ahead mode, so a process that dies at any instant leaves a store that can be read.
-A run whose process is gone without having recorded how it ended is shown as interrupted.
+Every write is one transaction in write-ahead mode, so the store remains readable if a process dies at any moment.
+A run whose process has died without recording its end is shown as interrupted.
 """
 
 import json
@@ -526,7 +526,7 @@ def _elapsed(connection: sqlite3.Connection, run: int) -> float:
 
 
 class RemoteStore(Store):
-    """The store of rank 0, on a rank that does not record; nothing can be read from it here."""
+    """The store of rank 0, on a rank that does not record; reading from it raises an error."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -552,7 +552,7 @@ OF_TYPE = "SELECT body FROM events WHERE run = ? AND type = ? AND superseded = 0
 
 
 class Follower:
-    """Reads the events of runs that were recorded after a cursor, which is the number of an event."""
+    """Reads new events of runs: those after a cursor, the number of an event."""
 
     def __init__(self, store: Store) -> None:
         self._lock = threading.Lock()

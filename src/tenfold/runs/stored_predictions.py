@@ -1,16 +1,16 @@
-"""The outputs of a run's model for the samples it was tested on, stored with the run as predictions.npz.
+"""The outputs of a run's model for its test and validation samples, stored with the run as predictions.npz.
 
 The file is written once, at the end of a run, beside model.pt. It is an uncompressed NumPy archive
-(`numpy.load(path, allow_pickle=False)`) with these arrays for the part "test", where there is one, and "validation":
+(`numpy.load(path, allow_pickle=False)`) with these arrays for the parts "test" and "validation", if they exist:
 
-| array | shape | holds |
+| array | shape | content |
 |---|---|---|
-| `test_samples` | [n] int64 | the number of each sample in the data as they were given |
-| `test_outputs` | [n, ...] float32 | what the network put out |
-| `test_targets` | [n, ...] | what should be predicted |
-| `test_kind` | text | what an output is: "classes" (a logit for each class), "logit" or "probability", "numbers" |
-| `test_worst` | [k] int64 | where samples are images: the places of the most confident mistakes, the worst first |
-| `test_pictures` | [k, height, width, 1 or 3] uint8 | these samples as pictures |
+| `test_samples` | [n] int64 | the index of each sample in the original data |
+| `test_outputs` | [n, ...] float32 | the network's outputs |
+| `test_targets` | [n, ...] | the targets |
+| `test_kind` | text | the kind of outputs: "classes" (a logit for each class), "logit" or "probability", "numbers" |
+| `test_worst` | [k] int64 | for images: the positions of the most confident mistakes, the worst first |
+| `test_pictures` | [k, height, width, 1 or 3] uint8 | images of these samples |
 
 A fold of a cross-validation stores its validation part as well; the cross-validation itself stores nothing, and reads
 the validation parts of its folds. A part whose outputs are larger than `LIMIT` bytes is left out.

@@ -1,10 +1,10 @@
 """The SQLite file of the run store: how it is opened, its tables, and their rows as dictionaries.
 
-It is opened by the abilities of its file system, and by this user's permissions. SQLite's write-ahead log needs memory
-that processes share through a file, and locks; and it works on one machine only. On a file system that several machines
-share, or without such memory, a store has a rollback journal instead. Without locks nothing is written. A store that
-cannot be written to can still be read: as it is, or, where a log or a journal was left beside it, from a copy.
-Damage in one column spoils neither the rest of its row nor other rows.
+The way to open it depends on its file system and this user's permissions. SQLite's write-ahead log needs file locks and
+shared memory mapped from a file, and works on one machine only. On a file system that several machines share, or
+without such memory, a store has a rollback journal instead. Without locks nothing is written. A store that cannot be
+written to can still be read, directly or, if a log or a journal was left beside it, from a copy. Damage in one column
+affects neither the rest of its row nor other rows.
 """
 
 import fcntl
@@ -73,7 +73,7 @@ def _try_out(folder: Path) -> tuple[bool, bool]:
 
 
 class StoreFile:
-    """The file of a store, and how it is opened here."""
+    """The file of a store, and its mode of access."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
