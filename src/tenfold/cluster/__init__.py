@@ -1,4 +1,4 @@
-"""Virtual hardware and its clock: how long a run would take on machines that you do not have."""
+"""Virtual hardware and its clock: predict the time of a run on machines that you do not have."""
 
 from tenfold.cluster.cluster import Cluster
 from tenfold.cluster.event_clock import ClockEvent, clock_events

@@ -1,4 +1,4 @@
-"""A cluster: nodes, their links, shared resources, and how unevenly they step; a value that loads from TOML.
+"""A cluster: nodes, links, shared resources, and stragglers; a value that loads from TOML.
 
     name = "edge"
     adding = 1e-10                      # seconds to add one byte

@@ -1,13 +1,13 @@
-"""The cost of a round on links.
+"""The cost of a round on the links of a cluster.
 
-Phases come in turn, the messages of a phase travel at once. A message from s to d takes
+Phases follow one another; the messages of a phase travel at the same time. A message from s to d takes
 
-    latency + max(seconds of all that leaves by the same port of s, seconds of all that enters by the same port of d)
+    latency + max(seconds of all messages that leave by this port of s, seconds of all that enter by this port of d)
             + seconds to add all that d adds in this phase
 
-where a port belongs to one worker and kind of link, or to a node or a line that several workers share; it sends and
-receives at once. A phase of a group ends with its last message. With one kind of link for all this gives the closed
-forms of `tenfold.mixing.round`.
+where a port belongs to one worker and kind of link, or to a node or a line that several workers share, and sends and
+receives at the same time. A phase of a group ends with its last message. If all links are of one kind, this gives the
+closed forms of `tenfold.mixing.round`.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,8 @@
-"""The clocks of workers that do not meet in rounds: asynchronous strategies, and the stages of a pipeline.
+"""The clocks of training without rounds: asynchronous strategies, and the stages of a pipeline.
 
-Asynchronous workers each step at their own pace and exchange with the center or a partner when their strategy says so.
-A partner or the center serves one request at a time, in the order of arrival. At the end of an epoch all wait for the
-slowest. The clock is a heap of events, keyed by (time, sequence number).
+Asynchronous workers step at their own pace, and exchange with the center or a partner as their strategy defines. A
+partner or the center serves one request at a time, in the order of arrival. At the end of an epoch all wait for the
+slowest worker. The clock is a heap of events, keyed by (time, sequence number).
 """
 
 import heapq

@@ -1,4 +1,4 @@
-"""Hardware as the clock sees it: step times, links, round costs, and groups of nodes."""
+"""The clock's model of hardware: step times, links, round costs, and groups of nodes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -177,7 +177,7 @@ Sigma = Annotated[float, Field(ge=0, le=2)]
 
 
 class Stragglers(Section):
-    """How unevenly workers step, on top of what a profile has measured."""
+    """The variation of step times, in addition to the profile's measurements."""
 
     noise: Noise = "log-normal"
     """How step times are distributed: log-normal, or shifted-exponential (a lower bound and a long tail)."""

@@ -1,4 +1,4 @@
-"""The clock of runs with rounds: max-plus recurrences over all workers; and what both clocks share."""
+"""The clock of runs with rounds, max-plus recurrences over all workers, and code shared by both clocks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class ClockSpan(NamedTuple):
 
 @dataclass
 class Timing:
-    """When things happened in each repeat of a run."""
+    """The times of events in each repeat of a run."""
 
     seconds: Floats
     """For each repeat, the training time of the slowest worker: without start, evaluation and saving."""

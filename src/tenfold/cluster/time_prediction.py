@@ -1,4 +1,4 @@
-"""How long a run would take, and how certain that is."""
+"""The predicted time of a run, with an interval."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

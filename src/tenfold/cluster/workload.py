@@ -14,7 +14,7 @@ from tenfold.mixing import Strategy, is_round_due
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A run as the clock sees it."""
+    """The clock's model of a run."""
 
     workers: int
     steps_per_epoch: int

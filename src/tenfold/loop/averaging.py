@@ -1,4 +1,4 @@
-"""`tenfold.average`: averaging for a training loop of your own."""
+"""`tenfold.average`: averaging for your own training loop."""
 
 import hashlib
 import warnings
@@ -106,16 +106,16 @@ def joined(
 
 # Rounds among ranks whose training loops run independently.
 #
-# Loops of different ranks may take different numbers of steps: a GradScaler skips one, a loader has a batch less. So
-# before a round everybody says which one it comes for, or that it is done. Those who are done join the rounds of the
-# others, and the end comes when all are done. That costs a gather of one number a round.
+# The loops of ranks may take different numbers of steps: a GradScaler skips one, or a loader has a batch less.
+# Therefore every rank announces before a round which round it is ready for, or that it is done. Ranks that are done
+# join the rounds of the others until all are done. This costs a gather of one number per round.
 
 DONE, FIRST_MEAN = -1.0, -2.0
 """Instead of the number of a round: the rank has left its block, or waits in the first block of its `mean()`."""
 
 
 class LoopWorker:
-    """One rank among the others."""
+    """This rank's part in averaging among the loops."""
 
     def __init__(self, replica: LoopReplica, parallel: Parallel, channels: Channels, samples: float = 1.0) -> None:
         self.rank, self.size = channels.transport.rank, channels.transport.size
@@ -283,7 +283,7 @@ def average(
     - all begin with rank 0's weights, and leave it with the mean of all (for BatchNorm var = avg(var_i) + var(mean_i));
     - a step is a call of `optimizer.step`, so gradients may be accumulated over several batches; one that a GradScaler
       skips does not count;
-    - ranks may take different numbers of steps: who has left joins the rounds of those who are still busy.
+    - ranks may take different numbers of steps: a rank that is done joins the rounds of the others.
 
     Before that, ranks compare the model's parameters and code, these arguments, their versions and the shards made so
     far; a difference is an error on all of them.
@@ -312,7 +312,7 @@ def average(
 
 
 class AveragingBlock(AbstractContextManager[LoopWorker], ContextDecorator):
-    """What `average` returns: a `with` block or a decorator, which warns of steps that are made without it."""
+    """The result of `average`: a `with` block or a decorator that warns about optimizer steps outside of it."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, parallel: Parallel, samples: float) -> None:
         self._make_block = partial(_averaged, model, optimizer, parallel, samples)

@@ -1,4 +1,4 @@
-"""`tenfold.shard`: this rank's share of a data set, as the DataLoader that a training loop already has."""
+"""`tenfold.shard`: this rank's share of a data set, as a DataLoader for your own training loop."""
 
 from collections.abc import Iterator, Sized
 from contextlib import suppress
@@ -50,9 +50,9 @@ def shard(data: DataLoader[Any] | Dataset[Any], seed: int = 0, **options: Any) -
     shuffled before, in an order that follows from (seed, epoch, rank). A dataset is taken as
     `DataLoader(dataset, shuffle=True, **options)`.
 
-    All ranks get equally many batches. Nothing is padded and (without `drop_last`) nothing left out, so the last batch
-    takes what is left: up to two samples more than the others. Epochs are counted for the data, so it does not matter
-    whether the shard is made once or for each epoch; to begin with another, set `shard(loader).batch_sampler.epoch`.
+    All ranks get the same number of batches. Nothing is padded or (without `drop_last`) left out, so the last batch
+    takes the remaining samples: up to two more than the others. Epochs are counted per data set, so the shard may be
+    created once or for each epoch; to start with another epoch, set `shard(loader).batch_sampler.epoch`.
     """
     if isinstance(data, DataLoader):
         if options:

@@ -1,4 +1,4 @@
-"""Who averages with whom, the use of the average, and the messages: pure functions of their arguments."""
+"""Averaging as pure functions: strategies, outer optimizers, compression, and the messages of a round."""
 
 from typing import TYPE_CHECKING
 

@@ -1,13 +1,12 @@
 """Compressed messages: fewer bits for the same vector, and a record of the error.
 
-When weights are averaged, not the weights are compressed, which are large and similar, but their difference from the
-last common reference, the weights that all replicas had after an earlier exact round: each worker encodes
-u = x_i - reference, all decode all, and continue from reference + mean(decoded). `Rounds` does that; this module only
-encodes and decodes.
+Weights are large and similar, so workers compress not the weights but the difference from the last common reference,
+the weights of all replicas after an earlier exact round: each worker encodes u = x_i - reference, all decode all, and
+continue from reference + mean(decoded). `Rounds` does this; this module only encodes and decodes.
 
-Error feedback (Seide et al. 2014, Karimireddy et al. 2019): e is what earlier rounds have not sent;
-encode u + e, then e <- (u + e) - decoded. What was sent over all rounds then differs from the exact sum by the last e
-alone.
+Error feedback (Seide et al. 2014, Karimireddy et al. 2019): e is the part that earlier rounds have not sent;
+encode u + e, then e <- (u + e) - decoded. The total sent over all rounds then differs from the exact sum only by the
+last e.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +23,7 @@ from tenfold.mixing.strategies import require
 
 @dataclass(frozen=True)
 class Packed:
-    """A vector as it is sent: the tensors to send, in an order that its compressor knows."""
+    """An encoded vector: the tensors to send, in the order of its compressor."""
 
     tensors: tuple[Tensor, ...]
 

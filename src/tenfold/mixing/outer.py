@@ -1,4 +1,4 @@
-"""Outer optimizers: where all replicas continue from, given their mean."""
+"""Outer optimizers: they compute the weights from which all replicas continue, given their mean."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ State = dict[str, Tensor]
 
 
 class OuterOptimizer(ABC):
-    """One step per round on flat weights, elementwise and so the same bits wherever it is computed.
+    """One step per round on flat weights; it is elementwise, so every engine computes the same bits.
 
-    Subclasses are frozen dataclasses, their fields the options; all that changes is in the state.
+    Subclasses are frozen dataclasses whose fields are the options; everything that changes is in the state.
     """
 
     name: ClassVar[str]

@@ -1,4 +1,4 @@
-"""A round: who averages with whom, as a value, and the messages that it sends; and the order of a pipeline's passes."""
+"""Rounds: who averages with whom, as a value, and the messages; also the schedules of pipelines."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ Waves = tuple[Wave, ...]
 
 
 class Collective(ABC):
-    """One way to the mean; a hashable value."""
+    """An algorithm for the mean; a hashable value."""
 
     @abstractmethod
     def waves(self, groups: Integers, nbytes: int) -> Waves:
@@ -74,7 +74,7 @@ class Collective(ABC):
 
 @dataclass(frozen=True)
 class Peers(Collective):
-    """A collective in which only the members take part, as a function of their places says."""
+    """A collective among the members only, defined by a function of their positions."""
 
     plan: Callable[[Integers, int], Waves]
 
@@ -260,10 +260,11 @@ class ExchangeVectors:
 
 @dataclass(frozen=True)
 class Round:
-    """Replica i becomes a convex combination of the replicas in `sources[i]`, all at the same moment.
+    """Replica i becomes a convex combination of the replicas in `sources[i]`, for all i at the same moment.
 
-    Each tuple is sorted and holds its own rank; `(i,)` means that replica i rests. Either the sources divide the
-    replicas into groups that average exactly, or everyone reads, and is read by, equally many: both keep the mean.
+    Each tuple is sorted and contains its own rank; `(i,)` means that replica i is idle. Either the sources divide the
+    replicas into groups that average exactly, or each replica reads, and is read by, the same number of replicas. Both
+    keep the mean.
     """
 
     sources: tuple[tuple[int, ...], ...]

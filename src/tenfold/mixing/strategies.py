@@ -1,4 +1,4 @@
-"""The strategies: for each, who averages with whom in round r among n replicas."""
+"""Strategies: each defines who averages with whom in round r among n replicas."""
 
 import random
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ from tenfold.mixing.round import (
 
 
 class Strategy(ABC):
-    """Who averages with whom. Subclasses are frozen dataclasses, their fields the options; all methods are pure."""
+    """A mixing strategy. Subclasses are frozen dataclasses whose fields are the options; all methods are pure."""
 
     name: ClassVar[str]
     asynchronous: ClassVar[bool] = False
@@ -57,7 +57,8 @@ class Strategy(ABC):
 class AsynchronousStrategy(Strategy):
     """Workers exchange at their own pace and never wait for a round: all rounds but the last are idle.
 
-    `exchange` says when a worker exchanges and with whom; the virtual clock costs that. `apply` does the arithmetic.
+    `exchange` defines when a worker exchanges, and with whom; the virtual clock computes the cost from it. `apply` does
+    the arithmetic.
     """
 
     asynchronous: ClassVar[bool] = True

@@ -1,1 +1,1 @@
-"""The built-in networks, a user's own, and the recomputation of activations."""
+"""Built-in and user networks, and activation checkpointing."""

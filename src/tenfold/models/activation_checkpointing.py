@@ -1,4 +1,4 @@
-"""Recomputing activations in the backward pass, instead of keeping them in memory since the forward pass."""
+"""Activation checkpointing: recompute activations in the backward pass instead of keeping them in memory."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,4 +1,4 @@
-"""The networks: mlp, lenet5, cnn, one that only holds weights, for calibration, and those of users."""
+"""Networks: mlp, lenet5, cnn, a vector of weights for calibration, and users' own."""
 
 import copy
 import inspect
