@@ -1,4 +1,4 @@
-"""Cross-validation: k models on k splits of the same data, side by side or one after another."""
+"""Cross-validation: k models on k splits of the same data, trained in parallel or one after another."""
 
 from tenfold.crossval.crossval_result import CrossValidation
 from tenfold.crossval.crossval_run import (

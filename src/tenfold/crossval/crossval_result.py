@@ -1,4 +1,4 @@
-"""From the results of the folds to the result of the cross-validation: sums, means and their spread."""
+"""Combine the results of the folds into the result of the cross-validation: sums, means and deviations."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -33,7 +33,7 @@ from tenfold.workers.task import Resolved, Task, make_network
 
 @dataclass(frozen=True)
 class FoldMode(ABC):
-    """How the folds of an experiment are trained: how many at once, and with how many workers each."""
+    """The way in which folds are trained: how many at the same time, and with how many workers each."""
 
     experiment: Experiment
     name: ClassVar[str]

@@ -1,4 +1,4 @@
-"""The fold modes, and the processes that train folds side by side; `FoldMode.of` decides what "auto" means."""
+"""The fold modes, and the processes that train folds in parallel; `FoldMode.of` selects the mode for "auto"."""
 
 import math
 import pickle

@@ -1,4 +1,4 @@
-"""Executors: where whole runs go as jobs: processes, Dask, Ray, Slurm, any `concurrent.futures.Executor`."""
+"""Executors run whole runs as jobs: processes, Dask, Ray, Slurm, or any `concurrent.futures.Executor`."""
 
 from tenfold.executors.slurm import Slurm
 from tenfold.executors.submitting import Submitter, executor_named

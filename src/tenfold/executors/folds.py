@@ -1,4 +1,4 @@
-"""The folds of a cross-validation as jobs of an executor; their runs are recorded at home as they come back."""
+"""The folds of a cross-validation as jobs of an executor; their runs are recorded here when they return."""
 
 import time
 from dataclasses import replace
@@ -41,7 +41,7 @@ def train_on(submitter: Submitter, work: FoldWork) -> None:
 
 
 class CoreLanes:
-    """How many jobs ran at the same time, and which of them after one another, by the clocks of their machines.
+    """Which jobs ran at the same time, and which one after another, by the clocks of their machines.
 
     Jobs do not say which cores of their machine they had. Those that overlapped had different ones.
     """

@@ -1,9 +1,9 @@
 """A job: one setting or one fold, trained by a process that may be on another machine, and its outcome.
 
-The experiment travels as TOML, and Python objects in it as a pickle, which the executor that the user named would make
-anyway. A job trains in a store of its own and returns a bundle. That store is in a folder beside the run store at home
-where the job's machine sees it, so that the job continues from its checkpoint if it has to be run again; else it is in
-a temporary folder of that machine.
+The experiment is sent as TOML, with its Python objects as a pickle, which the executor would create anyway. A job
+trains in a separate store and returns a bundle. If the job's machine can see the run store of the submitting machine,
+that separate store is a folder beside it, so a repeated job continues from its checkpoint; otherwise it is a temporary
+folder of the job's machine.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Ray: each job as a task, and a training as one actor per replica; of a cluster, or of a new Ray on this machine."""
+"""Ray: each job is a task, and a training has one actor per replica, on a cluster or a new Ray on this machine."""
 
 import os
 import secrets
@@ -33,7 +33,7 @@ UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class RayExecutor(Executor):
-    """Runs each job as a task of the Ray cluster that $RAY_ADDRESS names, else of a new Ray on this machine."""
+    """Runs each job as a task of the Ray cluster at $RAY_ADDRESS, or of a new Ray on this machine."""
 
     def __init__(self, _job_cores: int = 1, *, mem: str = "") -> None:
         self._ray = optional_module("ray", 'on="ray"', "ray")
@@ -196,7 +196,7 @@ def _check_address(address: str) -> None:
 
 
 class Mailbox:
-    """An actor that keeps the events of rank 0 until home takes them."""
+    """An actor that stores the events of rank 0 until the submitting process fetches them."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []

@@ -1,8 +1,8 @@
-"""Slurm: jobs as tasks of an array that `sbatch` submits, in a folder that home and nodes share.
+"""Slurm: jobs are tasks of an array that `sbatch` submits, in a folder shared by this machine and the nodes.
 
-A job's folder holds its experiment, the store that it trains in with its checkpoints, and at last its end. So a job
-that Slurm runs again, or that is submitted again, continues from its checkpoint; and the command that submitted it may
-end and be started again meanwhile. Run as a program, this module is what a task of an array executes.
+A job's folder contains its experiment, its store with checkpoints, and finally its outcome. Therefore a job that is
+requeued or submitted again continues from its checkpoint, and the command that submitted it may end and be started
+again in the meantime. Run as a program, this module executes a task of an array.
 """
 
 import json
@@ -65,7 +65,7 @@ ADVICE = {
 
 
 class Status(NamedTuple):
-    """What Slurm says of a job."""
+    """The status of a job in Slurm."""
 
     state: str
     """In capital letters; "" of a job that it does not know."""
@@ -80,11 +80,11 @@ UNKNOWN = Status("")
 
 
 class JobGone(MachineError):  # noqa: N818 - it says what happened
-    """A job has left Slurm without its end."""
+    """A job has left Slurm without an outcome."""
 
 
 class NodeLost(MachineError):  # noqa: N818 - it says what happened
-    """The node of a job failed, or Slurm gave it to somebody else."""
+    """The node of a job failed, or Slurm preempted the job."""
 
 
 class Slurm(Executor):

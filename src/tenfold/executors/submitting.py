@@ -1,6 +1,6 @@
-"""Jobs are submitted to an executor, submitted again where their worker died, and their ends handed back.
+"""Submit jobs to an executor, resubmit them if their worker died, and return their outcomes.
 
-Here are also the executors that are made of other packages' pools: functions of the cores that the largest job needs.
+This module also creates executors from the pools of other packages, given the cores of the largest job.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""How long an experiment takes: calibration of this machine, and predictions for any hardware."""
+"""Predict the time of an experiment: calibration of this machine, and predictions for any hardware."""
 
 SCRIPT_PLAN = "plan.json"
 """The file that tells a rank of a simulated script what to do."""

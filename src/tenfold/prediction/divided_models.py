@@ -1,8 +1,8 @@
-"""Predicted times of models that are divided among workers: pipelines of stages, and shares of neurons.
+"""Predict the times of models that are divided among workers: pipelines of stages, and shares of neurons.
 
-The parts are timed in this process, one after another, by the code that trains them. On a cluster its links carry
-activations and gradients; on this machine a short run of the real workers shows how much longer the parts take side by
-side. Replicas that average are then those of any other prediction, with steps that take as long as a pipeline's.
+The parts are timed in this process, one after another, by the code that trains them. On a cluster, the links carry
+activations and gradients; on this machine, a short run of the real workers measures how much longer the parts take when
+they run together. Averaging replicas are then predicted as usual, with the step time of the pipeline.
 """
 
 import statistics
@@ -41,7 +41,7 @@ LANE_STEPS = 3
 
 @dataclass
 class _Rehearsal:
-    """A group whose workers are all in this process: messages are kept, and shares of others are zeros."""
+    """A group whose workers are all in this process: messages are stored, and the shares of others are zeros."""
 
     rank: int
     size: int
@@ -149,7 +149,7 @@ def _repeat(measure: Callable[[], list[float]]) -> list[float]:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """How long the parts take side by side on this machine, in seconds of a step."""
+    """The seconds of a step when all parts run together on this machine."""
 
     busy: Floats
     """The computing and copying of each worker."""

@@ -1,8 +1,8 @@
-"""Predictions for this machine and what became of them: how far predictions can be trusted is known from these.
+"""The ledger of predictions for this machine and their outcomes, from which the typical error is computed.
 
-Every prediction is noted when it is made, and scored by each run of the same experiment here in the following day. Both
-are lines of `predictions.jsonl`, beside this machine's profile. A run that stops early is compared with the same share
-of the predicted time, and a plan with the time to the target.
+Every prediction is recorded, and scored by each run of the same experiment on this machine within a day. Both are lines
+of `predictions.jsonl`, beside this machine's profile. A run that stops early is compared with the same share of the
+predicted time, and a plan with the time to the target.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ NOT_COMPARED = ("name", "engine", "cluster", "link", "seed")
 
 @dataclass(frozen=True)
 class Score:
-    """A prediction and a run that tests it. Times are in seconds, those of a prediction for the steps that were run."""
+    """A prediction and a run that tests it. Times are in seconds; the predicted time is for the steps of the run."""
 
     key: str
     """The same for the same experiment."""

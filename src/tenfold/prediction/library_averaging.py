@@ -1,4 +1,4 @@
-"""Averaging by other transports that this machine has: gloo on loopback, and MPI."""
+"""Measure averaging by other transports of this machine: gloo on loopback, and MPI."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""The measurements that a profile holds: steps, rounds, evaluations and other costs."""
+"""The measurements in a profile: steps, rounds, evaluations and other costs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +113,7 @@ def burst_statistics(bursts: Sequence[Floats]) -> dict[str, Any]:
 
 
 class Entry(BaseModel):
-    """Base of everything that a profile holds: frozen, without unknown fields."""
+    """The base of all entries of a profile: frozen, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 

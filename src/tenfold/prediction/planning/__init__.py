@@ -1,1 +1,1 @@
-"""Which setting reaches a target soonest: candidates, short training runs, learning curves, and the search."""
+"""Find the setting that reaches a target first: candidates, short training runs, learning curves, and the search."""

@@ -1,4 +1,4 @@
-"""The settings among which a plan chooses, and how long each would train."""
+"""The candidate settings of a plan, and their predicted training times."""
 
 import math
 import statistics
@@ -38,7 +38,7 @@ SAVING = 0.97
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One setting: the experiment with everything but its epochs decided."""
+    """One setting: the experiment with every field decided except the epochs."""
 
     experiment: Experiment
 

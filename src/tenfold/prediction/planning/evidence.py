@@ -1,4 +1,4 @@
-"""What short training runs say about the settings of a plan: how soon each reaches the target."""
+"""Evidence from short training runs: when each setting of a plan is expected to reach the target."""
 
 import math
 import statistics

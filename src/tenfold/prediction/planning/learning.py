@@ -1,9 +1,9 @@
-"""Learning curves, the epochs that follow from them, and the short training runs that are their points.
+"""Learning curves, the epochs derived from them, and the short training runs that are their points.
 
-A curve is the gap to a perfect metric over the samples that a whole run has seen; each point is a run with its full
-schedule. In logarithms the curves of all settings are lines of one slope, and of different heights; points of longer
-runs count for more, as the slope changes slowly along a curve. What counts are the effective samples: a run of few
-steps learns less from its samples than one of many small ones (see `effective_samples`).
+A curve is the gap to a perfect metric as a function of the samples of a whole run; each point is a run with its full
+schedule. In logarithms the curves of all settings are lines of the same slope and different heights; points of longer
+runs have more weight, because the slope changes slowly along a curve. The samples are effective samples: a run of few
+steps learns less from its samples than a run of many small steps (see `effective_samples`).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The search for the setting that reaches a target soonest.
+"""The search for the setting that reaches a target first.
 
 1. The clock predicts the seconds of an epoch for every candidate. Those that average less often than others and are
    hardly faster for it are dropped.
