@@ -1,4 +1,4 @@
-"""What can go wrong, as a user sees it.
+"""The exceptions for users.
 
     TenfoldError            a sentence for the user; the command line prints it and exits with 2
       ExperimentError       the experiment asks for something that does not exist or does not fit together

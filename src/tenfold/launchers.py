@@ -1,4 +1,4 @@
-"""Launchers: which one has started this process, and how one starts a program on several machines."""
+"""Launchers: detect the one that started this process, and start a program on several machines."""
 
 import os
 import re
@@ -56,7 +56,7 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherTraits:
-    """The properties of one launcher, and the variables in which it says which rank this is."""
+    """The properties of one launcher, and its environment variables for the rank."""
 
     name: str
     rank: str

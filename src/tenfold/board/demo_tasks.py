@@ -80,7 +80,7 @@ def images() -> Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class RaceTask:
-    """What the contestants train, and how many epochs each needs to reach the target."""
+    """The task of the contestants, and the epochs that each needs to reach the target."""
 
     title: str
     model: str

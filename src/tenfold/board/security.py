@@ -1,4 +1,4 @@
-"""Who may use the board: those who have its token, through its own pages, by a name of this machine.
+"""Access control of the board: requests need its token, one of its own pages, and a name of this machine.
 
 A page of another site can make a browser send requests to 127.0.0.1. It cannot read the token, so it has no cookie that
 the browser would send along (SameSite), its requests carry another Origin, and a name of its own that it makes resolve

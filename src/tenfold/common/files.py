@@ -1,4 +1,4 @@
-"""Files: opening regular ones only, reading TOML with an error message, and writing whole files or nothing."""
+"""Files: open only regular files, read TOML with clear errors, and write files atomically."""
 
 import errno
 import hashlib

@@ -1,7 +1,7 @@
-"""Importing by name, and which code data may name: users' own objects, optional packages, import paths of records.
+"""Import by name: users' own objects, optional packages, and import paths in records, which need trust.
 
-Importing runs code. An import path that the caller gives is imported. One that comes from a store of runs or from a
-file is imported only if this user has named it before, for the same files; that list is kept outside of all stores.
+Importing runs code. An import path from the caller is imported. An import path from a run store or a file is imported
+only if this user has named it before, for the same files; the list of these is stored outside of all run stores.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ class Origin:
 
 
 class RecordedPath(str):
-    """An import path that was read from a record or a file, which `resolve` imports only where it is trusted."""
+    """An import path from a record or a file; `resolve` imports it only if it is trusted."""
 
     __slots__ = ("origin",)
     origin: Origin

@@ -1,7 +1,7 @@
-"""Every metric by its name: where it is computed, which direction is better, and how the shares of workers combine.
+"""All metrics by name: where they are computed, which direction is better, and how workers' shares are combined.
 
-Training, targets, the best fold, comparisons and reports read this table and no other. A metric of the user's own is
-not in it: whether lower values of it are better follows from its name, or from `training.lower_is_better`.
+Training, targets, the best fold, comparisons and reports all read this table. A user's own metric is not in it: its
+direction is inferred from its name, or given by `training.lower_is_better`.
 """
 
 import re

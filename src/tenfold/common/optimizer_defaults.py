@@ -1,6 +1,6 @@
-"""Every optimizer by its name: where it is defined, its usual learning rate, and what other parts need to know of it.
+"""All optimizers by name: where they are defined, their default learning rates, and other properties.
 
-For an optimizer of the user's own or of an installed package the defaults are right, if not the fastest.
+For an optimizer of the user or of an installed package, the defaults here are correct, if not the fastest.
 """
 
 from collections.abc import Mapping

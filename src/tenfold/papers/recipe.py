@@ -68,7 +68,7 @@ NEEDS = {
 
 
 class Paper(Section):
-    """Where the experiment comes from."""
+    """The source of the experiment."""
 
     key: str
     """The paper's short name; recipes of one paper are listed together."""

@@ -1,4 +1,4 @@
-"""Whom a person should follow, from tweets: features of the text, a network that scores candidates, simple rules."""
+"""Recommend whom to follow, from tweets: features of the text, a network that scores candidates, and simple rules."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Running a recipe: its settings one after another, measured where this machine can, else predicted or left out."""
+"""Run a recipe: its settings one after another, measured if this machine can, otherwise predicted or left out."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""In which fields runs differ, and short labels made of these."""
+"""The fields in which runs differ, and short labels from these."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Whether and how progress is shown: a part of the terminal that is redrawn, or lines."""
+"""Displays of progress: a redrawn part of the terminal, or plain lines."""
 
 import io
 import sys

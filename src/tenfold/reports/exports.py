@@ -43,7 +43,7 @@ def as_cell(value: Any) -> Any:
 
 
 class Result(ABC):
-    """What a command returns, in every form: terminal, notebook, page, CSV, JSON and Markdown."""
+    """The base of results in every form: terminal, notebook, page, CSV, JSON and Markdown."""
 
     words: ClassVar[int] = 1
     """How many columns at the left of the table hold words."""

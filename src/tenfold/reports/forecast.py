@@ -1,4 +1,4 @@
-"""Results of the clock: forecasts, one experiment real and virtual, and how training scales with the workers."""
+"""Predicted results: forecasts, twins (one experiment real and virtual), and scaling studies."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -50,7 +50,7 @@ HELPFUL_FACTOR = 1.02
 
 @dataclass(frozen=True)
 class Knee:
-    """Where a speedup levels off as workers are added."""
+    """The number of workers at which a speedup levels off."""
 
     idle: Row | None
     """The first row that spends more time on communication and waiting than on computing."""

@@ -1,4 +1,4 @@
-"""The plan of an experiment: the settings it was chosen from, and when each should reach the target."""
+"""The plan of an experiment: the candidate settings, and the predicted time of each to the target."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tenfold.reports.tables import Column
 
 @dataclass(frozen=True)
 class Repayment:
-    """After how many runs a plan has saved the seconds that it cost."""
+    """The number of runs after which a plan has saved the seconds that it cost."""
 
     seconds_saved: float
     """By one run, compared with the experiment as it was given."""

@@ -1,4 +1,4 @@
-"""A sweep and its trials, as the run store has them: the values, how good they were, the best; and their plots."""
+"""A recorded sweep: its trials with their values and results, the best one, and plots."""
 
 import math
 from collections import Counter
