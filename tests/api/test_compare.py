@@ -41,7 +41,7 @@ class TestPlan:
         assert settings(planned, "lr", "pin", "threads") == [
             *((0.1, "0", 1), (0.1, "0,1", 2), (0.2, "0", 1), (0.2, "0,1", 2))
         ]
-        with pytest.raises(ExperimentError, match="lr is given twice"):
+        with pytest.raises(ExperimentError, match="lr is specified twice"):
             list(experiments_of(Experiment(), {"lr": [0.1]}, 1, [{"lr": 0.2}]))
 
     def test_one_worker_runs_once_whatever_the_mixing(self) -> None:

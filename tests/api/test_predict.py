@@ -150,7 +150,7 @@ class TestPredicting:
     @pytest.mark.parametrize(
         ("x", "sentence"),
         [
-            (np.zeros((2, 9, 9)), r"x has shape \(2, 9, 9\); .* should have shape \(n, 1, 8, 8\)"),
+            (np.zeros((2, 9, 9)), r"x has shape \(2, 9, 9\).* should have shape \(n, 1, 8, 8\)"),
             (np.zeros((8, 8)), r"a single sample is given as x\[None\]"),
             (np.zeros((0, 8, 8)), "x is empty"),
             (np.full((1, 8, 8), np.nan), "NaN"),
@@ -200,7 +200,7 @@ class TestEvaluating:
             (None, "tset", "unknown part 'tset'; did you mean 'test'"),
             ((images[..., :4], np.arange(4)), None, r"the samples have shape \(1, 8, 4\)"),
             ((images, np.array([0, 1, 2, 12])), None, "the label 12; .* 0 to 9"),
-            ((images, np.ones(4, np.float32)), None, "the targets are numbers; .* trained to predict classes"),
+            ((images, np.ones(4, np.float32)), None, "the targets are numbers, .* trained to predict classes"),
         ):
             with pytest.raises(tenfold.TenfoldError, match=sentence):
                 run.evaluate(data, part=part)

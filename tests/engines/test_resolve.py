@@ -186,7 +186,7 @@ def test_fp16_is_for_gpus() -> None:
             "beta",
         ),
         ({"optimizer": "sgd", "optimizer_options": {"dampening": "low"}}, "low"),
-        ({"optimizer": "adamw", "optimizer_options": {"eps": "tiny"}}, '"adamw" cannot be made: '),
+        ({"optimizer": "adamw", "optimizer_options": {"eps": "tiny"}}, '"adamw" cannot be created: '),
         (
             {"optimizer": "muon", "optimizer_options": {"steps": 2.5}},
             "steps must be a whole number from 1 to 10, not 2.5",

@@ -244,7 +244,7 @@ def needs_width(width):
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        (Net(), {"options": {"width": 3}}, "exists"),
+        (Net(), {"options": {"width": 3}}, "takes no options"),
         (lambda: 3, {}, "lambda"),
         (lambda: Net, {}, "returned a type; it must return an nn.Module"),
         (Sized, {"options": {"wings": 2}}, "wings"),

@@ -100,14 +100,14 @@ def test_layers_may_be_used_for_the_first_time_at_different_steps(options):
         ({"optimizer": "adam", "optimizer_options": {"betas": [0.9]}}, "training.optimizer"),
         ({"optimizer": "adam", "optimizer_options": {"betas": [2.0, 0.9]}}, "Invalid beta parameter"),
         ({"optimizer": "adam", "optimizer_options": {"eps": "tiny"}}, "training.optimizer"),
-        ({"optimizer_options": {"fused": True, "foreach": True}}, "cannot be made"),
+        ({"optimizer_options": {"fused": True, "foreach": True}}, "cannot be created"),
         ({"optimizer_options": {"lr": 0.1}}, "training.lr"),
         ({"optimizer": "muon", "optimizer_options": {"partner": "lbfgs"}}, "lbfgs"),
         ({"optimizer": "muon", "optimizer_options": {"steps": 0}}, "steps must be a whole number from 1 to 10, not 0"),
         ({"optimizer": "muon", "optimizer_options": {"output": "sgd"}}, "sgd"),
         ({"optimizer": "muon", "optimizer_options": {"partner_lr": -1.0}}, "learning rates must be positive"),
         ({"optimizer": "muon", "optimizer_options": {"wings": 2}}, "training.optimizer"),
-        ({"optimizer": "lbfgs", "weight_decay": 0.1}, "training.weight_decay: lbfgs has none"),
+        ({"optimizer": "lbfgs", "weight_decay": 0.1}, "training.weight_decay: lbfgs does not support it"),
     ],
 )
 def test_what_cannot_be_made_is_explained(fields, message):
@@ -182,7 +182,7 @@ def test_sparse_gradients_train_with_the_built_in_optimizers_and_with_sparse_ada
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"optimizer": torch.optim.NAdam, "optimizer_options": {"wings": 2}}, "cannot be made: TypeError"),
+        ({"optimizer": torch.optim.NAdam, "optimizer_options": {"wings": 2}}, "cannot be created: TypeError"),
         ({"optimizer": lambda parameters: 3}, "torch.optim.Optimizer"),
         ({"optimizer": "torch.optim:Nothing"}, "'torch.optim' has no 'Nothing'"),
         ({"optimizer": "math:pi"}, "optimizer"),
@@ -292,7 +292,7 @@ def test_a_function_of_the_progress_is_a_schedule():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"schedule": lr_scheduler.StepLR}, "cannot be made: TypeError"),
+        ({"schedule": lr_scheduler.StepLR}, "cannot be created: TypeError"),
         ({"schedule": lambda optimizer: 3}, "scheduler"),
         ({"schedule": lambda progress: {}["x"]}, "failed at progress 0: KeyError"),
         ({"schedule": lambda x: torch.optim.lr_scheduler.ReduceLROnPlateau(x)}, "name the argument optimizer"),

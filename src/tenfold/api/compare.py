@@ -190,11 +190,11 @@ class GridRun:
                 self._run_alone(turn)
 
     def rerun_doubtful(self) -> None:
-        doubtful = {_asked(run) for run in Comparison(self.runs, self.failed).doubtful}
+        doubtful = {_stored_experiment(run) for run in Comparison(self.runs, self.failed).doubtful}
         again = replace(self, planned=[item for item in self.planned if stored(item) in doubtful], fresh=True)
         again.run()
-        renewed = {_asked(run): run for run in again.runs}
-        self.done = {place: renewed.get(_asked(run), run) for place, run in self.done.items()}
+        renewed = {_stored_experiment(run): run for run in again.runs}
+        self.done = {place: renewed.get(_stored_experiment(run), run) for place, run in self.done.items()}
         self.failed |= again.failed
 
     def _is_job(self, turn: Turn) -> bool:
@@ -252,7 +252,7 @@ class GridRun:
     def _finish(self, turn: Turn, train: Callable[[], Run]) -> None:
         self.watch(turn)
         try:
-            self.done[turn.place] = _held(train())
+            self.done[turn.place] = _in_memory(train())
         except TenfoldError as error:
             self.failed[turn.label] = str(error).replace("\n", "; ")
             self.watch(replace(turn, error=self.failed[turn.label]))
@@ -296,11 +296,11 @@ def _reusable(experiment: Experiment, recorded: Mapping[str, ReusableRun], store
     if candidate is None or candidate.user_files != user_files(experiment):
         return None
     with suppress(StoreError):  # removed since
-        return _held(open_run(candidate.id, runs=store.folder))
+        return _in_memory(open_run(candidate.id, runs=store.folder))
     return None
 
 
-def _held(run: Run) -> Run:
+def _in_memory(run: Run) -> Run:
     """Read a run into memory, so its row remains if the run is removed before the comparison ends."""
     _ = run.metadata
     return run
@@ -346,7 +346,7 @@ def stored(experiment: Experiment) -> str:
     return experiment.model_dump_json()
 
 
-def _asked(run: Run) -> str:
+def _stored_experiment(run: Run) -> str:
     """Return the stored form of the experiment that a run was started with."""
     return stored(as_asked(run.experiment, run.metadata))
 

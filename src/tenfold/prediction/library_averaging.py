@@ -48,7 +48,7 @@ def measure_library_averaging(counts: Sequence[int], report: ReportProgress) -> 
             try:
                 seconds = measure(n)
             except (OSError, RuntimeError, ValueError, WorkerLost, subprocess.SubprocessError) as error:
-                report(f"{transport} does not work here and is left out: {_said(error)}")
+                report(f"{transport} does not work here and is left out: {_last_error_line(error)}")
                 break
             entries.append(Averaging.of(seconds, transport=transport, workers=n, kind="group", fan=n))
     return entries
@@ -143,7 +143,7 @@ def mpi_worker() -> None:
         print(json.dumps(dict(zip(seconds_by_size, slowest.tolist(), strict=True))))
 
 
-def _said(error: Exception) -> str:
+def _last_error_line(error: Exception) -> str:
     """Return the last non-empty line that a program wrote to stderr, or the error itself."""
     said = getattr(error, "stderr", None) or str(error)
     text = said.decode(errors="replace") if isinstance(said, bytes) else said

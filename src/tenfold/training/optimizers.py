@@ -116,7 +116,7 @@ def make_optimizer(training: Training, network: nn.Module, lr: float | None = No
     if next(network.parameters(), None) is None:
         raise ModelError("the model has no parameters to train; register them as nn.Parameter")
     if "lr" in training.optimizer_options:
-        raise ExperimentError("training.optimizer_options has lr; set the learning rate as training.lr instead")
+        raise ExperimentError("training.optimizer_options: lr is not an option here; set training.lr")
     given = {key: tuple(v) if isinstance(v, list) else v for key, v in training.optimizer_options.items()}
     kind, traits = built_in_optimizer(training), training.optimizer_traits
     if kind is None:

@@ -214,7 +214,7 @@ class SchedulerAhead(OwnSchedule):
         try:
             made = self._make(optimizer, **self._options, **steps)
         except Exception as error:
-            raise self._error("cannot be made", error) from error
+            raise self._error("cannot be created", error) from error
         if not isinstance(made, LRScheduler):
             raise ExperimentError(
                 f"training.schedule = {self._title} returned a {type(made).__name__}; it must return a scheduler, such "

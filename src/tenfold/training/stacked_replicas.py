@@ -156,7 +156,7 @@ class ReplicaRows(TrainedState):
         """The parameters of each replica."""
         self.lr_schedule = self.stacked.lr_schedule
         self._seeds: Sequence[Seed] = ()
-        self._taken = 0
+        self._steps_taken = 0
         """The steps of this epoch whose losses were returned."""
         lockstep.owners |= dict.fromkeys(range(rows.start, rows.stop), self)
 
@@ -192,7 +192,7 @@ class ReplicaRows(TrainedState):
         """Yield the number of each step, from 1."""
         orders = [resident_order(part, order, self.stacked.device) for part, order in visits]
         self.lockstep.set_epoch(self.rows, self._seeds, orders)
-        self._taken = 0
+        self._steps_taken = 0
         return ((step, None) for step in range(1, -(-max(map(len, orders)) // batch_size) + 1))
 
     def batch(self, _x: Any, _y: Any) -> tuple[Any, Any]:
@@ -205,7 +205,7 @@ class ReplicaRows(TrainedState):
 
     def step(self, x: Any, y: Any) -> Tensor:
         """Take the steps up to number x, together with the other rows, and return the losses of each."""
-        self.steps += x - self._taken
+        self.steps += x - self._steps_taken
         return self.backward(x, y)
 
     def begin_step(self) -> None:
@@ -214,8 +214,8 @@ class ReplicaRows(TrainedState):
 
     def backward(self, x: Any, _y: Any) -> Tensor:
         """Compute the gradients of the steps up to number x, together with the other rows, and return the losses."""
-        losses = self.lockstep.learn(self._seeds[0][1], x)[self._taken : x, self.rows]
-        self._taken = x
+        losses = self.lockstep.learn(self._seeds[0][1], x)[self._steps_taken : x, self.rows]
+        self._steps_taken = x
         return losses
 
     def keep(self, outputs: Any, targets: Tensor) -> None:

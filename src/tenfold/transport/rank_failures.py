@@ -154,7 +154,7 @@ class FailureDetector:
         self._failed = threading.Event()
         self._over = threading.Event()
         self._checks = 0
-        self._left: dict[int, float] = {}
+        self._left_since: dict[int, float] = {}
         self._local_pids: Mapping[int, int] = {}
         self._beat()
         self._store.compare_set("failure", "", "")
@@ -186,18 +186,18 @@ class FailureDetector:
         if self._failure is not None:
             raise self._failure
         now = time.monotonic()
-        for rank, since in list(self._left.items()):
+        for rank, since in list(self._left_since.items()):
             if now - since > HEARTBEAT_TIMEOUT_SECONDS:
                 self._lose(rank, f"{self._names[rank]} ended while other ranks wait for it")
         self._checks += 1
-        if self._checks * seconds > HEARTBEAT_TIMEOUT_SECONDS + 2 * HEARTBEAT_SECONDS and 0 not in self._left:
+        if self._checks * seconds > HEARTBEAT_TIMEOUT_SECONDS + 2 * HEARTBEAT_SECONDS and 0 not in self._left_since:
             silent = f"{HEARTBEAT_TIMEOUT_SECONDS:g} s"
             sentence = f"{self._names[0]} has not answered for {silent}: it was stopped, or its host is cut off"
             self._learn(WorkerLost(0, sentence))
 
     def check_local_processes(self) -> None:
         for rank, pid in self._local_pids.items():
-            if rank not in self._left and not is_alive(pid):
+            if rank not in self._left_since and not is_alive(pid):
                 self._lose(rank, f"{self._names[rank]} died{self._memory}")
 
     def stop(self, patience: float, *, hosts_store: bool = False) -> None:
@@ -233,20 +233,20 @@ class FailureDetector:
                 self._beat()
                 *beats, failure = self._store.multi_get([*keys, "failure"])
             except RuntimeError:  # the store does not answer; `check` counts how long
-                if 0 in self._left:  # rank 0 left in order, and the store with it
+                if 0 in self._left_since:  # rank 0 left in order, and the store with it
                     return
                 self._check_host_of_store()
                 continue
             now = time.monotonic()
             if self._watch_processes.look(now):  # this process was stopped itself and cannot tell yet
                 latest = [(beat, now) for beat in beats]
-                self._left = dict.fromkeys(self._left, now)
+                self._left_since = dict.fromkeys(self._left_since, now)
             self._checks = 0
             if failure:
                 self._learn(decode_error(failure))
             for rank, beat in enumerate(beats):
                 if beat == LEFT:
-                    self._left.setdefault(rank, now)
+                    self._left_since.setdefault(rank, now)
                 elif beat != latest[rank][0] or rank in self._local_pids:
                     latest[rank] = (beat, now)
                 elif now - latest[rank][1] > HEARTBEAT_TIMEOUT_SECONDS:
@@ -263,7 +263,7 @@ class FailureDetector:
         """Report a stopped rank of this host and kill it, because launchers wait for it, some for half a minute."""
         stopped = self._watch_processes.stopped_for(self._local_pids.values(), now)
         for rank, pid in self._local_pids.items():
-            if rank not in self._left and stopped.get(pid, 0.0) > HEARTBEAT_TIMEOUT_SECONDS:
+            if rank not in self._left_since and stopped.get(pid, 0.0) > HEARTBEAT_TIMEOUT_SECONDS:
                 self._lose(
                     rank, f"{self._names[rank]} was stopped and has not continued for {HEARTBEAT_TIMEOUT_SECONDS:g} s"
                 )

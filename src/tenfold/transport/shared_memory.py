@@ -176,14 +176,14 @@ class Counters:
 class Arrival:
     """A function that returns whether each of the ranks has reached a tick; ranks that have are not checked again."""
 
-    __slots__ = ("_counters", "_left", "_ticks", "_words")
+    __slots__ = ("_awaited", "_counters", "_ticks", "_words")
 
     def __init__(self, words: SharedIntegers, counters: Sequence[int], ranks: Sequence[int], ticks: int) -> None:
         self._words, self._counters, self._ticks = words, counters, ticks
-        self._left = list(ranks)
+        self._awaited = list(ranks)
 
     def __call__(self) -> bool:
-        words, counters, ticks, left = self._words, self._counters, self._ticks, self._left
+        words, counters, ticks, left = self._words, self._counters, self._ticks, self._awaited
         while left:
             if words[counters[left[-1]]] < ticks:
                 return False
@@ -192,7 +192,7 @@ class Arrival:
 
     def missing(self) -> list[int]:
         """Return the ranks that have not reached the tick yet."""
-        return sorted(rank for rank in self._left if self._words[self._counters[rank]] < self._ticks)
+        return sorted(rank for rank in self._awaited if self._words[self._counters[rank]] < self._ticks)
 
 
 CACHE, LARGEST_BLOCK, SMALLEST_BLOCK = 1 << 20, 1 << 18, 1 << 16

@@ -146,8 +146,8 @@ class SandblasterTrainer(Trainer):
         while (portion := self._claim(command)) is not None:
             self._compute(command, portion)
         late = perf_counter() + LATE_FACTOR * self._portion_seconds
-        self._wait(lambda: self._left(command) is None or perf_counter() > late)
-        while (portion := self._left(command)) is not None:
+        self._wait(lambda: self._portion_without_result(command) is None or perf_counter() > late)
+        while (portion := self._portion_without_result(command)) is not None:
             self._compute(command, portion)
 
     def _claim(self, command: Command) -> int | None:
@@ -161,7 +161,7 @@ class SandblasterTrainer(Trainer):
                     return portion
         return None
 
-    def _left(self, command: Command) -> int | None:
+    def _portion_without_result(self, command: Command) -> int | None:
         """Return a portion without a result; None if there is none, or the command is no longer the current one."""
         words, at = self.memory.vectors.words, self.memory.vectors.counter_at
         if self.memory.number != command.number:

@@ -138,18 +138,18 @@ class WallTimes:
     def __init__(self, epoch: int) -> None:
         """Start with nothing known; `epoch` are the samples of one."""
         self._epoch = epoch
-        self._known: dict[Hashable, _Wall] = {}
+        self._walls: dict[Hashable, _Wall] = {}
         self._last: _Wall | None = None
 
     def add(self, setting: Hashable, seconds: float, probe: Probe) -> None:
         """Add a probe that took `seconds` seconds; what is not training, evaluating or saving comes once a run."""
         epoch_end = probe.evaluation + probe.save
         once = seconds - probe.seconds - len(probe.values) * epoch_end
-        self._last = self._known[setting] = _Wall(max(0.0, once), probe.seconds / probe.samples, epoch_end)
+        self._last = self._walls[setting] = _Wall(max(0.0, once), probe.seconds / probe.samples, epoch_end)
 
     def predict(self, setting: Hashable, samples: int) -> float | None:
         """Return the expected seconds of a probe of a setting over `samples` samples; None if it had none yet."""
-        wall = self._known.get(setting)
+        wall = self._walls.get(setting)
         return self._seconds(wall, samples) if wall is not None else None
 
     def predict_any(self, samples: int) -> float:
