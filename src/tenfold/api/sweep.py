@@ -150,7 +150,8 @@ def continue_sweep(
     wanted = max(details["trials"], record["result"].get("sweep", {}).get("wanted", 0))
     if details["sampler"] not in SAMPLERS or not _is_read_again(experiment, space):
         raise StoreError(
-            f"run {number} is a sweep over Python objects; to continue it, repeat the command that started it: {command}"
+            f"run {number} is a sweep over Python objects; to continue it, repeat the command that started it: "
+            f"{command}"
         )
     return _sweep(
         experiment,

@@ -34,7 +34,7 @@ class Workload:
     batch_sizes: Sequence[Sequence[int]] | NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     """For each step of an epoch each worker's samples, 0 when it has none left. Default: all batches are full."""
     portions: int = 0
-    """Portions of a step that go to whoever is free; 0: each worker has a batch of its own."""
+    """The number of portions of a step, which free workers claim; 0: each worker has its own batch."""
     marks: tuple[int, ...] = ()
     """Steps, counted from 1 over the run, whose time is wanted in addition to the ends of epochs."""
 

@@ -17,7 +17,7 @@ class OptimizerTraits:
     path: str = ""
     """Where it is defined; "" for that of an installed package."""
     lr: float | None = None
-    """Its usual learning rate. Default: that of the class's argument `lr`."""
+    """Its default learning rate; if unset, the default of the class's argument `lr`."""
     lr_grows_with_batch: bool = False
     """The usual learning rate is for 64 labels per step, and grows with the square root of their number."""
     lr_grows_with_workers: bool = False
@@ -42,7 +42,7 @@ class OptimizerTraits:
     averages_state: bool = False
     """parallel.optimizer_state = "auto" averages its state in synchronous rounds of weights."""
     steps_with_all_workers: bool = False
-    """Its step is that of all workers together, on the batches of all, by default on all data."""
+    """All workers take each step together, on the batches of all, by default on all data."""
     stacked_rule: str = ""
     """Import path of its rule for replicas that step together on one device. Default: none; this is then an error."""
 

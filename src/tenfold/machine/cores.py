@@ -312,7 +312,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 Order = Callable[[Topology, int], tuple[int, ...]]
-"""Returns all cpus in the order in which workers take them, given the number of threads of each worker."""
+"""Orders all cpus for assignment to workers, given the number of threads of each worker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class AsynchronousStrategy(Strategy):
     sends_gradients: ClassVar[bool] = False
     """Workers send the gradients that they have summed up since the last time, not their weights."""
     center_additions: ClassVar[float] = 4.0
-    """How many times as long as adding two vectors the center takes for what it receives; for predicted times."""
+    """The center's time to process a received vector, relative to adding two vectors; for predicted times."""
 
     @abstractmethod
     def exchange(self, rank: int, step: int, n: int, /) -> Exchange | None:

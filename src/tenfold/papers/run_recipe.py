@@ -31,7 +31,7 @@ COLD_SECONDS = 10.0
 """A first run in a process that trained for less is repeated: loading libraries may have taken much of its time."""
 MPIRUN_OPTIONS = ("--oversubscribe",)
 ROOT_MAY = "OMPI_ALLOW_RUN_AS_ROOT"
-"""Open MPI refuses to start ranks for root, as who is root in a container, without this variable."""
+"""Without this variable, Open MPI refuses to start ranks as root, the user in many containers."""
 ONLY_TIME = "only the time was predicted; nothing was trained"
 ShowProgress = Callable[[str], None]
 

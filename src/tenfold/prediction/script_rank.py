@@ -231,7 +231,7 @@ class VirtualRank:
         """Whether autograd will call `end_backward`."""
         self._wake = threading.Event()
         self.asleep_seconds = 0.0
-        """Seconds in which the script slept, or waited for something else than other ranks."""
+        """Seconds in which the script slept, or waited for anything other than ranks."""
         self._costs: dict[tuple[Any, ...], tuple[float, ...]] = {}
         threading.Thread(target=self._keep, daemon=True, name="tenfold-virtual-rank").start()
 

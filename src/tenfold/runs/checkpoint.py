@@ -18,7 +18,7 @@ from tenfold.errors import StoreError
 from tenfold.runs.claim import check_claim
 
 REPEATED = 2**28
-"""Bytes that a tensor may have beyond those of its file, where it repeats stored numbers, as `expand` does."""
+"""Bytes by which a tensor may exceed its file, because it repeats stored numbers, as after `expand`."""
 
 
 def save_tensors(state: Any, path: Path) -> None:

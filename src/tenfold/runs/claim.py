@@ -32,7 +32,7 @@ WATCH_SECONDS = 7.0
 FRESH_SECONDS = 30.0
 """A file touched within this time is shown as held; only a list of runs relies on it, which cannot wait and watch."""
 RETRY_SECONDS = 0.5
-"""How long to try again: whoever only asks whether a run is held has the lock for an instant, too."""
+"""How long to retry: a process that only checks the claim also holds the lock for an instant."""
 _HELD: "weakref.WeakSet[Claim]" = weakref.WeakSet()
 
 

@@ -84,7 +84,7 @@ def make_missing_states(
 NETWORK_NAMES = ("network", "net", "model", "module")
 """A function whose first argument has one of these names is given the network, not its parameters."""
 MOST_LABELS = 64
-"""How many labels of a sample count for the learning rate: those of neighboring positions resemble each other."""
+"""The most labels of a sample that count for the learning rate, because neighboring labels resemble each other."""
 WRAPPED_METHODS = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 UNFUSED = {"foreach", "differentiable", "capturable", "dampening"}
 """Options with which torch's fused kernels are not used; with dampening, a momentum cannot begin at zero."""

@@ -74,7 +74,7 @@ class _Turn:
     """One training's turn with the random generators; it finds them in the state in which it left them."""
 
     holder: ClassVar["_Turn | None"] = None
-    """The training whose state the generators have; None where it is that of the program."""
+    """The training whose state the generators have; None for the program's own state."""
     outside: ClassVar["_Generators"]
     """The program's own state, while a training has the generators."""
 

@@ -72,7 +72,7 @@ class TrainedState:
     k = 1
     """How many replicas there are."""
     timed_by_step = True
-    """Whether steps are waited for, so that each can be timed; else many are, whenever their losses are logged."""
+    """Whether to wait after every step, to time it; otherwise only when losses are logged."""
     description = ""
     """How the replicas step and why, if there is something to say."""
     lr_schedule: LrSchedule

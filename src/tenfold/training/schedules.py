@@ -140,7 +140,7 @@ def _own_function(given: str | PythonObject) -> tuple[Callable[..., Any], list[s
 
 
 COUNTERS = ("epoch", "epochs", "step", "steps", "iteration", "current_step", "global_step")
-"""Names of arguments that count epochs or steps, as those of torch's LambdaLR do."""
+"""Names of arguments that count epochs or steps, as in torch's LambdaLR."""
 
 
 def check_own_schedule(training: Training) -> None:

@@ -74,7 +74,7 @@ class Stage(nn.Module):
     is_first: bool
     is_last: bool
     takes_whole_batches = True
-    """Whether batches must not be cut further, as the stages would do so differently."""
+    """Whether batches must not be divided further, because the stages would divide them differently."""
     neighbors: Neighbors | None = None
     whole_network: nn.Module | None = None
     """The undivided network without its weights, for an optimizer that treats matrices by their place in it."""

@@ -38,7 +38,7 @@ from tenfold.transport.torch_distributed import choose_interface
 
 _ProcessGroup: Any = dist.ProcessGroup
 NOT_ADDED_SPARSE = (torch.float16, torch.bool)
-"""Types of which torch adds no sparse tensors."""
+"""Types for which torch cannot add sparse tensors."""
 BARRIER_TAG, ANSWER_TAG = -2, -3
 """Tags of the messages of `monitored_barrier`; those of users are not negative."""
 

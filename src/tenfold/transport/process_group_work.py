@@ -36,7 +36,7 @@ TRUSTED = 50
 MOST_WATCHED = 1000
 """How many operations are remembered, with the program's actions during each."""
 SPIN_SECONDS, CROWDED_SPIN_SECONDS = 0.02, YIELD_SECONDS
-"""Seconds for which a waiting thread looks again and again, where every rank has a core and where it has not."""
+"""Seconds for which a waiting thread polls, if every rank has a core and if not."""
 BUSY_SECONDS = 0.0005
 """Seconds after which a core that was left to others comes back where these need it: then it is time to sleep."""
 POLLS = 50

@@ -39,7 +39,7 @@ SMALL = 1 << 17
 BLOCK_BYTES = 1 << 16
 """Bytes that are reduced at a time, so that the sum stays in the cache; too few for torch to use several threads."""
 SLOT_MEMORY, MOST_SLOT, LEAST_SLOT = 1 << 24, 1 << 20, 1 << 18
-"""Bytes of the slots of all ranks together that should stay in the shared cache, and of one slot in that of a core."""
+"""Limits, in bytes, of all ranks' slots for the shared cache, and of one slot for a core's cache."""
 OPERATIONS = (
     *("barrier", "all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "all_to_all"),
     "reduce_scatter",

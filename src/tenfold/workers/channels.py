@@ -58,7 +58,7 @@ class ExchangeMemory:
 MOST_BLOCKS = 16
 """Blocks of a long vector; more workers than that only compute portions."""
 COMMAND, RESULTS, STATES, LOSSES = 0, 1, 1 + MOST_BLOCKS, 3 + MOST_BLOCKS
-"""Rows of the board; there are two of states, so that one is whole at any time."""
+"""Rows of the board; there are two for the state, so one is complete at any time."""
 
 
 @dataclass

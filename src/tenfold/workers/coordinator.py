@@ -104,9 +104,9 @@ class Decision:
     best: bool = False
     saved: bool = True
     loss: float | None = None
-    """After an epoch: the loss on the evaluation part, or in training where there is none."""
+    """After an epoch: the loss on the evaluation part, or the training loss if there is none."""
     metric: float | None = None
-    """After an epoch: the first metric, where there is one."""
+    """After an epoch: the first metric, if there is one."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ SAFE_PATH, OWN_SAFE_PATH = "PYTHONSAFEPATH", "tenfold"
 """Python's variable that keeps files of the current folder, which may be somebody else's, from being imported."""
 _STARTING = threading.RLock()
 PRELOADED = "tenfold.workers.process"
-"""The module that the server imports, by name: it is not imported here, so that the server can start before torch."""
+"""The name of the module that the server imports; it is not imported here, so the server can start before torch."""
 
 
 _others_servers: set[int] = set()

@@ -302,7 +302,7 @@ class ReplicaRounds(Rounds):
         self._first_state = {owner: copy.deepcopy(state) for owner, state in made.items()}
         """The state to which the optimizer is reset: usually empty, but some create their state in the constructor."""
         self._stateless: set[nn.Parameter] = set()
-        """Parameters of which the optimizer keeps nothing."""
+        """Parameters without optimizer state."""
         self._digested: tuple[list[tuple[int, str]], Tensor] | None = None
         self._gradient_views: list[Tensor] | None = None
         """Where averaged gradients lie in the transport's buffer, and after them for each whether anybody has it."""

@@ -225,7 +225,7 @@ class Task:
     checkpoints: Path | None = None
     """The folder for checkpoints; None if none are saved."""
     expects_few_steps: bool = False
-    """Whether a run of very few steps is meant to be one, as that of `partial_fit`."""
+    """Whether very few steps are intended, as in `partial_fit`."""
     division: ModelDivision | None = None
     """How each replica is divided among workers; None where a worker holds a whole one."""
     asked: dict[str, Any] = field(default_factory=dict)

@@ -160,8 +160,8 @@ class Worker:
         self.ask = ask
         self.progress = progress or WorkerProgress()
         group, self.replica_number = channels.group, channels.transport.rank
-        """The replica of the experiment that it trains; the first of them, if it trains all. It stays the same when
-        another is lost; `transport.rank` is counted among those that take part now."""
+        """The index of its replica in the experiment; of the first one, if it trains all. It stays the same when
+        another worker is lost; `transport.rank` is its rank among the current members."""
         self.number = self.replica_number if group is None else self.replica_number * group.size + group.rank
         """Which of the experiment's workers it is: several workers hold one replica if the model is divided."""
         self.time = time or Timekeeper(stopwatch, emit, self.number)
@@ -179,7 +179,7 @@ class Worker:
         """Whether steps and evaluations may draw random numbers."""
         is_plain = task.workers == 1 and task.experiment.training.ema is None
         self._is_alone_in_stack = isinstance(self.replica, ReplicaRows) and is_plain
-        """Whether the other rows of the stack belong to other tasks, so that it never averages with them."""
+        """Whether the other rows of the stack belong to other tasks, with which it never averages."""
         self.trainer = make_trainer(task, self.replica, channels, self.progress.mark, may_draw=self._may_draw)
         self._steps_before_joining = 0
         """Steps of the epoch that were taken before this worker replaced a lost one."""

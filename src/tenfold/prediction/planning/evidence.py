@@ -30,7 +30,7 @@ from tenfold.workers.task import Task, make_network
 
 REPLICAS, STEPS = 8, 2
 RATE = 1e-3
-"""Small enough for the gradient to stay what it was."""
+"""Small enough to leave the gradient almost unchanged."""
 
 
 def noise_batch(moves: Tensor, batch_size: int, steps: int) -> float:
