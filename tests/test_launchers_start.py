@@ -167,7 +167,7 @@ def test_no_slot_is_lost_in_either_form(wanted: list[tuple[str, int]], form: str
         ("node1 slots=many\n", "line 1: slots is 'many'"),
         ("node1:x\n", "line 1: slots is 'x'"),
         ("node1 gpus=2\n", "gpus=2"),
-        ("node1 4\n", "understood"),
+        ("node1 4\n", "unknown setting"),
         ("-oProxyCommand=evil\n", "oProxyCommand=evil"),
         ("node1;rm\n", "node1"),
     ],

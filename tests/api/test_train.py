@@ -561,7 +561,7 @@ class TestUnderALauncher:
     ) -> None:
         for variable, value in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}.items():
             monkeypatch.setenv(variable, value)
-        sentence = f"{what} starts its own workers, but torchrun has started 4 ranks"
+        sentence = f"{what} starts its own workers, but torchrun started 4 ranks"
         with pytest.raises(ExperimentError, match=sentence):
             getattr(tenfold, name)(**SMALL)
         assert not Path("runs").exists()

@@ -156,7 +156,7 @@ def test_links_to_folders_of_the_user_are_not_followed(folder, linked):
 @looped(
     ("change", "words"),
     [
-        (lambda state: [*state.values()], "holds a list"),
+        (lambda state: [*state.values()], "contains a list"),
         (lambda state: state | {"extra": torch.zeros(1)}, "extra"),
         (lambda state: dict(list(state.items())[1:]), "does not fit"),
         (lambda state: state | {"extra": 3}, "only tensors"),

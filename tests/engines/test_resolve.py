@@ -192,7 +192,7 @@ def test_fp16_is_for_gpus() -> None:
             "steps must be a whole number from 1 to 10, not 2.5",
         ),
         ({"optimizer": "sgd", "nesterov": True, "momentum": 0.0}, "Nesterov momentum requires a momentum"),
-        ({"optimizer": "lbfgs", "weight_decay": 0.1}, "lbfgs has none"),
+        ({"optimizer": "lbfgs", "weight_decay": 0.1}, "lbfgs does not support it"),
     ],
 )
 def test_options_of_optimizers_are_tried(fields: dict[str, Any], sentence: str) -> None:

@@ -95,7 +95,7 @@ def test_slow_callbacks_are_named():
     ("on", "reason"),
     [
         ([Hears], "on_epoch_end"),
-        (["print"], "got str; methods: on_recorded, on_run_start"),
+        (["print"], "not str; methods: on_recorded, on_run_start"),
         ([type("Typo", (), {"on_epoch_ended": print})()], r"Typo\.on_epoch_ended"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_filter_selects_the_runs_for_which_all_of_it_holds(recorded, text, num
         ("workers>=many", "many"),
         ("title='open", "closed"),
         ("age>7", "90s"),
-        ("created>yesterday", "compared"),
+        ("created>yesterday", "needs a date"),
         ("wrokers=2", "workers"),
         ("workers=>2", "operator"),
         ("status=finish", "finished"),

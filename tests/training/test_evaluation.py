@@ -244,7 +244,7 @@ def test_metrics_of_all_outputs_are_refused_where_these_do_not_fit(monkeypatch):
 
 def test_what_cannot_be_measured_is_named():
     metrics = choose_metrics(Training(metrics=["mae"]), None)
-    with pytest.raises(ModelError, match="measured"):
+    with pytest.raises(ModelError, match="on the test part"):
         evaluate_share(network(), part(5), torch.arange(5), LOSS, metrics, name="test")
 
 

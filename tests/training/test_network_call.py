@@ -188,7 +188,7 @@ def test_the_loss_of_a_network_is_found_beside_one_number_for_each_sample():
 
 
 def test_several_numbers_in_a_tuple_are_ambiguous():
-    with pytest.raises(ModelError, match="2 numbers"):
+    with pytest.raises(ModelError, match="there are 2"):
         step(Named(lambda logits: (logits, logits.mean(), logits.std())), A, loss="network")
 
 

@@ -76,7 +76,7 @@ def test_orphans_are_those_whose_creator_is_dead(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="memory"):
         Segment.create(1000, 10**12)
-    with pytest.raises(MachineError, match="known: float32, float64"):
+    with pytest.raises(MachineError, match="supported: float32, float64"):
         Segment.create(2, 10, torch.int8)
     with pytest.raises(TrainingError, match="cannot be opened"):
         Segment.attach(str(tmp_path / "gone"))
