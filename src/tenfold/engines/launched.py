@@ -100,7 +100,7 @@ def find_lost(record: dict[str, Any], resumption: Resumption | None, world: Worl
     before = resumption.manifest["workers"] if resumption else record["experiment"]["parallel"]["workers"]
     if world.size >= before:
         return []
-    why = record["error"].partition("\n")[0] or f"{world.launcher} has started {world.size} ranks after {before}"
+    why = record["error"].partition("\n")[0] or f"{world.launcher} started {world.size} ranks after {before}"
     rank = record["result"].get("lost_rank")
     return [LostWorker.of(WorkerLost(before - 1 if rank is None else rank, why), world.size, resumption)]
 

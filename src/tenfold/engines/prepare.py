@@ -327,7 +327,7 @@ def why_not_among_ranks(engine: str, world: World | None) -> str | None:
     if world is None or world.size == 1:
         return None
     return (
-        f'machine.engine = "{engine}" starts its own workers, but {world.launcher} has started {world.size} ranks; use '
+        f'machine.engine = "{engine}" starts its own workers, but {world.launcher} started {world.size} ranks; use '
         f"auto, or start the program without {world.launcher}"
     )
 

@@ -60,7 +60,9 @@ def load_weights(path: Path) -> dict[str, Any]:
             )
         kind = tensor.layout if tensor.layout is not torch.strided else tensor.device.type
         if kind != "cpu" or tensor.is_quantized or tensor.is_nested:
-            raise StoreError(f"{path} contains {name} as a {kind} tensor; weights should be dense CPU tensors")
+            raise StoreError(
+                f"{path} contains {name} as a {kind} tensor; weights should be dense, unquantized CPU tensors"
+            )
         if tensor.numel() * tensor.element_size() > max(size, REPEATED):
             raise StoreError(f"{path} has {size:,} bytes, too few for {name} of shape {tuple(tensor.shape)}")
     return weights
