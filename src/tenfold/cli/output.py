@@ -247,7 +247,7 @@ def usage_sentence(error: Any, command: str | None = None) -> str:
         return f"{opts[0] if opts else param.name}: {_plain(error.message)}"
     near = getattr(error, "possibilities", None)
     if near:
-        return f"no such option: {option}; did you mean {' or '.join(sorted(near))}?"
+        return f"no such option: {option}; did you mean {' or '.join(near)}?"
     sentence = f"{message[0].lower()}{message[1:]}".replace(". Did you", "; did you")
     return sentence if sentence.endswith("?") else f"{sentence}; see `{' '.join(['tenfold', *names, '--help'])}`"
 
