@@ -308,7 +308,7 @@ def check_weights(sample_weight: Any, samples: int) -> Array | None:
     if weights.shape != (samples,):
         raise ValueError(f"sample_weight has the shape {weights.shape}; it should be ({samples},), one for each sample")
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
-        raise ValueError("sample_weight should contain numbers of at least 0, and at least one above 0")
+        raise ValueError("sample_weight should contain no negative weights and not only zero weights")
     return weights
 
 

@@ -122,7 +122,7 @@ class TestAFolderThatCannotBe:
         }[request.param]
 
     def test_it_is_a_sentence(self, impossible: Path) -> None:
-        with pytest.raises(StoreError, match=f"the run store {impossible} cannot be opened: ") as caught:
+        with pytest.raises(StoreError, match=f"the run store {impossible} cannot be opened") as caught:
             tenfold.train(**LARGE, runs=impossible)
         assert "\n" not in str(caught.value)
 

@@ -61,7 +61,7 @@ def test_a_plan_needs_a_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [({"budget": 0}, "more than 0 seconds"), ({"max_workers": 0}, "at least 1 worker")]
+    ("options", "said"), [({"budget": 0}, "more than 0 seconds"), ({"max_workers": 0}, "at least 1")]
 )
 def test_a_plan_needs_time_and_a_worker(options: dict[str, int], said: str) -> None:
     with pytest.raises(tenfold.TenfoldError, match=said):
