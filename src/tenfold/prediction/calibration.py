@@ -44,9 +44,9 @@ from tenfold.workers.task import Resolved, Task, make_network, resolve_defaults
 
 
 def step_key(experiment: Experiment, splits: Splits) -> str:
-    """Return a line that is the same for experiments whose steps cost the same, such as
+    """Return a key that experiments with equal step costs share.
 
-    "mlp hidden=[128, 64], 1x28x28 -> 10, sgd, fp32".
+    For example "mlp hidden=[128, 64], 1x28x28 -> 10, sgd, fp32".
     """
     model, training = experiment.model.model_dump(mode="json"), experiment.training.model_dump(mode="json")
     network = [model.pop("name"), *_settings(model | model.pop("options"))]
@@ -77,9 +77,9 @@ def work_of(task: Task) -> tuple[str, int]:
 
 
 def round_extras(experiment: Experiment) -> dict[str, dict[str, Any]]:
-    """Return what else a round does, as fields of an experiment, under keys that include the options.
+    """Return the extra operations of a round: compression, the outer optimizer, averaging the optimizer's state.
 
-    It may compress, step the outer optimizer, and average the optimizer's state.
+    The values are fields of an experiment; the keys include the options.
     """
     parallel, extras = experiment.parallel, {}
     if parallel.averages_state:
@@ -97,11 +97,11 @@ def _settings(fields: dict[str, Any]) -> list[str]:
 
 
 REPEATS, WARMUP = 20, 5
-"""Steps of each kind, and how many of them do not count."""
+"""Timed steps of each kind, and untimed steps before them."""
 
 
 def measure_orthogonalization_share(task: Task) -> float:
-    """Return how much of a step's CPU time the orthogonalization of large matrices takes, with one thread."""
+    """Return the share of a step's CPU time spent on orthogonalizing large matrices, with one thread."""
     training = task.experiment.training
     replica = Replica(
         make_network(task),
@@ -125,7 +125,7 @@ def measure_orthogonalization_share(task: Task) -> float:
 
 
 TURNS = 3
-"""How often each setting is measured, if there is time."""
+"""Number of times each setting is measured, if there is time."""
 
 Setting = tuple[int, int, int]
 
@@ -133,12 +133,12 @@ Setting = tuple[int, int, int]
 def measure_until(
     deadline: float, task: Task, settings: Iterable[tuple[int, int]], report: ReportProgress
 ) -> tuple[Profile, set[tuple[int, int]]]:
-    """Return a profile with a task's steps in settings (threads, workers), and those that were measured just now.
+    """Return a profile with a task's steps in settings (threads, workers), and the settings measured just now.
 
-    Steps that this machine's own profile lacks are measured at two batch sizes, in turns, until a deadline of
-    `perf_counter`; the extremes come first and are measured in any case, those between may be omitted. If all had all
-    their turns, they are saved for other predictions. Rounds and startup are those of the same bursts, where the
-    profile has none. Where settings divide the steps of their workers, the share that they divide is measured, too.
+    Steps missing from this machine's profile are measured at two batch sizes, in turns, until a deadline of
+    `perf_counter`. The extreme settings come first and are always measured; settings between them may be omitted. If
+    every setting got all its turns, the steps are saved for other predictions. If the profile has no rounds or startup,
+    they are taken from the same bursts. If workers divide the orthogonalization, its share of a step is measured, too.
     """
     profile, place = load_profile()
     settings = list(settings)
@@ -158,7 +158,7 @@ def measure_until(
     if not lack(profile):
         return _with_rounds(profile, name, nbytes), set()
     profile = profile.without_steps_of_another_hour(name)
-    # one worker with all threads, then the most workers, then what lies between
+    # one worker with all threads, then the most workers, then the settings between them
     alone, *others = sorted(lack(profile), key=lambda setting: (setting[1], -setting[0]))
     wanted = [(size, *item) for size in sizes for item in (alone, *reversed(others))]
     bursts = _measure(wanted, task, deadline, report)
@@ -177,7 +177,7 @@ def measure_until(
 def _measure(
     settings: list[Setting], task: Task, deadline: float, report: ReportProgress
 ) -> dict[Setting, list[Burst]]:
-    """Measure settings (batch size, threads, workers) in turns; the first two in any case."""
+    """Measure settings (batch size, threads, workers) in turns; the first two are always measured."""
     bursts: dict[Setting, list[Burst]] = {}
     longest, lengths = 0.0, {settings[0]: FEWEST_STEPS}
     for turn in range(TURNS):
@@ -187,7 +187,7 @@ def _measure(
             size, threads, workers = setting
             report(f"measuring steps: batch {size}, {describe_workers(workers, threads)}")
             began = perf_counter()
-            fewer = threads / settings[0][1]  # with fewer threads, steps take at most as much longer
+            fewer = threads / settings[0][1]  # step time grows at most in inverse proportion to the threads
             length = lengths.get(setting, int(fewer * lengths[settings[0]]))
             burst = step_burst(task.experiment, task.splits, setting, length)
             lengths[setting] = burst_length(burst)
@@ -197,7 +197,7 @@ def _measure(
 
 
 def _with_startup(profile: Profile, bursts: dict[Setting, list[Burst]]) -> Profile:
-    """Return the profile with the startup of bursts, for numbers of workers of which it has none."""
+    """Return the profile with startup times from bursts, for numbers of workers without one."""
     starts: dict[int, list[float]] = {}
     for (_, _, workers), some in bursts.items():
         starts.setdefault(workers, []).extend(item.start for item in some)
@@ -206,7 +206,7 @@ def _with_startup(profile: Profile, bursts: dict[Setting, list[Burst]]) -> Profi
 
 
 def _with_rounds(profile: Profile, work: str, nbytes: int) -> Profile:
-    """Return the profile with the rounds that were measured between the steps of this work, if it has no others."""
+    """Return the profile with the rounds measured between the steps of this work, unless it already has rounds."""
     if profile.averaging:
         return profile
     rounds: dict[int, list[float]] = {}
@@ -224,9 +224,9 @@ def _with_rounds(profile: Profile, work: str, nbytes: int) -> Profile:
 
 QUICK_TURNS = 2
 FEW_TURNS = 3
-"""Turns in which rounds are measured, where many numbers of workers make many kinds of them."""
+"""Turns in which rounds are measured when many numbers of workers mean many kinds of rounds."""
 SMALLER_BY = 4
-"""The factor by which the second batch size is smaller; both together give the fixed cost of a step."""
+"""The first batch size divided by the second; the two give the fixed cost of a step."""
 
 
 def silent(_: str) -> None:
@@ -242,9 +242,9 @@ def measure_all(
 ) -> Profile:
     """Measure this machine, and the steps of an experiment (default: of the built-in networks), in about a minute.
 
-    What else a given profile of the same machine contains is kept. `report` is called with a line about everything
-    that is measured. `quick` measures everything fewer times, only with one worker and with as many as there are cores
-    (or the experiment has), and only in shared memory: within seconds, but less exactly.
+    All other entries of a given profile of the same machine are kept. `report` is called with a line about each
+    measurement. `quick` takes seconds but is less accurate: it repeats less, measures only shared memory, and uses only
+    one worker and the full number of workers (the experiment's, or one per core).
     """
     here = profile_metadata()
     measured = profile if profile is not None and profile.check(here) is None else Profile(made="", machine=here)
@@ -264,7 +264,7 @@ def measure_all(
         built_in = resolve_defaults(Experiment(model=name))
         try:
             Task.of(Resolved.of(built_in), images, threads=1)
-        except ModelError:  # it does not take images
+        except ModelError:  # the model does not take images
             continue
         settings = _shared(built_in, counts, few=quick)
         measured = _with_steps(measured, built_in, images, settings, report, turns=turns)
@@ -272,13 +272,13 @@ def measure_all(
 
 
 def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: ClusterOrHere = HERE) -> Profile:
-    """Return this machine's profile with all that a prediction of a task needs, measuring and saving missing parts.
+    """Return this machine's profile with everything needed to predict a task; missing parts are measured and saved.
 
-    Measured are the steps of its workers on this machine, in a few seconds, and rounds where none were measured
-    yet; or the steps of the workers on one node of each group of a cluster; startup and checkpoints; and what its
-    compression and its outer optimizer add to a round. Steps and rounds that were measured while other programs were
-    running are measured again on a machine that is idle now. Where steps are missing, those of the same work that were
-    measured in another hour are forgotten, so that no prediction compares a quiet hour with a busy one.
+    This takes a few seconds. It measures the steps of the workers on this machine, or on one node of each group of a
+    cluster; rounds, startup and checkpoints; and the cost that compression and the outer optimizer add to a round.
+    Steps and rounds measured while other programs were running are measured again if the machine is idle now. If any
+    steps are missing, steps of the same work measured more than an hour ago are dropped, to avoid comparing a quiet
+    hour with a busy one.
     """
     profile, place = load_profile()
     measured = profile
@@ -306,9 +306,9 @@ def complete_profile(task: Task, report: ReportProgress = silent, *, cluster: Cl
 
 
 def load_profile() -> tuple[Profile, Path]:
-    """Return the profile of this machine, a new one if there is none, and where it is kept.
+    """Return the profile of this machine, or a new one if there is none, and its path.
 
-    Raise MachineError for one of another machine.
+    Raise MachineError if the profile was measured on another machine.
     """
     place = profile_path()
     profile = Profile.load(place) if place.exists() else Profile(made=utc_now(), machine=profile_metadata())
@@ -338,7 +338,7 @@ def measure_steps(
     *,
     turns: int | None = None,
 ) -> Profile:
-    """Measure an experiment's steps with each of these numbers of workers; they take turns."""
+    """Measure an experiment's steps with each of these numbers of workers, in turns."""
     resolved = Resolved.of(experiment)
     experiment = resolved.experiment
     task = prepare(resolved.replace(workers=1, shards="iid", fractions=None))
@@ -353,7 +353,7 @@ def profile_metadata() -> dict[str, Any]:
 
 
 def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -> Profile:
-    """Measure what compression and outer optimizer add to a task's rounds, unless known for a network of this size."""
+    """Measure the cost that compression and the outer optimizer add to a round, unless known for this network size."""
     extras = round_extras(task.experiment) if task.workers > 1 else {}
     if not extras:
         return profile
@@ -376,7 +376,7 @@ def _with_round_overhead(profile: Profile, task: Task, report: ReportProgress) -
 
 
 def with_orthogonalization(profile: Profile, task: Task, counts: Iterable[int], report: ReportProgress) -> Profile:
-    """Measure the share of a step that workers divide, where any of these numbers of workers does so."""
+    """Measure the orthogonalization's share of a step, if workers divide it for any of these numbers of workers."""
     (work, batch), shares = work_of(task), profile.costs.orthogonalization
     if work in shares or not any(shared_stacks(task, count) for count in counts):
         return profile
@@ -410,14 +410,14 @@ def _with_steps(
 
 
 def _several() -> list[int]:
-    """Return the numbers of workers among which rounds are measured."""
+    """Return the numbers of workers for which rounds are measured."""
     return list(probes.counts_up_to(cores.budget()))[1:] or [2]
 
 
 def _shared(experiment: Experiment, counts: Iterable[int], *, few: bool) -> list[tuple[int, int]]:
     """Return (threads, workers) for these numbers of workers and, unless `few`, one worker with fewer threads.
 
-    Where the experiment sets its threads, it has no others.
+    If the experiment sets its number of threads, only that number is used.
     """
     fixed, budget = experiment.machine.threads, cores.budget()
     first, *rest = [(cores.share(budget, count, fixed, oversubscribe=True), count) for count in counts]
@@ -426,9 +426,10 @@ def _shared(experiment: Experiment, counts: Iterable[int], *, few: bool) -> list
 
 
 def _on_nodes(cluster: Cluster, workers: int) -> set[tuple[int, int]]:
-    """Return (threads, workers) of the nodes that step as this machine does, as far as it has the cores.
+    """Return (threads, workers) of the nodes that this machine stands for, limited to its cores.
 
-    For more threads than that, one worker with every number of threads that it has cores for, to extrapolate from.
+    If a node has more threads than this machine has cores, include one worker with each possible number of threads, to
+    extrapolate from.
     """
     budget = cores.budget()
     placed = zip(cluster.groups, cluster.placed(workers), strict=True)

@@ -1,8 +1,8 @@
 """Predict the times of models that are divided among workers: pipelines of stages, and shares of neurons.
 
-The parts are timed in this process, one after another, by the code that trains them. On a cluster, the links carry
+The parts are timed in this process, one after another, with the code that trains them. On a cluster, the links carry
 activations and gradients; on this machine, a short run of the real workers measures how much longer the parts take when
-they run together. Averaging replicas are then predicted as usual, with the step time of the pipeline.
+they run together. Averaging between replicas is then predicted as usual, with the step time of the pipeline.
 """
 
 import statistics
@@ -36,12 +36,12 @@ from tenfold.workers.task import Task, make_network
 MEASURE_SECONDS, FEWEST_REPEATS, MOST_REPEATS = 1.0, 3, 30
 BURST_STEPS, WARMUP_STEPS = 24, 6
 LANE_STEPS = 3
-"""Steps of a pipeline whose operations are shown one by one."""
+"""Number of pipeline steps whose operations are shown one by one."""
 
 
 @dataclass
 class _Rehearsal:
-    """A group whose workers are all in this process: messages are stored, and the shares of others are zeros."""
+    """A group whose workers are all in this process: it stores messages, and the shares of other workers are zeros."""
 
     rank: int
     size: int
@@ -82,11 +82,11 @@ class PartTimes:
     """The measured times of the parts of a replica, each by itself."""
 
     stages: tuple[StageTime, ...]
-    """By layers each stage; by neurons one worker, whose `update` is its whole step."""
+    """With a division by layers, each stage; by neurons, one worker, whose `update` is its whole step."""
     nbytes: tuple[int, ...] = ()
-    """By layers: the bytes of a micro-batch's activations from each stage to the next."""
+    """With a division by layers, the bytes of a micro-batch's activations from each stage to the next."""
     collectives: tuple[tuple[str, int], ...] = ()
-    """By neurons: the kinds and bytes of the collective operations of a step."""
+    """With a division by neurons, the kinds and bytes of the collective operations of a step."""
 
 
 def measure_parts(task: Task) -> PartTimes:
@@ -140,7 +140,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def _repeat(measure: Callable[[], list[float]]) -> list[float]:
-    """Return the medians of what `measure` returns; the first call, in which torch prepares its kernels, is ignored."""
+    """Return the medians over several calls of `measure`, without the first, in which torch prepares its kernels."""
     deadline, measured = perf_counter() + MEASURE_SECONDS, [measure()]
     while len(measured) <= FEWEST_REPEATS or (perf_counter() < deadline and len(measured) <= MOST_REPEATS):
         measured.append(measure())
@@ -156,7 +156,7 @@ class SideBySide:
     whole: float
     """From the start of a step to its end."""
     spread: float
-    """Of that, relative to it, from step to step."""
+    """The variation of `whole` from step to step, relative to its value."""
 
 
 def measure_here(task: Task) -> SideBySide:
@@ -177,7 +177,7 @@ def measure_here(task: Task) -> SideBySide:
 
 
 def undivided_task(task: Task) -> Task:
-    """Return the task with a worker for each replica, which holds all of it; itself where it is so."""
+    """Return the task with one worker per replica that holds the whole model; unchanged if that is already so."""
     if task.division is None:
         return task
     resolved = task.resolved.replace(divide="data", stages=None, workers=task.replicas)
@@ -269,7 +269,7 @@ def _steps_on_cluster(task: Task, parts: PartTimes, cluster: Cluster) -> tuple[l
 def _expanded(
     task: Task, prediction: TimePrediction, steps: Sequence[PipelineStep], parts: PartTimes
 ) -> TimePrediction:
-    """Return the prediction of replicas as one of the workers that hold them."""
+    """Turn a prediction for replicas into one for the workers that hold them."""
     assert task.division is not None
     size, count = task.division.size, task.steps_per_epoch * task.experiment.training.epochs
     times: dict[TimeKind, Floats] = {kind: np.repeat(seconds, size) for kind, seconds in prediction.times.items()}
@@ -315,7 +315,7 @@ def _lanes(prediction: TimePrediction, steps: Sequence[PipelineStep], size: int)
 
 
 def _reasons(task: Task, steps: Sequence[PipelineStep], parts: PartTimes) -> list[str]:
-    """Return where the time of a pipeline goes, and whether dividing the model pays."""
+    """Return sentences about where the time of a pipeline goes, and whether dividing the model pays off."""
     assert task.division is not None
     memory = "Dividing the model pays where a replica does not fit into the memory of a worker; "
     if task.division.kind == "neurons":

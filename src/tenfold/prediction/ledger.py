@@ -26,15 +26,15 @@ from tenfold.machine.metadata import profile_path
 from tenfold.runs import Run
 
 MOST_SCORES = 200
-"""The latest scores that count, for the same reason."""
+"""The number of latest scores that are used, for the same reason."""
 USUAL_ERROR, USUAL_WEIGHT = 0.08, 8
-"""The typical relative error, and that of one run to the next, before anything was scored, and its weight."""
+"""The relative error assumed before any run is scored, of a prediction and between repeated runs, and its weight."""
 DEVIATIONS = NormalDist().inv_cdf((1 + LEVEL) / 2)
-"""The standard deviations of a normal error that an interval extends to both sides."""
+"""The half-width of an interval, in standard deviations of a normal error."""
 LARGEST_ERROR = 0.5
-"""A larger error counts as this one: something else happened to the machine."""
+"""Larger errors are clipped to this value, because something else must have happened to the machine."""
 VALID_SECONDS = 24 * 3600.0
-"""Seconds for which runs score a prediction: the machine and its other users change."""
+"""Seconds after which runs no longer score a prediction, because the machine and its load change."""
 NOTABLE_DIFFERENCE = 0.05
 """Settings whose measured times differ by less than this count as equally fast."""
 NOTED = {"key": str, "group": str, "setting": str, "predicted": float, "low": float, "high": float}
@@ -63,7 +63,7 @@ class Score:
     share: float = 1.0
     """The share of the predicted steps that was run."""
     typical: float = 0.0
-    """The typical error for which its interval has room; 0 if it has none, or that is not known."""
+    """The typical error that its interval allows for; 0 if it allows for none or this is not known."""
 
     @property
     def error(self) -> float:
@@ -77,8 +77,8 @@ class Score:
     def needed_error(self) -> float:
         """The typical error with which the interval would just have contained the run.
 
-        sqrt((e / z)^2 - s^2), at least 0, with e = log(predicted / measured), at most 0.5, and the standard deviation s
-        that the interval has room for without a typical error.
+        sqrt((e / z)^2 - s^2), at least 0, where e = log(predicted / measured), at most 0.5, and s is the standard
+        deviation that the interval allows for without a typical error.
         """
         error = min(LARGEST_ERROR, abs(math.log(self.predicted / self.measured))) / DEVIATIONS
         whole = math.log(self.high / self.low) / 2 / DEVIATIONS
@@ -94,7 +94,7 @@ class Ledger:
 
     @classmethod
     def load(cls) -> Self:
-        """Read the ledger of this machine; it is empty where there is none."""
+        """Read the ledger of this machine, or return an empty one if there is none."""
         noted: dict[str, dict[str, Any]] = {}
         scores = []
         for line in _lines():
@@ -108,7 +108,7 @@ class Ledger:
     def note(cls, experiment: Experiment, samples: int, prediction: TimePrediction, typical_error: float) -> None:
         """Keep a prediction until its experiment, with this number of training samples, is trained here.
 
-        Its interval has room for the `typical_error`.
+        Its interval allows for the `typical_error`.
         """
         steps, seconds = max(prediction.marks, default=0), prediction.seconds
         about: dict[str, str | float] = {"until": "end", "steps": steps, "typical": typical_error}
@@ -116,7 +116,7 @@ class Ledger:
 
     @classmethod
     def note_plan(cls, best: Experiment, samples: int, seconds: float, interval: tuple[float, float]) -> None:
-        """Keep the predicted time to the target of the experiment that a plan has chosen, likewise."""
+        """Keep the predicted time to the target of the experiment that a plan recommends, in the same way."""
         cls._note(best, samples, seconds, interval, until="target")
 
     @staticmethod
@@ -133,7 +133,7 @@ class Ledger:
 
     @classmethod
     def score(cls, run: Run) -> None:
-        """Score the prediction of a measured run, if there is one; a plan only where the run reaches the target."""
+        """Score the prediction of a measured run, if there is one; a plan only if the run reaches the target."""
         if run.clock != "measured" or not run.seconds:
             return
         key = _key(run.experiment, run.metadata["data"]["train"])
@@ -150,12 +150,12 @@ class Ledger:
 
     @property
     def median_error(self) -> float | None:
-        """The median size of a prediction's relative error, itself the median of its runs; None without scores."""
+        """The median absolute relative error of the predictions, each the median over its runs; None without scores."""
         return statistics.median(abs(_median_error(scores)) for scores in self.by_prediction()) if self.scores else None
 
     @property
     def coverage(self) -> float | None:
-        """The share of runs whose time lay in the predicted interval; None where nothing was scored."""
+        """The share of runs whose time lay in the predicted interval; None without scores."""
         return statistics.fmean(score.is_covered for score in self.scores) if self.scores else None
 
     @property
@@ -163,7 +163,7 @@ class Ledger:
         """The error with which eight of ten runs would have lain in their intervals, 0.08 until scores say otherwise.
 
         The smallest x for which (w P(|N(0, 0.08)| <= z x) + k(x)) / (w + n) is 0.8, over n predictions, w = 8, where
-        k(x) counts those whose runs would have been covered; of several runs of one each counts in part.
+        k(x) counts the predictions whose runs would have been covered; each of several runs counts in part.
         """
         needed = [(score.needed_error, 1 / len(scores)) for scores in self.by_prediction() for score in scores]
         weight = USUAL_WEIGHT + sum(part for _, part in needed)
@@ -200,7 +200,7 @@ class Ledger:
         return list(groups.values())
 
     def rank_correlation(self) -> tuple[float, int] | None:
-        """Return Kendall's tau of predicted and measured times, and the number of pairs; None where there is no pair.
+        """Return Kendall's tau of predicted and measured times, and the number of pairs; None without pairs.
 
         tau = (concordant - discordant) / pairs, over pairs of settings of one model and data set whose measured times
         differ by more than 5%. The latest prediction for a setting counts, and the median of its whole runs.
@@ -239,7 +239,7 @@ def _median_error(scores: Sequence[Score]) -> float:
 
 
 def _concordances(settings: Sequence[tuple[float, float]]) -> Iterable[int]:
-    """Yield 1 for each pair of settings, predicted and measured, that was ranked right, and -1 for others."""
+    """Yield 1 for each pair of settings, predicted and measured, that was ranked correctly, and -1 for others."""
     for (predicted, measured), (other_predicted, other_measured) in combinations(settings, 2):
         apart = math.log(measured / other_measured)
         if abs(apart) > math.log1p(NOTABLE_DIFFERENCE):
@@ -261,7 +261,7 @@ def _digest(*values: object) -> str:
 
 
 def _lines() -> list[dict[str, Any]]:
-    """Return the lines of the ledger, without those that cannot be read."""
+    """Return the readable lines of the ledger."""
     lines = []
     with suppress(OSError):
         for text in read_regular(ledger_path()).decode(errors="replace").splitlines():

@@ -29,13 +29,13 @@ Medians = dict[int, float]
 """Median seconds of an all-reduce, by the bytes of one worker's weights."""
 
 SIZES = {1 << 18: 15, 1 << 22: 7, 1 << 25: 3}
-"""Bytes of weights, and calls that are timed, after one that is not."""
+"""Bytes of weights, and the number of timed calls after one untimed call."""
 WAIT_SECONDS = 30.0
-"""Seconds for one number of workers."""
+"""Time limit in seconds for one number of workers."""
 
 
 def measure_library_averaging(counts: Sequence[int], report: ReportProgress) -> list[Averaging]:
-    """Measure exact rounds by the libraries that are installed; one that fails is reported and left out."""
+    """Measure exact rounds with the installed libraries; a library that fails is reported and omitted."""
     transports: dict[Any, Callable[[int], Medians]] = {}
     if torch.distributed.is_available() and torch.distributed.is_gloo_available():
         transports["gloo"] = _gloo
@@ -62,7 +62,7 @@ def mpirun() -> str | None:
 def time_calls(
     sizes: dict[int, int], average: Callable[[torch.Tensor], object], barrier: Callable[[], object]
 ) -> Medians:
-    """Return the median seconds of an averaging for each size, as this worker saw them."""
+    """Return the median seconds of an all-reduce for each size, as measured by this worker."""
     seconds_by_size = {}
     for nbytes, calls in sizes.items():
         buffer = torch.ones(nbytes // 4)
@@ -80,7 +80,7 @@ def time_calls(
 def gloo_worker(
     rank: int, connection: Connection, lifeline: Connection, floats: Any, folder: str, n: int, sizes: dict[int, int]
 ) -> None:
-    """Run one of `n` workers that average by gloo, and send the measured times."""
+    """Run one of `n` workers that average with gloo, and send the measured times."""
     attach_to_parent(rank, lifeline, floats)
     torch.set_num_threads(1)
     distributed = torch.distributed

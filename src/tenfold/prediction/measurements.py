@@ -20,7 +20,7 @@ def utc_now() -> str:
 
 
 def tiny_regression() -> Splits:
-    """Return a regression of one number on another, which costs next to nothing."""
+    """Return a data set for regressing one number on another, which costs almost nothing to train."""
     part = Tensors(torch.zeros(64, 1), torch.ones(64, 1))
     return Splits(name="numbers", train=part, shape=(1,), classes=None, outputs=1)
 
@@ -49,7 +49,7 @@ class Line:
 def fit_line(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Line:
     """Fit a latency and a rate to measured seconds by least squares of the relative errors, both at least 0.
 
-    Minimises sum_i ((a + b x_i - y_i) / y_i)^2, so that short times count as much as long ones. One point, or
+    Minimizes sum_i ((a + b x_i - y_i) / y_i)^2, so that short times count as much as long ones. One point, or
     several at one x, say nothing about the latency: then a = 0.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
@@ -69,8 +69,8 @@ def fit_line(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Line:
 def interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
     """Return y at x, interpolated between the logarithms of the points; beyond the ends, y of the nearest end.
 
-    Costs that exceed one cache after another are not a line over three decades; a polygon passes through what was
-    measured.
+    Costs that outgrow one cache after another do not follow one line over three orders of magnitude, so the curve is
+    piecewise and passes through the measured points.
     """
     order = np.argsort(xs)
     logs = np.log(np.asarray(xs, dtype=np.float64)[order]), np.log(np.asarray(ys, dtype=np.float64)[order])
@@ -78,10 +78,10 @@ def interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 def over_threads(threads: int, measured: Mapping[int, float]) -> float:
-    """Return the seconds of a step with `threads` threads, from those with other numbers of threads.
+    """Return the seconds of a step with `threads` threads, from measurements with other numbers of threads.
 
-    Between two that were measured the logarithms are interpolated. Beyond them the seconds follow a + b / threads, one
-    part that threads do not share and one that they do (Amdahl 1967), fitted to all and scaled to the nearest.
+    Between two measurements, the logarithms are interpolated. Beyond them the seconds follow a + b / threads, a serial
+    and a parallel part (Amdahl 1967), fitted to all measurements and scaled to pass through the nearest.
     """
     counts = list(measured)
     nearest = min(max(threads, min(counts)), max(counts))
@@ -93,10 +93,10 @@ def over_threads(threads: int, measured: Mapping[int, float]) -> float:
 def burst_statistics(bursts: Sequence[Floats]) -> dict[str, Any]:
     """Describe bursts of step times, each an array [steps, workers], by fields of `Step`.
 
-    The level is the median of the bursts' means: disturbances on a shared machine come in bursts, too, and should move
-    at most one of them; its standard error is by how much they differ. Y_it = s_i e_it, s_i from the workers' means
-    over all bursts (less what chance alone makes them differ), e_it from all steps divided by the mean of their worker
-    in their burst.
+    The level is the median of the bursts' means, because a disturbance on a shared machine is brief and should affect
+    at most one burst; its standard error comes from the differences between bursts. The model is Y_it = s_i e_it: s_i
+    comes from the workers' means over all bursts, minus the variation expected by chance, and e_it from all steps
+    divided by the mean of their worker in their burst.
     """
     mean = float(np.median([burst.mean() for burst in bursts]))
     between_steps = float(np.std(np.log(np.concatenate([(burst / burst.mean(axis=0)).ravel() for burst in bursts]))))
@@ -119,7 +119,7 @@ class Entry(BaseModel):
 
 
 class Step(Entry):
-    """Steps of some workers that train together. All times are in seconds."""
+    """Steps of workers that train together. All times are in seconds."""
 
     work: str
     """The part of an experiment on which step times depend: network, shape of the data, optimizer, precision."""
@@ -135,21 +135,21 @@ class Step(Entry):
     between_steps: float = 0.0
     """Standard deviation of the logarithm of one worker's steps."""
     samples: int = 1
-    """Steps that were measured, over all workers."""
+    """Number of measured steps, over all workers."""
     load: float = 0.0
-    """Load average per core of the machine meanwhile."""
+    """Load average per core during the measurement."""
     at: str = ""
     """When they were measured, in UTC."""
     clock_mhz: float | None = None
-    """The clock frequency of the processor then. Default: not known."""
+    """The clock frequency of the processor during the measurement. Default: not known."""
     warmup: float = 0.0
     """Extra seconds that the first steps of a process take."""
     round: float | None = None
-    """One exact round of all these workers between these steps. Default: there was one worker."""
+    """One exact round of all these workers between these steps. Default: none, because there was one worker."""
     round_shares: tuple[float, float] | None = None
-    """The shares of that round which runs record as computing and as communicating; the rest is waiting."""
+    """The shares of that round recorded as computing and as communicating; the rest is waiting."""
     trace: tuple[str, ...] = ()
-    """For each worker its steps in turn, in thousandths of the mean."""
+    """For each worker, its steps in order, in thousandths of the mean."""
 
     @field_validator("trace")
     @classmethod
@@ -167,7 +167,7 @@ class Step(Entry):
         return self.model_copy(update={name: value * factor for name, value in seconds.items()})
 
     def step_times(self) -> Floats | None:
-        """Return the trace in seconds [steps, workers]; None where it was not kept."""
+        """Return the trace in seconds [steps, workers], or None if it was not kept."""
         rows = [[int(word) for word in line.split()] for line in self.trace]
         return np.array(rows, dtype=np.float64).T * self.mean / 1e3 if rows else None
 
@@ -178,13 +178,13 @@ class Averaging(Entry):
     transport: Literal["shared-memory", "gloo", "mpi"]
     workers: Count
     kind: Literal["group", "neighbors"]
-    """Exact means in groups, or each combines its weights with those of others."""
+    """Exact averages within groups, or each worker combines its weights with its neighbors' weights."""
     fan: Count
-    """How many replicas each reads, including itself."""
+    """The number of replicas that each worker reads, including its own."""
     seconds: dict[int, float]
     latency: float
     bandwidth: Positive
-    """Bytes a second; with the latency, the least-squares line through the seconds."""
+    """Bytes per second; together with the latency, the least-squares fit to the seconds."""
     residual: float = 0.0
     """Root of the mean squared relative error of that line."""
 
@@ -209,7 +209,7 @@ class Averaging(Entry):
         )
 
     def cost(self, nbytes: int) -> float:
-        """Return the seconds of a round: between measured sizes on their polygon, beyond them by the fitted line."""
+        """Return the seconds of a round, interpolated between measured sizes and extrapolated by the fitted line."""
         sizes = sorted(self.seconds)
         line = Line(self.latency, 1 / self.bandwidth)
         if sizes[0] <= nbytes <= sizes[-1]:
@@ -240,13 +240,13 @@ class Costs(Entry):
     round_overhead: dict[str, dict[int, float]] = {}
     """The cost that a compression or an outer optimizer adds to a round, by the bytes of the weights."""
     round_overhead_shares: dict[str, dict[int, tuple[float, float]]] = {}
-    """The shares of that which runs record as computing and as communicating. Default: all is computing."""
+    """The shares of that cost recorded as computing and as communicating. Default: all is computing."""
     round_overhead_load: float = 0.0
-    """Load average per core of the machine while that was measured."""
+    """Load average per core while `round_overhead` was measured."""
     rounds_load: float = 0.0
-    """Load average per core of the machine while rounds in shared memory were measured."""
+    """Load average per core while rounds in shared memory were measured."""
     orthogonalization: dict[str, dict[int, float]] = {}
-    """Share of a step that the matrices take which workers divide (Muon), by the work and the batch size."""
+    """The share of a step spent on matrices that workers divide (Muon), by the work and the batch size."""
     save: dict[int, float] = {}
     """A checkpoint, by the bytes of the weights."""
 

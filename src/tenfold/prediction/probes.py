@@ -1,4 +1,4 @@
-"""A burst: the real process engine for a moment, and the times of steps and rounds in its spans."""
+"""A burst: a short run of the real process engine, whose spans give the times of steps and rounds."""
 
 import statistics
 import tempfile
@@ -37,10 +37,10 @@ SYNC_EVERY = 3
 MOST_STEPS = 150
 """Steps of a worker that are certainly recorded one by one (see `SINGLE_SPANS` in workers/worker.py)."""
 WARMUP_STEPS, WARMUP_SHARE = 3, 4
-"""First steps of a process, in which torch prepares its kernels: their number, or their part of a longer burst."""
+"""First steps of a process, in which torch prepares its kernels: at least this many, or 1/4 of a longer burst."""
 EVALUATED, MOST_EVALUATED, EVALUATED_SHARE = 128, 1024, 4
-"""Samples that each worker evaluates after each epoch: at least, and at most, as far as that is no more than a part of
-those that it trains on."""
+"""Samples that each worker evaluates after each epoch: the minimum, the maximum, and the divisor that limits them to a
+part of its training samples."""
 MOST_BYTES = 1 << 26
 """Bytes of training data made for a burst: more than the caches hold, but quick to make."""
 
@@ -54,12 +54,12 @@ class Burst:
     warmup: float
     """Extra seconds that the first steps took."""
     round: float | None
-    """One round, from the arrival of the last partner; with what it costs the steps before and after. None: no round"""
+    """One round from the arrival of the last partner, including its cost to adjacent steps; None without rounds."""
     round_shares: tuple[float, float] = (0.0, 1.0)
-    """The shares of that which runs record as computing and as communicating; the rest is waiting for others."""
+    """The shares of that round recorded as computing and as communicating; the rest is waiting for others."""
     delay: float | None = None
-    """The mean of rounds until the last worker continues: much more on a busy machine, where a worker that waits is not
-    always running when the others have arrived."""
+    """The mean time of a round until the last worker continues. It is much longer on a busy machine, where a waiting
+    worker may not be running when the others arrive."""
     start: float
     evaluate: float
     """One evaluation."""
@@ -70,7 +70,7 @@ class Burst:
 
 
 def run(experiment: Experiment, splits: Splits, steps: int, checkpoints: Path | None = None) -> Burst:
-    """Train for `steps` steps in worker processes, as any experiment is trained, and read the spans."""
+    """Train for `steps` steps in worker processes, like any experiment, and read the spans."""
     task = burst_task(experiment, splits, steps, checkpoints)
     events: list[Event] = []
     result = Processes().run(task, Stopwatch(), events.append).result
@@ -114,7 +114,7 @@ def _slowest(stretch: Floats) -> float:
 
 
 def _usual(warm: Floats, length: int) -> float:
-    """Return the usual time of the slowest worker for this number of steps: some worker is always behind."""
+    """Return the typical time of the slowest worker for this number of steps: some worker is always behind."""
     stretches = [warm[at : at + length] for at in range(0, max(1, len(warm) - length + 1), length)]
     return float(np.mean([_slowest(stretch) / len(stretch) for stretch in stretches])) * length
 
@@ -144,7 +144,7 @@ class StepSpans:
 
 
 def _shares(computing: float, communicating: float, whole: float) -> tuple[float, float]:
-    """Return which shares of a round's cost are computing and communicating."""
+    """Return the shares of a round's cost that are computing and communicating."""
     if whole <= 0:
         return 0.0, 1.0
     computing_share = min(1.0, max(0.0, computing) / whole)
@@ -152,7 +152,7 @@ def _shares(computing: float, communicating: float, whole: float) -> tuple[float
 
 
 def _without_rounds(own: Floats) -> tuple[Floats, float]:
-    """Separate the cost of rounds from the steps; return both.
+    """Return the steps without the cost of rounds, and that cost.
 
     The step before a round includes its bookkeeping; the one after finds its weights in another core's cache.
     """
@@ -164,7 +164,7 @@ def _without_rounds(own: Floats) -> tuple[Floats, float]:
 
 
 def _beyond_chance(some: Floats, others: Floats) -> float:
-    """Return by how much the median of some exceeds that of others, or 0 if chance alone could do so."""
+    """Return the difference of the two medians if it is positive and more than chance, else 0."""
     difference = float(np.median(some) - np.median(others))
     deviation = 1.48 * float(np.median(np.abs(others - np.median(others))))
     error = 1.25 * deviation * np.sqrt(1 / some.size + 1 / others.size)
@@ -172,7 +172,7 @@ def _beyond_chance(some: Floats, others: Floats) -> float:
 
 
 def round_seconds(arrived: Floats, left: Floats, strategy: Strategy) -> float:
-    """Return the median, over rounds, of the workers' mean time since the last of those they wait for arrived."""
+    """Return the median over rounds of the workers' mean time since the last of their partners arrived."""
     n, costs = arrived.shape[1], []
     for r, (came, went) in enumerate(zip(arrived, left, strict=True)):
         round_ = strategy.round(r, n)
@@ -211,7 +211,7 @@ def burst_task(experiment: Experiment, splits: Splits, steps: int, checkpoints: 
         patience=None,
         engine="processes",
         oversubscribe=True,
-        # steps so small that no weight diverges; a line search would take many trials from there
+        # steps so small that no weight diverges; a line search would need many trials from there
         lr=experiment.training.lr if experiment.training.optimizer_traits.steps_with_all_workers else 1e-6,
     )
     return Task.of(Resolved.of(calm), some, *assign_cores(calm.machine, parallel.workers, cores.budget()), checkpoints)
@@ -222,7 +222,7 @@ ReportProgress = Callable[[str], None]
 Setting = TypeVar("Setting")
 
 TURNS, MOST_TURNS, BURSTS = 5, 9, 18
-"""The turns in which a setting is measured, whose median counts; more where few settings make few bursts."""
+"""Turns in which a setting is measured; the median is used. With few settings, there are more turns."""
 BURST_SECONDS, FEWEST_STEPS = 0.6, 12
 SIZES = {1 << 18: MOST_STEPS, 1 << 22: 90, 1 << 25: 24}
 """Bytes of weights, and steps of a burst."""
@@ -238,19 +238,19 @@ PLAIN: dict[str, Any] = {
     "optimizer_state": "local",
     "oversubscribe": True,
 }
-"""The settings of `[parallel]` that a burst replaces by the simplest."""
+"""The settings of `[parallel]` that a burst replaces with the simplest choice."""
 
 
 class Kind(NamedTuple):
     """A kind of rounds."""
 
     fields: dict[str, Any]
-    """The experiment that has them."""
+    """The fields of an experiment with such rounds."""
     kind: Literal["group", "neighbors"]
     fan: int | None
     """None: all workers."""
     fits: Callable[[int], bool]
-    """Whether this number of workers has such rounds, and they are not of another kind."""
+    """Returns whether this number of workers has such rounds, and they are not equal to another kind."""
 
 
 ROUNDS = {
@@ -286,7 +286,7 @@ def steps(
         lengths[setting] = burst_length(burst)
         return burst
 
-    measure(settings[0], FEWEST_STEPS)  # says how many steps make a burst
+    measure(settings[0], FEWEST_STEPS)  # determines the length of a burst
     whole, smaller = ([setting for setting in settings if (setting[0] == batch) == usual] for usual in (True, False))
     measured = measure_interleaved(whole, measure, turns or min(MOST_TURNS, max(TURNS, BURSTS // len(whole))))
     measured |= measure_interleaved(smaller, measure, (turns or TURNS) // 2 + 1)
@@ -335,9 +335,9 @@ def measure_averaging(
 def round_overhead(
     experiment: Experiment, splits: Splits, threads: int, added: dict[str, dict[str, Any]], report: ReportProgress
 ) -> dict[str, tuple[float, tuple[float, float]]]:
-    """Measure how much longer rounds take with compressions and the like, between an experiment's steps.
+    """Measure the time that compression and other extras add to rounds between an experiment's steps.
 
-    Returns the seconds, and the shares of them that runs record as computing and as communicating.
+    Returns the seconds, and the shares recorded as computing and as communicating.
     """
 
     def measure(name: str, length: int) -> Burst:
@@ -400,7 +400,7 @@ def vector_experiment(nbytes: int, **fields: Any) -> Experiment:
 def measure_interleaved(
     settings: Iterable[Setting], measure: Callable[[Setting], Any], turns: int | None = None
 ) -> dict[Setting, list[Any]]:
-    """Measure all settings in turn, several times, so that a disturbance does not affect one setting alone."""
+    """Measure all settings in turn, several times, so a disturbance does not affect one setting alone."""
     settings = list(settings)
     measured: dict[Setting, list[Any]] = {setting: [] for setting in settings}
     for _ in range(turns or TURNS):
@@ -410,7 +410,7 @@ def measure_interleaved(
 
 
 def burst_length(before: Burst) -> int:
-    """Return how many steps make a burst, by their time in an earlier one."""
+    """Return the number of steps of a burst, given the step times of an earlier one."""
     return int(min(MOST_STEPS, max(FEWEST_STEPS, BURST_SECONDS / float(np.median(before.steps)))))
 
 
@@ -424,7 +424,7 @@ def _seconds(calls: int, call: Callable[[], object]) -> float:
 
 
 def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Step:
-    """Return what bursts in one setting (batch size, threads, workers) say about its steps."""
+    """Return the profile entry for the steps of one setting (batch size, threads, workers), from its bursts."""
     batch_size, threads, workers = setting
     rounds = [burst.round for burst in bursts if burst.round is not None]
     relative = np.concatenate([burst.steps / burst.steps.mean() for burst in bursts])
@@ -446,7 +446,7 @@ def step_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]
 
 
 def evaluating_entry(work: str, setting: tuple[int, int, int], bursts: Sequence[Burst]) -> Evaluating:
-    """Return what bursts in one setting (batch size, threads, workers) say about an evaluation."""
+    """Return the profile entry for an evaluation in one setting (batch size, threads, workers), from its bursts."""
     _, threads, workers = setting
     return Evaluating(
         work=work,

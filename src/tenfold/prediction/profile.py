@@ -32,10 +32,10 @@ DIGITS = 5
 
 
 class Profile(Entry):
-    """A machine as it was measured."""
+    """The measurements of a machine."""
 
     made: str
-    """When, in UTC."""
+    """When it was measured, in UTC."""
     machine: dict[str, Any]
     """Its metadata: processor, cores, torch and other packages."""
     costs: Costs = Costs()
@@ -45,7 +45,7 @@ class Profile(Entry):
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Self:
-        """Read a profile; by default the one that `tenfold calibrate` has saved."""
+        """Read a profile, by default the one saved by `tenfold calibrate`."""
         path = Path(path) if path is not None else profile_path()
         try:
             return cls(**tomllib.loads(read_regular(path).decode()))
@@ -70,7 +70,7 @@ class Profile(Entry):
         return path
 
     def check(self, metadata: dict[str, Any]) -> str | None:
-        """Return why this profile does not apply to the machine with these metadata, as a sentence; None if it does."""
+        """Return why this profile does not apply to a machine with these metadata, as a sentence; None if it does."""
         then, now = _identity(self.machine), _identity(metadata)
         for what, value in now.items():
             if then[what] != value:
@@ -80,7 +80,7 @@ class Profile(Entry):
         return None
 
     def add(self, **entries: Iterable[Entry]) -> Self:
-        """Return the profile with new entries, which replace those that were measured in the same setting."""
+        """Return the profile with new entries, which replace earlier entries for the same setting."""
         merged = {}
         for name, new in entries.items():
             by_setting = {_setting(entry): entry for entry in (*getattr(self, name), *new)}
@@ -91,7 +91,7 @@ class Profile(Entry):
         return self.model_copy(update={"costs": self.costs.model_copy(update=costs)})
 
     def slowed(self, factor: float, *, rounds: float | None = None) -> Self:
-        """Return the profile of a machine that takes `factor` times as long, and for rounds `rounds` times if given."""
+        """Return the profile of a machine that takes `factor` times as long, or `rounds` times as long for rounds."""
         of_rounds = factor if rounds is None else rounds
         return self.model_copy(
             update={
@@ -109,7 +109,7 @@ class Profile(Entry):
         return any((s.work, s.batch_size, s.threads, s.workers) == setting for s in self.steps)
 
     def nearest_step(self, work: str, batch_size: int, threads: int, workers: int) -> Step:
-        """Return the measured steps of this work in the setting that is nearest to this one."""
+        """Return the measured steps of this work in the setting nearest to this one."""
         measured = [step for step in self.steps if step.work == work]
         counts = self.measured_threads(work)
         if threads not in counts and len(counts) < 2:
@@ -120,16 +120,16 @@ class Profile(Entry):
         return min(fitting, key=lambda step: (_apart(step.workers, workers), _apart(step.batch_size, batch_size)))
 
     def load_of(self, work: str) -> float:
-        """Return the highest load per core under which steps of this work were measured; 0 where there are none."""
+        """Return the highest load per core while steps of this work were measured, or 0 if none were."""
         return max((step.load for step in self.steps if step.work == work), default=0.0)
 
     def without_busy_steps(self, work: str) -> Self:
-        """Return the profile without the steps of this work that were measured while other programs were running."""
+        """Return the profile without steps of this work measured while other programs were running."""
         left = [step for step in self.steps if step.work != work or step.load <= MOST_LOAD_PER_CORE]
         return self if len(left) == len(self.steps) else self.model_copy(update={"steps": tuple(left)})
 
     def without_steps_of_another_hour(self, work: str) -> Self:
-        """Return the profile without the steps of this work that were measured more than an hour ago."""
+        """Return the profile without steps of this work measured more than an hour ago."""
         earliest = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds")
         left = tuple(step for step in self.steps if step.work != work or step.at >= earliest)
         return self if len(left) == len(self.steps) else self.model_copy(update={"steps": left})
@@ -140,8 +140,8 @@ class Profile(Entry):
     def step_time(self, work: str, batch_size: int, threads: int, workers: int) -> StepTime:
         """Return how long a step takes when `workers` workers train together.
 
-        A number of threads that was not measured is interpolated or extrapolated from two or more that were. More
-        threads than were measured cannot be extrapolated where the most of them are not faster than the fewest.
+        If this number of threads was not measured, the time is interpolated or extrapolated from two or more others. It
+        cannot be extrapolated to more threads if the most threads measured are not faster than the fewest.
         """
         nearest = self.nearest_step(work, batch_size, threads, workers)
         if nearest.threads == threads:
@@ -158,10 +158,10 @@ class Profile(Entry):
         return replace(near, mean=mean, fixed=near.fixed * mean / near.mean)
 
     def _step_time(self, work: str, batch_size: int, threads: int, workers: int) -> StepTime:
-        """Return how long a step takes with a number of threads that was measured.
+        """Return how long a step takes with a measured number of threads.
 
-        Seconds = a + b B is fitted over the batch sizes that were measured with the same number of workers; between
-        numbers of workers the logarithms are interpolated. The trace is that of the nearest setting.
+        Seconds = a + b B is fitted over the batch sizes measured with the same number of workers; between numbers of
+        workers, the logarithms are interpolated. The trace comes from the nearest setting.
         """
         nearest = self.nearest_step(work, batch_size, threads, workers)
         by_count: dict[int, dict[int, float]] = {}
@@ -183,7 +183,7 @@ class Profile(Entry):
         )
 
     def round_cost(self, *, factor: float = 1.0) -> RoundCost:
-        """Return the cost of rounds in shared memory, times a factor that an experiment may have of its own."""
+        """Return the cost of rounds in shared memory, times a factor that depends on the experiment."""
         entries = [entry for entry in self.averaging if entry.transport == "shared-memory"]
         if not entries:
             raise MachineError(f"the profile has no rounds in shared memory; {ADVICE}")
@@ -202,11 +202,11 @@ class Profile(Entry):
         return _between(workers, self.costs.start) + data * self.costs.sharing
 
     def save_seconds(self, nbytes: int) -> float:
-        """Return the seconds of a checkpoint; beyond the largest that was measured, in proportion."""
+        """Return the seconds of a checkpoint, extrapolated in proportion beyond the largest measured one."""
         return _between(nbytes, self.costs.save) * max(1.0, nbytes / max(self.costs.save, default=nbytes))
 
     def round_overhead(self, names: Sequence[str], nbytes: int) -> tuple[float, tuple[float, float]]:
-        """Return the seconds that these extras add to a round, where they were measured, and how they are divided."""
+        """Return the measured seconds that these extras add to a round, and the computing and communicating shares."""
         seconds = [self.costs.round_overhead.get(name, {}).get(nbytes, 0.0) for name in names]
         shares = [self.costs.round_overhead_shares.get(name, {}).get(nbytes, (1.0, 0.0)) for name in names]
         whole = sum(seconds)
@@ -218,9 +218,9 @@ class Profile(Entry):
         return whole, (computing, communicating)
 
     def orthogonalization_seconds(self, work: str, batch_size: int, threads: int, workers: int) -> float:
-        """Return the seconds of a whole step's orthogonalization; 0 where its share was not measured.
+        """Return the seconds of a whole step's orthogonalization, or 0 if its share was not measured.
 
-        They do not depend on the batch size.
+        The time does not depend on the batch size.
         """
         shares = self.costs.orthogonalization.get(work)
         if not shares:
@@ -229,9 +229,9 @@ class Profile(Entry):
         return shares[nearest] * self.step_time(work, nearest, threads, workers).mean
 
     def evaluation_seconds(self, work: str, samples: int, threads: int, workers: int) -> float:
-        """Return the seconds of one evaluation, whose samples the workers share; 0 when none was measured.
+        """Return the seconds of one evaluation, whose samples the workers share, or 0 if none was measured.
 
-        A worker takes as long for each of its samples as it took in the nearest setting that was measured.
+        The time per sample comes from the nearest measured setting.
         """
         measured = [entry for entry in self.evaluating if entry.work == work]
         if not measured or not samples:
@@ -241,9 +241,9 @@ class Profile(Entry):
 
 
 def _cost(entries: Sequence[Averaging], workers: int, fan: int, nbytes: int) -> float:
-    """Interpolate in the fan for each number of workers that was measured, then between those numbers.
+    """Interpolate over the fan for each measured number of workers, then between the numbers of workers.
 
-    A mean of all is a kind of its own, whose fan goes with the number of workers.
+    A mean over all workers is handled separately, because its fan equals the number of workers.
     """
     by_count: dict[int, dict[int, float]] = {}
     for entry in entries:
@@ -270,7 +270,7 @@ def _setting(entry: Entry) -> tuple[Any, ...]:
 
 
 def _identity(metadata: dict[str, Any]) -> dict[str, str]:
-    """Return the metadata, in words, that must be equal for the step times of one machine to apply to another."""
+    """Return the metadata, in words, that two machines must share for the step times of one to apply to the other."""
     cpu, torch = metadata.get("cpu", {}), metadata.get("torch", {})
     return {
         "processor": str(cpu.get("model")),

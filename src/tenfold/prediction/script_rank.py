@@ -11,13 +11,13 @@ At the end it writes its counts to its file in the folder.
 
 A rank's clock advances by the processor time of the thread that trains, divided by the speed of its node. Operations
 are carried out by the backend (`transport/process_group.py`) on real tensors; here they are also timed: an operation
-starts when its last rank has begun it and the links are free, and costs what `cluster/costs.py` says. Who waits for it
-continues at its end; who does not, computes on, so operations overlap with computing as far as the script lets them.
+starts when its last rank has begun it and the links are free, and `cluster/costs.py` gives its cost. A rank that waits
+for it continues at its end; other ranks keep computing, so operations overlap with computing as the script allows.
 
-Many ranks share few cores. A rank holds a core while it computes, and gives it back while it waits. DDP waits for its
-futures at the end of backward: a callback that autograd calls before lets the rank wait for them and completes them.
-Where a script waits for futures elsewhere, in C++, a thread beside it notices that, gives the core back, and completes
-them. That thread rests while the script computes, which it would disturb.
+Many ranks share few cores. A rank holds a core while it computes and gives it back while it waits. DDP waits for its
+futures at the end of backward; just before that, autograd calls a callback in which the rank waits for them and
+completes them. If a script waits for futures elsewhere, in C++, a helper thread notices this, gives the core back and
+completes them. The helper thread rests while the script computes, to avoid disturbing it.
 """
 
 import ctypes
@@ -60,27 +60,27 @@ from tenfold.transport.process_group_work import GroupWork, Progress
 from tenfold.transport.shared_collectives import Steps
 
 MOST_SPANS = 400
-"""Spans of a rank that are kept for its lane."""
+"""Number of spans kept for a rank's lane."""
 NAP_SECONDS = 150e-6
-"""The least seconds between two looks at the script while operations go on and it sleeps."""
+"""Minimum seconds between two checks of the script while operations are in progress and it sleeps."""
 COMPUTING_NAP_SECONDS = 2e-3
 """The same while it computes."""
 SPIN_SECONDS = 1e-3
-"""Seconds for which a rank looks for the end of an operation again and again, where nobody else wants the core."""
+"""Seconds for which a rank polls for the end of an operation if no other rank needs the core."""
 COLD_SECONDS = 5e-4
-"""A real rank that waits longer than this sleeps, and computes more slowly after that. A rank here sleeps for as long,
-so that its computing is measured under the same conditions; the sleep itself is not counted."""
+"""A real rank that waits longer than this goes to sleep and computes more slowly afterward. A simulated rank sleeps
+equally long, so its computing is measured under the same conditions; the sleep itself is not counted."""
 LONGEST_NAP_SECONDS = 5e-3
 ASLEEP_SHARE, AWAKE_SHARE = 0.1, 0.5
-"""Shares of a core that a script uses at most while it sleeps, and at least while it computes."""
+"""The maximum share of a core that a sleeping script uses, and the minimum share that a computing script uses."""
 WATCH_SECONDS = 0.01
-"""Seconds between two looks at a script that only computes: it may wait for a file, a store or another process."""
+"""Seconds between two checks of a script that only computes: it may wait for a file, a store or another process."""
 HEAD_BYTES = 16
 """A message begins with the sender's time."""
 
 
 class Cores:
-    """The cores of this machine that the ranks share: bytes in a pipe, of which a rank takes one and puts it back."""
+    """The cores that the ranks share: each is a byte in a pipe, which a rank takes out and puts back."""
 
     def __init__(self, pipe: Path) -> None:
         self._pipe = os.open(pipe, os.O_RDWR)
@@ -91,7 +91,7 @@ class Cores:
 
     @contextmanager
     def given_back(self) -> Iterator[None]:
-        """Let others have the core for the block, in which the script waits."""
+        """Give the core back for the duration of the block, in which the script waits."""
         self.script_waits = True
         self.lend()
         try:
@@ -100,7 +100,7 @@ class Cores:
             self.take(for_script=True)
 
     def take(self, *, for_script: bool = False) -> None:
-        """Wait for a core, unless this rank has one; while the script waits in a call, only that call may take one."""
+        """Wait for a core unless this rank has one; while the script waits in a call, only that call may take one."""
         if not self.is_held:
             os.read(self._pipe, 1)
             with self._lock:
@@ -125,16 +125,16 @@ class OperationTimes:
     count: int = 0
     nbytes: int = 0
     seconds: float = 0.0
-    """On the links."""
+    """Time on the links."""
     exposed: float = 0.0
-    """For which the rank did nothing else, waiting for other ranks included."""
+    """Time in which the rank did nothing else, including waiting for other ranks."""
 
 
 class RankClock:
     """The virtual time of this rank, by kind of work."""
 
     def __init__(self, rank: int, step_time: StepTime, seed: int) -> None:
-        """Start at 0 for the thread that calls this; `step_time` is that of a step which takes 1 s on this machine."""
+        """Start at 0 for the calling thread; `step_time` is the node's time for a step of 1 s on this machine."""
         self._cpu = time.pthread_getcpuclockid(threading.get_ident())
         self._stat = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
         self._rng = np.random.default_rng([seed, rank])
@@ -177,7 +177,7 @@ class RankClock:
             self._used = self.cpu_seconds()
 
     def reach(self, name: str, start: float, end: float) -> None:
-        """Continue at the end of an operation that started at `start`, unless it is past."""
+        """Advance to the end of an operation that started at `start`, unless that time has passed."""
         if end <= self.seconds:
             return
         begun, moved = self.seconds, min(end, max(self.seconds, start))
@@ -203,7 +203,7 @@ class RankClock:
         return {"seconds": self.seconds, "times": self.times, "operations": operations, "spans": self.spans}
 
     def _draw(self) -> None:
-        """Draw how slow the node is until the rank has waited again."""
+        """Draw the slowdown of the node until the rank's next wait."""
         drawn = factors(self._rng, self._step_time.noise, self._step_time.between_steps, (1,))
         self._factor = self._mean * float(drawn[0])
 
@@ -213,10 +213,10 @@ class RankClock:
 
 
 class VirtualRank:
-    """This process as a rank of the virtual cluster: its clock, its core, and the thread beside the script."""
+    """This process as a rank of the virtual cluster: its clock, its core and its helper thread."""
 
     def __init__(self, rank: int, cluster: Cluster, workers: int, pipe: Path, seed: int = 0) -> None:
-        """Start the clock, with a core."""
+        """Take a core and start the clock."""
         self.rank = rank
         self.clock = RankClock(rank, cluster.step_times(workers, StepTime(mean=1.0))[rank], seed)
         self.costs: LinkCost = cluster.round_cost(workers)
@@ -225,7 +225,7 @@ class VirtualRank:
         self.futures: deque[VirtualWork] = deque()
         """The operations whose futures the script may wait for."""
         self.arriving = threading.RLock()
-        """Held while such an operation ends for the script: in its own call, or in the thread beside it."""
+        """Held while such an operation ends for the script, in the script's call or in the helper thread."""
         self.groups: list[KeptProgress] = []
         self.in_backward = False
         """Whether autograd will call `end_backward`."""
@@ -248,8 +248,8 @@ class VirtualRank:
         return self._costs[key]
 
     def begin_in_backward(self) -> None:
-        """Let autograd call `end_backward`, if an operation is begun inside backward."""
-        with suppress(RuntimeError):  # outside of it
+        """Let autograd call `end_backward` if an operation begins inside backward."""
+        with suppress(RuntimeError):  # outside of backward
             torch.autograd.Variable._execution_engine.queue_callback(self.end_backward)
             self.in_backward = True
 
@@ -262,12 +262,12 @@ class VirtualRank:
             self.in_backward = False
 
     def wake(self) -> None:
-        """Let the thread beside the script look at once, unless the script will wait itself."""
+        """Let the helper thread check the script now, unless the script itself will wait."""
         if not self.in_backward:
             self._wake.set()
 
     def _keep(self) -> None:
-        """Carry operations on, give the core back where the script sleeps, and complete the futures it waits for."""
+        """Advance operations, give the core back while the script sleeps, and complete the futures it waits for."""
         looked = checked = since = time.perf_counter()
         used, sleeps = self.clock.cpu_seconds(), False
         while True:
@@ -306,7 +306,7 @@ class VirtualRank:
         return None
 
     def _complete(self, work: "VirtualWork") -> None:
-        """Complete the future of an operation, unless the script itself has come first."""
+        """Complete the future of an operation, unless the script has already done so."""
         with self.arriving:
             if work in self.futures:
                 self.futures.remove(work)
@@ -315,7 +315,7 @@ class VirtualRank:
 
 
 class KeptProgress(Progress):
-    """Carries on the operations of a group: in the call that waits for one, otherwise in the rank's thread."""
+    """Advances the operations of a group, in the call that waits for one or else in the rank's helper thread."""
 
     def __init__(self, rank: VirtualRank, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -324,11 +324,11 @@ class KeptProgress(Progress):
 
     @property
     def is_left_to_thread(self) -> bool:
-        """Whether operations go on that the script does not wait for in a call."""
+        """Whether operations are in progress that no call of the script waits for."""
         return not self._waiting and bool(self._collectives or self._messages)
 
     def wait(self, work: GroupWork) -> None:
-        """Carry everything on until an operation has ended; with pauses, where others want the core meanwhile."""
+        """Advance all operations until this one has ended, pausing if other ranks need the core."""
         since = checked = time.perf_counter()
         with self._waits():
             self._spin(work, SPIN_SECONDS)
@@ -352,7 +352,7 @@ class KeptProgress(Progress):
 
 
 class VirtualWork(GroupWork):
-    """An operation that ends at a virtual time, for who waits for it."""
+    """An operation that ends at a virtual time for the ranks that wait for it."""
 
     def __init__(self, rank: VirtualRank, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -365,7 +365,7 @@ class VirtualWork(GroupWork):
         self._rank.clock.count(self.name, nbytes, end - start)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002 - that is real time
-        """Wait until it has ended, and continue at that time."""
+        """Wait for its end, and advance the rank's clock to that time."""
         clock = self._rank.clock
         with clock.stopped():
             if not self.done:
@@ -392,7 +392,7 @@ class VirtualWork(GroupWork):
         return self.done and self.end <= clock.seconds
 
     def get_future(self) -> Any:
-        """Return a future, which the rank's thread completes when the script waits for it."""
+        """Return a future that the rank's helper thread completes when the script waits for it."""
         with self._progress.lock:
             if self._future is None:
                 future = self._future = self._make_future()
@@ -404,14 +404,14 @@ class VirtualWork(GroupWork):
             return self._outcome
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End it; its future waits for the script, unless it failed."""
+        """Mark it as ended; unless it failed, its future completes only when the script waits for it."""
         future, self._future = self._future, self._future if error is not None else None
         super().finish(error)
         self._future = future
         self._rank.wake()
 
     def arrive(self) -> None:
-        """Let the rank's clock be at its end, and complete its future."""
+        """Advance the rank's clock to its end, and complete its future."""
         self._rank.clock.reach(self.name, self.start, self.end)
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
@@ -421,7 +421,7 @@ class VirtualGroup(TenfoldProcessGroup):
     """A process group whose operations take virtual time."""
 
     def __init__(self, rank: VirtualRank, store: Any, place: int, numbers: Sequence[int], timeout: float) -> None:
-        """Meet the other ranks; the clock stands still meanwhile."""
+        """Connect to the other ranks while the clock is stopped."""
         with rank.clock.stopped(), rank.cores.given_back():
             super().__init__(store, place, numbers, timeout)
             self._progress = KeptProgress(rank, self._watch, self._messages.advance)
@@ -458,7 +458,7 @@ class VirtualGroup(TenfoldProcessGroup):
         return work
 
     def _timed(self, work: VirtualWork, steps: Steps, tensors: Sequence[Tensor], opts: Any) -> Steps:
-        """Carry an operation out, and find out when it ends: all ranks say when they begin, and with how many bytes."""
+        """Carry out an operation and compute its end from all ranks' start times and numbers of bytes."""
         begun = max(work.begun, self._virtual.clock.link_free)
         own = torch.tensor([begun, sum(map(_nbytes, tensors))], dtype=torch.float64)
         rows = torch.empty((self._size, 2), dtype=torch.float64)
@@ -470,7 +470,7 @@ class VirtualGroup(TenfoldProcessGroup):
         self._virtual.clock.link_free = work.end
 
     def _timed_message(self, work: VirtualWork, flat: Tensor, tensor: Tensor) -> Steps:
-        """Carry a message out: a send is over when its bytes have left, a receive when they have arrived."""
+        """Transfer a message: a send ends when its bytes have left, a receive when they have arrived."""
         yield from self._transfer(work.transfer, flat, flat)
         begun = float(flat[:HEAD_BYTES].view(torch.float64)[0])
         peer = work.transfer.peer if work.name == "send" else work.transfer.source
@@ -503,12 +503,12 @@ class Observer:
         self.rank: VirtualRank | None = None
         self.start_seconds = 0.0
         self.began: dict[str, float] = {}
-        """By name, the reading of each of Python's clocks when the virtual one began."""
+        """The readings of Python's clocks when the virtual clock began, by name."""
         self.clocks = {name: getattr(time, name) for name in CLOCKS}
         self.clock_reads = 0
         self.step_ends: list[float] = []
         self.first_step_compute = 0.0
-        """Seconds that this rank had computed when its first optimizer step was done."""
+        """Seconds of computing up to the end of this rank's first optimizer step."""
         self.batches: int | None = None
         """The length of the DataLoader that the script iterates over."""
         self.steps_per_epoch: int | None = None
@@ -521,10 +521,10 @@ class Observer:
         def make_group(size: int, rank: int, ranks: Any, backend: Any, *rest: Any, **options: Any) -> Any:
             options.pop("backend_options", None)
             if "tenfold" in str(backend):  # also "cpu:tenfold,cuda:nccl"
-                keep_freed_memory()  # as its groups do
+                keep_freed_memory()  # as Tenfold's process groups do
             group, store = original(size, rank, ranks, BACKEND, *rest, **options)
-            if group in c10d._world.pg_map:  # a rank that is no member has none
-                # The script may ask which backend it has; those for GPUs would let it, or torch, use GPUs.
+            if group in c10d._world.pg_map:  # absent if the rank is not a member
+                # The script may ask for its backend; a GPU backend would make the script, or torch, use GPUs.
                 c10d._world.pg_map[group] = "tenfold" if str(backend) == "tenfold" else "gloo", store
             return group, store
 
@@ -579,7 +579,7 @@ class Observer:
     def _run_here(
         self, function: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any
     ) -> "EndedProcesses | None":
-        """Do what `torch.multiprocessing.spawn` would do in the process with this rank's number."""
+        """Run the part of `torch.multiprocessing.spawn` that belongs to the process with this rank's number."""
         if nprocs != self.plan["workers"]:
             raise ExperimentError(
                 f"the script starts {nprocs} ranks itself, but {self.plan['workers']} are simulated; use "
@@ -631,15 +631,15 @@ class Observer:
 
 
 class EndedProcesses:
-    """What `torch.multiprocessing.spawn` returns to a script that waits for its processes itself."""
+    """The return value of `torch.multiprocessing.spawn` for a script that joins its processes itself."""
 
     def join(self, *_: Any, **__: Any) -> bool:
         return True
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a rank ends with its parent, however that ends
-    if os.getppid() == 1:  # which it has done already
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # end this rank when its parent ends for any reason
+    if os.getppid() == 1:  # the parent has already ended
         return
     observer = Observer(Path(sys.argv[1]))
     observer.install()

@@ -1,8 +1,8 @@
-"""Any script of torch.distributed on a virtual cluster: the parent of its ranks.
+"""Run any torch.distributed script on a virtual cluster: the parent process of its ranks.
 
-Every rank is a process of the script, with the variables that torchrun would set (`script_rank.py`). They share this
-machine's cores; their times are those of the cluster. Here they are started, watched and ended, and
-their counts become the result of a run.
+Every rank is a process of the script, with the variables that torchrun would set (`script_rank.py`). The ranks share
+this machine's cores, but their times are the cluster's. This module starts, watches and ends them, and turns their
+counts into the result of a run.
 """
 
 import json
@@ -41,19 +41,19 @@ from tenfold.prediction import SCRIPT_PLAN
 from tenfold.runs.events import Emit, Span, Stopwatch, Warned
 
 WARM_UP_STEPS, MEASURED_STEPS = 10, 40
-"""Steps before step times are steady, and those from which the rest is extrapolated with `--only-time`."""
+"""With `--only-time`: the steps until step times are steady, and the steps from which the rest is extrapolated."""
 MODEL_ERROR = 0.11
 """Relative error of predictions for scripts whose step times do not vary: with it, the intervals of 80% hold 20 of the
 25 measured times in docs/simulate-a-script.md. `benchmarks/script_simulation.py` prints it."""
 BLOCKS = 10
 """Parts of a run whose step times are compared with each other, for the interval."""
 RANK_BYTES = 250 << 20
-"""The least memory of a process that has imported torch and trains something."""
+"""Minimum memory of a process that has imported torch and trains a model."""
 LEAST_FREE = 0.03
-"""Share of the memory that has to stay free."""
+"""Share of the memory that must stay free."""
 END_SECONDS = 5.0
 PYTHON = [sys.executable, "-P"]
-"""Without the current folder in the path for imports, as a script runs that lies in another one."""
+"""Runs Python without the current folder in the import path, as for a script in another folder."""
 Say = Callable[[int, str], None]
 
 
@@ -65,10 +65,10 @@ class Script:
     """The file that is run."""
     arguments: tuple[str, ...]
     experiment: Experiment
-    """Its workers, threads, link or cluster, and seed; the script and its arguments stand for model and data."""
+    """Its workers, threads, link or cluster, and seed; the script and its arguments replace model and data."""
     only_time: bool = False
     module: str | None = None
-    """The name by which Python runs it, with `python -m`."""
+    """The name of the module if it is run with `python -m`."""
 
     @classmethod
     def of(
@@ -134,7 +134,7 @@ class Script:
         }
 
     def run(self, stopwatch: Stopwatch, emit: Emit, say: Say) -> Outcome:
-        """Run all ranks to the end; `say` gets every line that a rank prints."""
+        """Run all ranks to the end; `say` is called with every line that a rank prints."""
         began = stopwatch.now()
         with tempfile.TemporaryDirectory(prefix="tenfold-script-") as folder:
             records = run_ranks(self, Path(folder), say)
@@ -188,16 +188,16 @@ class Script:
 
     @property
     def threads(self) -> int:
-        """The threads of each rank, as torchrun sets them unless told otherwise."""
+        """The threads of each rank, by default the number that torchrun would set."""
         return self.experiment.machine.threads or 1
 
     @property
     def stop_after(self) -> int | None:
-        """The step after which the ranks end, where only the time is wanted."""
+        """The step after which the ranks end, if only the time is requested."""
         return WARM_UP_STEPS + MEASURED_STEPS if self.only_time else None
 
     def _extrapolated(self, record: dict[str, Any], seconds: float) -> tuple[float, float, int, str]:
-        """Return the time of all steps, how much longer that is, their number, and how it was found."""
+        """Return the time of all steps, its ratio to `seconds`, the number of steps, and how it was determined."""
         per_step = (record["step_ends"][-1] - record["step_ends"][WARM_UP_STEPS - 1]) / MEASURED_STEPS
         epochs, per_epoch = epochs_in(self.arguments), record["steps_per_epoch"]
         if per_epoch is None:
@@ -242,7 +242,7 @@ def epochs_in(arguments: Sequence[str]) -> int | None:
 
 
 def sum_operations(records: Sequence[dict[str, Any]], scale: float) -> dict[str, dict[str, float]]:
-    """Return for each kind of operation its mean over the ranks, the most exposed first."""
+    """Return the mean over the ranks for each kind of operation, most exposed time first."""
     names = {name for record in records for name in record["operations"]}
     totals = {
         name: {
@@ -255,7 +255,7 @@ def sum_operations(records: Sequence[dict[str, Any]], scale: float) -> dict[str,
 
 
 def _computed_once(record: dict[str, Any]) -> float:
-    """Return the seconds that a rank computed before its first step: DDP's construction, what the step takes longer."""
+    """Return a rank's one-time seconds of computing: DDP's construction and the extra time of the first step."""
     later = len(record["step_ends"]) - 1
     if later < 1:
         return 0.0
@@ -339,7 +339,7 @@ class RankProcess:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            process_group=0,  # Ctrl-C comes to the parent, which ends all
+            process_group=0,  # Ctrl-C goes to the parent, which ends all ranks
         )
         self.lines: deque[str] = deque(maxlen=30)
         self._reader = Thread(target=self._read, args=(say,), daemon=True)
@@ -356,7 +356,7 @@ class RankProcess:
             os.killpg(self.process.pid, number)
 
     def last_line(self) -> str:
-        """Return the last line that is not empty, when everything has been read."""
+        """Return the last non-empty line, after all output has been read."""
         self._reader.join(1.0)
         last = next((line.strip() for line in reversed(self.lines) if line.strip()), "without a message")
         return last.removeprefix(f"[rank{self.rank}]: ")

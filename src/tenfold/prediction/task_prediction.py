@@ -37,17 +37,19 @@ from tenfold.workers.rounds import largest_share, shared_stacks, stacked_bytes
 from tenfold.workers.task import Task, make_network
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
-"""Limits of how much rounds between real steps may differ from those measured alone; beyond, one was disturbed."""
+"""Limits for the ratio of a round's time between real steps to its time measured alone. A ratio outside them means that
+one of the two measurements was disturbed."""
 
 
 EVALUATIONS = 1.25
-"""Evaluations of the loss in an iteration of L-BFGS: what torch allows for, and about what line searches need."""
+"""Evaluations of the loss per iteration of L-BFGS: torch's default limit, and about the number a line search needs."""
 FRESH_EVALUATIONS = 2.1
-"""Where each iteration has other samples, whose gradient is not known yet: with mini-batches and in calibrations."""
+"""The same when each iteration has new samples, so their gradient must be computed first: with mini-batches and in
+calibrations."""
 
 
 def workload_and_hardware(task: Task, profile: Profile, cluster: ClusterOrHere) -> tuple[Workload, Hardware]:
-    """Return both inputs of the clock: the work of a task, and the hardware that does it."""
+    """Return the clock's two inputs: the workload of a task and the hardware it runs on."""
     workload = workload_of(task, compressed=cluster is not HERE)
     if cluster is HERE:
         return workload, hardware_here(task, profile, workload)
@@ -55,8 +57,10 @@ def workload_and_hardware(task: Task, profile: Profile, cluster: ClusterOrHere) 
 
 
 def workload_of(task: Task, *, compressed: bool = False) -> Workload:
-    """Return the steps, rounds and bytes of a task; in shared memory weights are not compressed, and what averaging
-    the optimizer's state costs was measured (see `round_extras`).
+    """Return the steps, rounds and bytes of a task.
+
+    In shared memory, weights are not compressed, and the cost of averaging the optimizer's state is measured instead
+    (see `round_extras`).
     """
     parallel = task.parallel
     nbytes, share = task.metadata.nbytes, 1.0
@@ -86,14 +90,15 @@ def _averaged_state_bytes(task: Task) -> tuple[int, ...]:
         return ()
     try:
         return tuple(state_bytes(task.experiment.training, make_network(task)).values())
-    except Exception:  # a user's own optimizer may need more than gradients of zero
+    except Exception:  # a user's optimizer may not work with zero gradients
         return (task.metadata.nbytes,) * ASSUMED
 
 
 def _divided_steps(task: Task, *, measured: bool) -> dict[str, Any]:
-    """Return how a workload differs whose steps all workers take together; measured steps have the exchange in them.
+    """Return the fields of a workload that differ when all workers take each step together.
 
-    Every worker fetches the weights and sends a gradient, to and from all others, each of which has a part of them.
+    Each worker holds a part of the weights, so every worker fetches weights from all others and sends them gradients.
+    Measured steps already include this exchange.
     """
     rows = task.vector_rows
     if rows is None:
@@ -105,12 +110,12 @@ def _divided_steps(task: Task, *, measured: bool) -> dict[str, Any]:
 
 
 def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
-    """Return the step, round and startup times that were measured on this machine; one worker starts no process."""
+    """Return the step, round and startup times measured on this machine; a single worker starts no process."""
     setting = (*work_of(task), task.threads, task.workers)
     nearest = profile.nearest_step(*setting)
     cost = _cost_here(profile, workload, nearest)
     step_time, shares = _step_time(task, profile, *setting), nearest.round_shares or (0.0, 1.0)
-    if workload.average == "gradients":  # they are copied into shared memory, which counts as computing
+    if workload.average == "gradients":  # copying them into shared memory counts as computing
         adding, plain = profile.costs.adding, cost
         copies, moved = workload.nbytes * adding, float(plain(exact_round(task.workers), workload.nbytes))
         if whole := moved + copies:
@@ -132,7 +137,11 @@ def hardware_here(task: Task, profile: Profile, workload: Workload) -> Hardware:
 
 
 def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluster: Cluster) -> Hardware:
-    """Return a cluster's times; a node steps as described by hand, else as its own profile or this machine's says."""
+    """Return the step, round and startup times of a cluster.
+
+    A node's step time is given in the cluster's description, or else comes from the node's own profile or, if it has
+    none, from this machine's profile.
+    """
     measured, standard_error = {}, 0.0
     for group, used in zip(cluster.groups, cluster.placed(task.workers), strict=True):
         if group.step_seconds is None and used:
@@ -141,7 +150,7 @@ def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluste
             measured[group.name] = _step_time(task, own, *setting)
             standard_error = max(standard_error, own.nearest_step(*setting).standard_error)
     costs = _other_costs(task, profile, workload)
-    computing, _ = costs["overhead_shares"]  # the links say what the rest costs there
+    computing, _ = costs["overhead_shares"]  # the rest is communication, whose cost the links determine
     costs |= {"overhead": computing * costs["overhead"], "overhead_shares": (1.0, 0.0)}
     made = cluster.hardware(task.workers, measured, start=profile.start_seconds(1), model_error=standard_error, **costs)
     if not workload.portions:
@@ -151,7 +160,7 @@ def hardware_of_cluster(task: Task, profile: Profile, workload: Workload, cluste
 
 
 def _step_time(task: Task, profile: Profile, work: str, batch_size: int, threads: int, workers: int) -> StepTime:
-    """Return how long a step takes: an iteration of L-BFGS on always the same samples evaluates the loss less often."""
+    """Return the time of a step; an L-BFGS iteration evaluates the loss less often if the samples never change."""
     measured = profile.step_time(work, batch_size, threads, workers)
     if task.vector_rows is None or task.steps_per_epoch > 1:
         return measured
@@ -162,8 +171,8 @@ def _step_time(task: Task, profile: Profile, work: str, batch_size: int, threads
 def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, Any]:
     """Return the cost of rounds beyond their messages, and of the evaluations and the checkpoint of an epoch.
 
-    The evaluation of the test part after the last epoch is counted as a share of each. A checkpoint holds the
-    optimizer's state, too.
+    The evaluation of the test part after the last epoch is spread evenly over all evaluations. A checkpoint also
+    holds the optimizer's state.
     """
 
     def evaluation(part: Part | None) -> float:
@@ -183,7 +192,7 @@ def _other_costs(task: Task, profile: Profile, workload: Workload) -> dict[str, 
 
 
 def _cost_of_center_here(profile: Profile, workload: Workload) -> ExchangeCost | None:
-    """Return the cost of exchanges with a center in shared memory: no messages, only what is computed with vectors."""
+    """Return the cost of exchanges with a center in shared memory: no messages, only vector arithmetic."""
     strategy = workload.strategy
     if not isinstance(strategy, AsynchronousStrategy) or not strategy.has_center:
         return None
@@ -194,8 +203,8 @@ def _cost_of_center_here(profile: Profile, workload: Workload) -> ExchangeCost |
 def _cost_here(profile: Profile, workload: Workload, nearest: Step) -> RoundCost:
     """Return the cost of rounds in shared memory.
 
-    Rounds of all sizes and kinds were measured between steps that do almost nothing. How much longer a round takes
-    between the steps of this work was measured for one kind, and is assumed for the others.
+    Rounds of all sizes and kinds were measured between steps that do almost nothing. Between the steps of a real
+    workload they take longer; the factor was measured for one kind of round and is used for all kinds.
     """
     if workload.workers == 1:
         return lambda _round, _nbytes: 0.0
@@ -209,10 +218,10 @@ def _cost_here(profile: Profile, workload: Workload, nearest: Step) -> RoundCost
 def _divided(
     task: Task, profile: Profile, step_time: StepTime, cost: RoundCost, plain: RoundCost
 ) -> tuple[StepTime, RoundCost]:
-    """Return the times of a step and its round where workers divide the orthogonalization.
+    """Return the times of a step and its round when workers divide the orthogonalization.
 
-    To pass its part on, a worker does about half of what it does in a `plain` round: it writes, and meets the others
-    once. The orthogonalization, which may have been measured at another batch size, takes at most a whole step.
+    Sharing the results costs a worker about half of a `plain` round: it writes its part and waits for the others once.
+    The time of the orthogonalization is limited to a whole step, since it may come from another batch size.
     """
     stacks, whole = shared_stacks(task), profile.orthogonalization_seconds(*work_of(task), task.threads, task.workers)
     if not stacks or not whole:
@@ -226,7 +235,7 @@ def _divided(
 
 
 PROBE_SECONDS, LONGEST = 1.0, 2.0
-"""Seconds of steps that a probe should time, and its longest duration with the start of its processes."""
+"""Seconds of steps that a probe should time, and its longest duration including the start of its processes."""
 VALID_SECONDS = 60.0
 """Seconds for which a probe is used for further predictions."""
 
@@ -236,13 +245,13 @@ _seen: dict[tuple[str, int, int, int], tuple[float, Step]] = {}
 def profile_now(
     task: Task, profile: Profile, report: ReportProgress | None = None, *, spread: float = USUAL_ERROR
 ) -> tuple[Profile, float]:
-    """Return the profile as this machine is now, and how fast that is relative to the calibration (1: as fast).
+    """Return the profile adjusted to the machine's current speed, and that speed relative to the calibration.
 
-    The task's own steps are timed briefly, with its number of workers. If they differ by more than the `spread` of one
-    run to the next, twice in a row, they replace the calibrated ones, and all other times are scaled by the smaller of
-    the two changes. On a slower machine rounds are scaled by how much they themselves differ: each waits for the
-    slowest worker and then for all to notice. A smaller difference says little about the next run: it only widens the
-    interval.
+    The speed is 1 if nothing has changed. The task's own steps are timed briefly, with its number of workers. If they
+    differ from the calibrated steps by more than `spread`, the variation between runs, twice in a row, they replace the
+    calibrated steps, and all other times are scaled by the smaller of the two changes. On a slower machine, rounds are
+    scaled by their own measured change, because each round waits for the slowest worker and then for all workers to
+    notice. A smaller difference says little about the next run and only widens the interval.
     """
     work, batch = step_key(task.experiment, task.splits), task.experiment.training.samples_per_step
     setting = (work, batch, task.threads, task.workers)
@@ -263,7 +272,10 @@ def profile_now(
 def _measured(
     task: Task, setting: tuple[str, int, int, int], usual: float, spread: float, report: ReportProgress | None
 ) -> Step:
-    """Return the steps as they are now; of two measurements, where the first differs, the one that differs less."""
+    """Return the current step times.
+
+    If the first measurement differs from the calibration, measure again and return the one that differs less.
+    """
     seen = _seen.get(setting)
     if seen is not None and perf_counter() - seen[0] < VALID_SECONDS:
         return seen[1]
@@ -286,7 +298,7 @@ def _timed(task: Task, setting: tuple[str, int, int, int], usual: float) -> Step
 
 
 def _bursts(task: Task, setting: tuple[int, int, int], steps: int) -> Iterator[Burst]:
-    """Time this number of steps: in several bursts, where steps are so short that the longest burst is brief."""
+    """Time this number of steps, in several bursts if the steps are very short."""
     began = last = perf_counter()
     while steps > 0:
         burst = step_burst(task.experiment, task.splits, setting, steps)
@@ -298,10 +310,10 @@ def _bursts(task: Task, setting: tuple[int, int, int], steps: int) -> Iterator[B
 
 
 def predict_task(task: Task, report: ReportProgress = silent) -> TimePrediction:
-    """Predict a task's times on its virtual cluster; step times that are not known yet are measured first.
+    """Predict a task's times on its virtual cluster; missing step times are measured first.
 
-    Times of this machine are those of its calibration, scaled by how fast it is now. `report` is called with a line
-    about each measurement. For strategies without rounds the prediction also says in which order the workers exchange
+    The calibrated times of this machine are scaled to its current speed. `report` is called with a line about each
+    measurement. For strategies without rounds, the prediction also contains the order in which the workers exchange
     weights.
     """
     cluster, whole = cluster_of(task.experiment), undivided_task(task)
@@ -332,7 +344,8 @@ def predict_task(task: Task, report: ReportProgress = silent) -> TimePrediction:
         Ledger.note(task.experiment, len(task.splits.train), prediction, typical_error)
     if not task.strategy.asynchronous:
         return prediction
-    # By the calibrated times, not those of now: the order decides the weights, and these must be the same every time.
+    # The order comes from the calibrated times, not the current ones: it determines the weights, which must be
+    # reproducible.
     times = _exchange_times(*workload_and_hardware(task, profile, cluster), seed)
     return replace(prediction, exchange_times=times)
 
@@ -346,10 +359,10 @@ def predict_from_profile(
     marks: tuple[int, ...] = (),
     typical_error: float = 0.0,
 ) -> TimePrediction:
-    """Predict how long a task takes: on a cluster, or on this machine by worker processes in shared memory.
+    """Predict how long a task takes, on a cluster or by worker processes in shared memory on this machine.
 
-    `marks` are the steps, counted from 1 over the run, whose times are predicted in addition to the ends of epochs. The
-    interval also covers a `typical_error` of such predictions.
+    `marks` are steps, counted from 1 over the whole run, whose times are predicted in addition to the ends of epochs.
+    The interval also allows for the `typical_error` of such predictions.
     """
     workload, hardware = workload_and_hardware(task, profile, cluster)
     hardware = replace(hardware, model_error=math.hypot(hardware.model_error, typical_error))
@@ -361,7 +374,7 @@ def predict_from_profile(
 
 
 def _load(task: Task, profile: Profile, cluster: ClusterOrHere) -> float:
-    """Return the highest load under which anything was measured that a task's prediction rests on."""
+    """Return the highest load during any of the measurements that a task's prediction uses."""
     loads = [profile.load_of(work_of(task)[0])]
     if task.workers > 1:
         loads += [profile.costs.rounds_load] if cluster is HERE else []
@@ -370,7 +383,7 @@ def _load(task: Task, profile: Profile, cluster: ClusterOrHere) -> float:
 
 
 def _about_threads(task: Task, profile: Profile, cluster: Cluster) -> Iterator[str]:
-    """Yield a sentence for each number of threads whose steps were not measured."""
+    """Yield a sentence for each number of threads without measured steps."""
     own = [group for group in cluster.groups if group.step_seconds is None and group.profile is None]
     measured = profile.measured_threads(work_of(task)[0])
     for threads in dict.fromkeys(group.threads for group in own):
@@ -404,7 +417,7 @@ def _stretched(spans: Iterable[ClockSpan], seconds: float) -> Iterator[ClockSpan
 
 
 def _on_cpu(task: Task) -> Task:
-    """Return the task as the nodes run it: on CPU, even where a GPU of this machine does the training."""
+    """Return the task as the nodes run it: on CPU, even if a GPU of this machine does the training."""
     if task.experiment.machine.device == "cpu":
         return task
     return replace(task, resolved=task.resolved.replace(device="cpu"), splits=task.splits.to("cpu"))

@@ -1,9 +1,9 @@
-"""A virtual cluster: this machine trains the replicas, and the times are those predicted for the cluster.
+"""A virtual cluster: this machine trains the replicas, and the recorded times are predictions for the cluster.
 
-The workers are those of the process engine, several to a process, so the weights are the same bit for bit; on a GPU all
-replicas step together, and the weights are the same up to rounding.
+It uses the workers of the process engine, several per process, so the weights are bit-identical to that engine's. On a
+GPU, all replicas step together and the weights are equal up to rounding.
 
-It is here and not in `engines/` because it needs predictions, which are measured with the other engines.
+It is not in `engines/` because it needs predictions, which are measured with the other engines.
 """
 
 from dataclasses import replace
@@ -41,9 +41,9 @@ class Virtual(Processes):
     """Trains all replicas on this machine's cores, with the predicted times of a cluster."""
 
     name = "virtual"
-    trains_folds = False  # they are trained as folds of this machine, and their times are predicted
+    trains_folds = False  # folds are trained on this machine, and their times are predicted
     predictable = False
-    can_continue = False  # a process that dies here is not a node that was lost there
+    can_continue = False  # a process that dies on this machine is not a lost node of the cluster
 
     @classmethod
     def supports(cls, experiment: Experiment, world: World | None) -> str | None:
@@ -57,7 +57,7 @@ class Virtual(Processes):
 
     @classmethod
     def is_usual(cls, _experiment: Experiment, _world: World | None) -> bool:
-        """Return False: a simulation is asked for."""
+        """Return False: a simulation runs only on request."""
         return False
 
     @classmethod
@@ -66,7 +66,7 @@ class Virtual(Processes):
         return cls(notify)
 
     def __init__(self, report: ReportProgress = silent) -> None:
-        """Tell `report` which measurements a prediction needs."""
+        """Call `report` with a line about each measurement that a prediction needs."""
         self._report = report
         self._prediction: TimePrediction | None = None
         self._memory = ""
@@ -91,10 +91,10 @@ class Virtual(Processes):
         return outcome
 
     def _ranks_by_process(self, task: Task) -> list[range]:
-        """Divide the workers among processes; those without rounds share one, where their order is known."""
+        """Divide the workers among processes; workers with a fixed order of exchanges share one process."""
         most = 1 if self._exchange_times() is not None else max(1, cores.budget() // task.threads)
         if task.division is not None and task.division.kind == "neurons":
-            most = task.workers  # they wait for each other inside autograd, which several in a process cannot
+            most = task.workers  # workers wait for each other inside autograd, so each needs its own process
         parts = np.array_split(np.arange(task.workers), min(most, task.workers))
         return [range(int(part[0]), int(part[-1]) + 1) for part in parts]
 
@@ -119,7 +119,7 @@ class PredictedEvents:
         Measured spans are dropped, because the prediction has its own.
         """
         if isinstance(event, Metric) and event.name in MEMORY_METRICS:
-            return  # that of this machine, not of the cluster
+            return  # it describes this machine, not the cluster
         if isinstance(event, Metric):
             self.emit(replace(event, at=self._at(event.step, event.epoch), seconds=self._training(event.step)))
         elif isinstance(event, Lifecycle):
