@@ -27,7 +27,7 @@ FORMAT = 1
 RECORD, EVENTS, FOLDER = "run.json", "events.jsonl", "files/"
 WEIGHTS, OUTPUTS = "model.pt", "test_outputs.pt"
 FILES = (WEIGHTS, OUTPUTS, stored_predictions.FILE, recorder.CONSOLE_FILE)
-"""The files of a run that travel; checkpoints and pickles do not."""
+"""The files of a run that a bundle contains; checkpoints and pickles are not included."""
 
 
 class BundledRecord(BaseModel):
@@ -48,14 +48,14 @@ class BundledRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A run from another store; everything but the content of its files is checked."""
+    """A run from another store, checked except for the content of its files."""
 
     record: BundledRecord
     events: list[Event]
     files: Mapping[str, bytes]
 
     def write_files(self, folder: Path) -> None:
-        """Write the files to a folder; StoreError if the content of one does not fit its name."""
+        """Write the files to a folder; StoreError if a file's content does not match its name."""
         for name, content in self.files.items():
             (folder / name).write_bytes(content)
         if WEIGHTS in self.files:
@@ -119,4 +119,4 @@ def _members(content: bytes) -> dict[str, bytes]:
             raise ValueError(f"it holds {', '.join(sorted(set(names) - allowed)) or 'a file twice'}")
         if any(member.compress_type != zipfile.ZIP_STORED or member.file_size > len(content) for member in members):
             raise ValueError("it is compressed")
-        return {name: archive.read(name) for name in names}  # which compares the checksums
+        return {name: archive.read(name) for name in names}  # `read` verifies the checksums

@@ -1,7 +1,7 @@
 """Callbacks: the user's objects whose methods are called while a run trains, in the process that started it.
 
-They are called after an event was recorded, and may stop the training, but change nothing else. The time spent in them
-is measured, and a run that they slow down shows a warning.
+They are called after an event is recorded, and may stop the training but change nothing else. The time spent in them is
+measured, and a run that they slow down shows a warning.
 """
 
 import warnings
@@ -31,7 +31,7 @@ from tenfold.runs.events import (
 NOTICED_SECONDS = 0.2
 NOTICED_SHARE = 0.05
 BEHIND = "successive halving"
-"""The reason in the result of a run that was stopped because it had fallen behind others."""
+"""The reason recorded for a run that was stopped because it had fallen behind other runs."""
 
 
 class Callback:
@@ -68,7 +68,7 @@ class Callback:
         """A message to the user that is not a warning."""
 
     def on_warning(self, event: Warned) -> None:
-        """Something is not as it should be, but training continues."""
+        """A problem was found, but training continues."""
 
     def on_worker_lost(self, event: WorkerDropped) -> None:
         """A worker was lost, and the others continue without it."""
@@ -82,11 +82,11 @@ class StopBehind(Callback):
     """Stops a run whose metric after an epoch is worse than required."""
 
     metric: str
-    """With its part: validation_accuracy."""
+    """The metric with its part, such as validation_accuracy."""
     lower: bool
     """Whether lower values are better."""
     needed: Mapping[int, float]
-    """By the number of completed epochs, the worst value with which the run continues."""
+    """The worst value with which the run continues, by the number of completed epochs."""
 
     def on_epoch_end(self, event: EpochEnded) -> None:
         value, needed = event.metrics.get(self.metric), self.needed.get(event.epoch + 1)
@@ -117,7 +117,7 @@ class Callbacks:
         """Time spent in each method, by its name."""
         self._methods: dict[type, list[tuple[str, Callable[[Any], object]]]] = {}
         self._stops: dict[int | None, StopTraining] = {}
-        """Who asked to stop: by the place of the fold that is to stop, None for the whole run."""
+        """The requests to stop, by the position of the fold, or None for the whole run."""
         for callback in callbacks:
             for name in _methods_of(callback):
                 for event in METHODS[name]:
@@ -162,19 +162,19 @@ class Callbacks:
 
 
 def as_list(callbacks: Iterable[object] | object) -> list[object]:
-    """Return callbacks as a list: several, a single one, or None."""
+    """Return callbacks, given as several, a single one or None, as a list."""
     if isinstance(callbacks, list | tuple | set):
         return list(callbacks)
     return [] if callbacks is None else [callbacks]
 
 
 def _place(event: Event) -> int | None:
-    """Return the place of the fold whose training an event is about; None outside a cross-validation."""
+    """Return the position of the fold that an event is about; None outside a cross-validation."""
     return event.fold_index if isinstance(event, Metric | EpochEnded) and event.fold else None
 
 
 def _methods_of(callback: object) -> list[str]:
-    """Return the names of the methods that an object has for events, without those it only inherits from Callback."""
+    """Return the names of an object's event methods, except those merely inherited from Callback."""
     named = [name for name in dir(callback) if name.startswith("on_") and callable(getattr(callback, name))]
     if isinstance(callback, type) or not named:
         made = f"an object of {callback.__name__}, {callback.__name__}()" if isinstance(callback, type) else "an object"

@@ -18,7 +18,7 @@ from tenfold.errors import StoreError
 from tenfold.runs.claim import check_claim
 
 REPEATED = 2**28
-"""Bytes by which a tensor may exceed its file, because it repeats stored numbers, as after `expand`."""
+"""Bytes by which a tensor may exceed its file because it repeats stored numbers, as after `expand`."""
 
 
 def save_tensors(state: Any, path: Path) -> None:
@@ -89,15 +89,15 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 def _verify(file: BinaryIO, path: Path) -> None:
     """Raise StoreError for a damaged file.
 
-    torch writes a zip archive with a checksum of every tensor, but does not compare them when it reads. It does not
-    compress, so that an archive which would grow in memory is not one of its own.
+    torch writes a zip archive with a checksum of every tensor but does not verify the checksums when reading. It never
+    compresses, so a compressed archive, which would grow in memory, was not written by torch.
     """
     try:
         with zipfile.ZipFile(file) as archive:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
                 raise ValueError("it is compressed")
             damaged = archive.testzip()
-    except Exception as error:  # the error of a damaged archive depends on the place of the damage
+    except Exception as error:  # the type of error depends on the location of the damage
         raise _damaged(path, error) from None
     if damaged is not None:
         raise StoreError(f"{path} is damaged and cannot be read: the checksum of {damaged} is wrong")
@@ -108,7 +108,7 @@ def _damaged(path: Path, error: Exception) -> StoreError:
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a write failed; torch reports it as a RuntimeError of its own, raised over the system's reason."""
+    """Return why a write failed; torch raises a RuntimeError that hides the system's error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
@@ -121,7 +121,7 @@ MANIFEST = "manifest.json"
 BEFORE = "manifest-before.json"
 """The manifest of the checkpoint before the last."""
 FILES = "files"
-"""In a manifest: the workers' files that were in the folder when it was written; those of other hosts were not."""
+"""In a manifest: the workers' files in the folder when it was written, without the files of other hosts."""
 
 
 def file_name(epoch: int, rank: int) -> str:
@@ -130,7 +130,7 @@ def file_name(epoch: int, rank: int) -> str:
 
 
 def epoch_of(path: Path) -> int:
-    """Return after how many epochs a worker's checkpoint was written; -1 where its name does not say."""
+    """Return the epoch after which a worker's checkpoint was written; -1 if its name does not contain it."""
     number = path.name.removeprefix("epoch-").partition("-")[0]
     return int(number) if number.isdecimal() else -1
 
@@ -138,7 +138,7 @@ def epoch_of(path: Path) -> int:
 def commit(folder: Path, manifest: dict[str, Any]) -> None:
     """Make the workers' files of `manifest["epoch"]` the checkpoint to resume from, and keep only the one before it.
 
-    Raises RunTakenOver where another process has taken the run of this folder.
+    Raises RunTakenOver if another process has taken over the run of this folder.
     """
     check_claim(folder.parent)
     before = _read(folder / MANIFEST)
@@ -159,9 +159,9 @@ def commit(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def find_undamaged(folder: Path) -> tuple[dict[str, Any] | None, str]:
-    """Return the manifest of the last checkpoint that is whole and undamaged, and the damage of a later one.
+    """Return the manifest of the last complete, undamaged checkpoint, and the damage of a later one.
 
-    The manifest is None before the first checkpoint. Of workers on other hosts, the files are not here to be checked.
+    The manifest is None before the first checkpoint. Files of workers on other hosts cannot be checked here.
     """
     problems = []
     for name in (MANIFEST, BEFORE):
@@ -188,7 +188,7 @@ def find_undamaged(folder: Path) -> tuple[dict[str, Any] | None, str]:
 
 
 def _files_of(folder: Path, manifest: dict[str, Any]) -> list[Path]:
-    """Return the workers' files of a checkpoint that are here."""
+    """Return the paths of a checkpoint's files on this host."""
     return list(folder.glob(f"epoch-{manifest['epoch']}-worker-*.pt"))
 
 
@@ -203,7 +203,7 @@ class Resumption:
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The saved workers whose states are loaded, in the order of the new workers: all, unless some were lost."""
+        """The saved workers whose states are loaded, in the order of the new workers; lost workers are omitted."""
         return self.manifest.get("ranks") or range(self.manifest["workers"])
 
     def visible(self) -> list[int]:
@@ -212,7 +212,7 @@ class Resumption:
         return [rank for rank in range(workers) if (self.folder / file_name(epoch, rank)).exists()]
 
     def state(self, rank: int) -> dict[str, Any]:
-        """Return the saved state that a worker continues from; where there are more workers now, some share one."""
+        """Return the saved state for a worker; if there are more workers than before, some share a state."""
         saved = self.ranks[rank % len(self.ranks)]
         path = self.folder / file_name(self.manifest["epoch"], saved)
         state = load_tensors(path)
@@ -231,7 +231,7 @@ def _write(path: Path, manifest: dict[str, Any]) -> None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return a manifest; None where it is missing or damaged."""
+    """Return a manifest; None if it is missing or damaged."""
     try:
         return read_sealed(read_regular(path))
     except OSError:

@@ -1,9 +1,9 @@
 """The claim on a run: a kernel lock, and a lease for file systems that do not share locks between machines.
 
 The process that trains a run holds a kernel lock on the file `lock` in the run's folder. The kernel releases the lock
-when the process dies for any reason, independent of host names and clocks. Not every shared file system passes locks
-on to other machines, so the holder also touches the file every few seconds. Another machine that gets the lock watches
-the file for a while before it concludes that the holder is gone.
+when the process dies for any reason, independent of host names and clocks. Not every shared file system propagates
+locks to other machines, so the holder also touches the file every few seconds. Another machine that acquires the lock
+watches the file for a while before it concludes that the holder is gone.
 """
 
 import errno
@@ -24,13 +24,13 @@ from tenfold.errors import RunTakenOver
 
 LOCK = "lock"
 REGULAR = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Flags to open it with, whatever somebody else has put in its place: a pipe to wait for, a link to another file."""
+"""Flags to open the lock file that guard against a pipe or a link in its place."""
 TOUCH_SECONDS = 2.0
 """How often the holder touches the file."""
 WATCH_SECONDS = 7.0
-"""How long a file must stay untouched until its holder on another machine is believed to be gone."""
+"""How long a file must stay untouched before its holder on another machine is considered gone."""
 FRESH_SECONDS = 30.0
-"""A file touched within this time is shown as held; only a list of runs relies on it, which cannot wait and watch."""
+"""A file touched within this time is shown as held; used only for lists of runs, which cannot wait and watch."""
 RETRY_SECONDS = 0.5
 """How long to retry: a process that only checks the claim also holds the lock for an instant."""
 _HELD: "weakref.WeakSet[Claim]" = weakref.WeakSet()
@@ -48,7 +48,7 @@ class Claim:
 
     @classmethod
     def take(cls, folder: Path, *, force: bool = False) -> Self | None:
-        """Claim the run of a folder; None while another process holds it, unless `force` is set."""
+        """Claim the run of a folder; return None while another process holds it, unless `force` is set."""
         path = folder / LOCK
         if force:
             path.unlink(missing_ok=True)
@@ -78,16 +78,16 @@ class Claim:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another process has taken the run by force since, or has removed it."""
+        """Whether another process has since taken over the run by force or removed it."""
         if self._descriptor is None:
             return False
         try:
             return not _is_at(self._descriptor, self.path)
-        except OSError:  # the file system cannot say
+        except OSError:  # unknown
             return False
 
     def loss(self) -> RunTakenOver:
-        """Return the error for a claim that is lost: this process may not write to the run any more."""
+        """Return the error for a lost claim: this process may no longer write to the run."""
         folder = short_path(self.path.parent)
         what = f"another process has taken over the run in {folder} (resume --force), or has removed it"
         with suppress(OSError):
@@ -121,7 +121,7 @@ def check_claim(folder: Path) -> None:
 
 
 def is_claimed(folder: Path) -> bool:
-    """Return whether a process works on the run of a folder; where locks prove nothing, whether its lease is fresh."""
+    """Return whether a process works on the run of a folder; without reliable locks, whether its lease is fresh."""
     path = folder / LOCK
     try:
         descriptor = os.open(path, os.O_RDONLY | REGULAR)
@@ -143,7 +143,7 @@ def is_claimed(folder: Path) -> bool:
 
 
 def _lock(descriptor: int, *, shared: bool = False) -> bool | None:
-    """Return whether the lock was free and is now ours; None where the file system has no locks."""
+    """Return whether the lock was acquired; None if the file system has no locks."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -154,7 +154,7 @@ def _lock(descriptor: int, *, shared: bool = False) -> bool | None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether this is still the file of that name: another process may have removed or replaced it."""
+    """Return whether `path` is still this file: another process may have removed or replaced it."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -162,14 +162,14 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _now_at(descriptor: int) -> str:
-    """Return where the folder of an open file is now, as words; "" where the system does not say."""
+    """Return a phrase with the current folder of an open file; "" if the system does not provide it."""
     with suppress(OSError):
         return f" to {short_path(Path(f'/proc/self/fd/{descriptor}').readlink().parent)}"
     return ""
 
 
 def _is_touched(path: Path, seconds: float) -> bool:
-    """Return whether somebody touches the file within this time."""
+    """Return whether any process touches the file within this time."""
     before, until = path.stat().st_mtime_ns, time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(min(0.2, seconds))
@@ -186,7 +186,7 @@ def _beat(path: Path, stop: threading.Event) -> None:
 
 @cache
 def _kernel() -> str:
-    """Return a name of the running kernel: within one, a lock is seen by all processes."""
+    """Return an identifier of the running kernel, all of whose processes see the same locks."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -194,7 +194,7 @@ def _kernel() -> str:
 
 
 def _leave_to_parent() -> None:
-    """In a forked process: the claims are the parent's, and must end with the parent."""
+    """Drop the claims in a forked process: they belong to the parent and must end with it."""
     for claim in list(_HELD):
         claim._close()
 

@@ -103,7 +103,7 @@ class EpochEnded(Lifecycle):
 
     KIND = "epoch"
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """The metrics after it, by part and name: train_loss, validation_accuracy, ..."""
+    """The metrics after the epoch, by part and name: train_loss, validation_accuracy, ..."""
     fold: int = 0
     """In a cross-validation, the number of the fold, from 1."""
 
@@ -124,9 +124,9 @@ class JobState:
     state: str
     """waiting, running or done."""
     node: str = ""
-    """The machine that it runs on; "" where home does not see it."""
+    """The machine that it runs on; "" if the submitting process does not know it."""
     done: float = 0.0
-    """The share of its steps that is done."""
+    """The fraction of its steps that are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ class Ended(Lifecycle):
     KIND = "ended"
     status: Ending
     error: str = ""
-    """The first line of what went wrong."""
+    """The first line of the error message."""
 
     @property
     def stage(self) -> str:
@@ -207,7 +207,7 @@ class Metric:
     step: int
     epoch: int
     seconds: float
-    """Training time until here, excluding startup, evaluation and saving."""
+    """Training time so far, excluding startup, evaluation and saving."""
     worker: int = 0
     fold: int = 0
     """In a cross-validation, the number of the fold, from 1."""
@@ -273,7 +273,7 @@ def metadata_of(event: Event) -> dict[str, Any]:
 
 
 def from_row(row: dict[str, Any]) -> Event:
-    """Return the event of a row; ValueError where it is damaged, or from a version with other events.
+    """Return the event of a row; ValueError if it is damaged or from an incompatible version.
 
     Fields that this version does not know are ignored.
     """

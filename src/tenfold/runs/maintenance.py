@@ -30,7 +30,7 @@ class Damage:
 
 
 def find_damage(folder: Path, *, files: bool = True) -> tuple[int, list[Damage]]:
-    """Return how many runs a store has, and its damages; `files` reads all weights and checkpoints, too."""
+    """Return the number of runs in a store, and its damage; with `files`, also read all weights and checkpoints."""
     try:
         store = Store(folder, create=False)
         listed = store.runs()
@@ -59,7 +59,7 @@ def _of_file(store: Store) -> Iterator[Damage]:
 
 
 def _of_record(store: Store, row: RunRecord) -> Iterator[str]:
-    """Yield what cannot be read of a run: its record, its experiment, its events."""
+    """Yield the parts of a run that cannot be read: its record, experiment or events."""
     try:
         record = store.find(row["id"])
     except StoreError as error:
@@ -120,12 +120,12 @@ RECORD = "record.json"
 
 
 def trash_folder(store: Store) -> Path:
-    """Return where the folders of removed runs go."""
+    """Return the folder to which removed runs are moved."""
     return store.folder / TRASH
 
 
 def to_remove(store: Store, record: RunRecord) -> list[RunRecord]:
-    """Return a run with the runs that belong to it, folds or trials; StoreError for one of these alone."""
+    """Return a run and its folds or trials; StoreError for a single fold or trial."""
     metadata, kind = record["metadata"], record["kind"]
     if kind in MEMBERS and (parent := metadata.get("crossval", metadata.get("trial", {})).get("parent")):
         raise StoreError(
@@ -136,8 +136,9 @@ def to_remove(store: Store, record: RunRecord) -> list[RunRecord]:
 
 
 def remove_run(store: Store, record: RunRecord) -> Path:
-    """Move a run's folder to the trash with a record of all the store knew of it, delete it from the store, and return
-    its place in the trash; StoreError while it is running.
+    """Move a run's folder to the trash with a copy of its record, delete the run from the store, and return its path.
+
+    Raise StoreError while the run is running.
     """
     run = record["id"]
     store.claim(run)
@@ -162,14 +163,14 @@ def remove_run(store: Store, record: RunRecord) -> Path:
 
 
 def trash_size(store: Store) -> tuple[int, int]:
-    """Return how many folders and bytes the trash holds."""
+    """Return the numbers of folders and bytes in the trash."""
     folder = trash_folder(store)
     count = sum(1 for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else 0
     return count, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def empty_trash(store: Store) -> tuple[int, int]:
-    """Delete the trash, and return how many folders and bytes it held."""
+    """Empty the trash, and return the numbers of folders and bytes deleted."""
     folder, held = trash_folder(store), trash_size(store)
     try:
         if folder.is_dir():
@@ -180,7 +181,7 @@ def empty_trash(store: Store) -> tuple[int, int]:
 
 
 def _free_place(store: Store, record: RunRecord) -> Path:
-    """Return the run's place in the trash; its number is used once, so another run has it only after a new start."""
+    """Return a free path for the run in the trash; a name can already exist only if the store was created anew."""
     place = trash_folder(store) / store.path(record["id"], record["title"]).name
     at = 1
     while (free := place if at == 1 else place.with_name(f"{place.name}.{at}")).exists():
@@ -192,7 +193,7 @@ LONGEST = 200
 
 
 def rename_run(store: Store, run: int, title: str) -> None:
-    """Give a run another title, and its folder the name that goes with it; StoreError while it is running."""
+    """Change the title of a run and the name of its folder; StoreError while it is running."""
     title = " ".join(title.split())
     if not title or len(title) > LONGEST or not title.isprintable():
         raise StoreError(f"'{title[:40]}' is not a title; it should be one line of 1 to {LONGEST} characters")

@@ -43,7 +43,7 @@ def open_run(run: str | int = "last", *, runs: str | Path | None = None, trust: 
 
 
 def list_runs(*, runs: str | Path | None = None, filter: str = "") -> list[Run]:  # noqa: A002 - as the option
-    """Return the recorded runs, oldest first: all, or those that a filter selects.
+    """Return the recorded runs that match a filter (by default all), oldest first.
 
     >>> list_runs(filter="workers>=4 strategy=butterfly accuracy>99%")  # doctest: +SKIP
     """
@@ -77,7 +77,7 @@ COLUMNS: dict[str, Callable[[Run], Any]] = {
     "tags": lambda run: run.tags,
     "note": lambda run: run.note,
 }
-"""Fields in the list of runs; these conditions are tried first, because they need not read the runs themselves."""
+"""Fields in the list of runs; conditions on them are checked first because the runs need not be read."""
 HELD: dict[str, Callable[[Run], Any]] = {
     "seconds": lambda run: run.seconds,
     "seconds_to_target": lambda run: run.seconds_to_target,
@@ -96,7 +96,7 @@ class Condition:
     values: tuple[Any, ...]
 
     def holds(self, run: Run) -> bool:
-        """Return whether a run fulfils it; for a value that the run does not have, only != does."""
+        """Return whether a run meets the condition; if the run lacks the value, only != is true."""
         actual = value_of(run, self.name)
         several = actual if isinstance(actual, list | tuple) else (actual,)
         if self.operator == "=":
@@ -109,7 +109,7 @@ class Condition:
 
 
 def filter_runs(runs: Iterable[Run], text: str) -> list[Run]:
-    """Return the runs that a filter selects; StoreError where it cannot be read or names something no run has."""
+    """Return the runs that a filter selects; StoreError if it is invalid or no run has a field that it names."""
     conditions, runs = parse_filter(text), list(runs)
     quick = [condition for condition in conditions if condition.name in COLUMNS]
     others = [condition for condition in conditions if condition.name not in COLUMNS]
@@ -122,7 +122,7 @@ def filter_runs(runs: Iterable[Run], text: str) -> list[Run]:
 
 
 def _check_shares(condition: Condition, runs: Iterable[Run]) -> None:
-    """Raise StoreError if a share has to be more than 1, unless some run has a metric of this name beyond 0 to 1."""
+    """Raise StoreError if a condition requires a share above 1, unless some run has such a metric outside 0 to 1."""
     if condition.operator not in ("=", ">", ">="):
         return
     for value in condition.values:
@@ -141,7 +141,7 @@ def parse_filter(text: str) -> list[Condition]:
 
 
 def value_of(run: Run, name: str) -> Any:
-    """Return the value of a run under a filter's name; None where it has none."""
+    """Return the value of a run for a name in a filter; None if it has none."""
     column = COLUMNS.get(name) or HELD.get(name)
     if column is not None:
         return column(run)
@@ -177,7 +177,7 @@ def _condition(word: str) -> Condition:
 
 
 def _value(name: str, operator: str, text: str) -> Any:
-    """Return a value as it is compared: a number where it is one, else the text."""
+    """Return the value to compare with: a number if the text is one, else the text."""
     if operator == "~":
         return text
     if name == "created":

@@ -34,18 +34,18 @@ from tenfold.runs.tables import LOCK_SECONDS
 
 FLUSH_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 60.0
-"""While the store cannot be written to, the time until the next attempt doubles up to this."""
+"""Maximum time between attempts while the store cannot be written to; the time doubles after each attempt."""
 RETRY_LOCK_SECONDS = 1.0
-"""How long such an attempt waits for another process to release the store."""
+"""How long such an attempt waits for another process that writes to the store."""
 MOST_WAITING = 50_000
-"""Events that wait for a store that cannot be written to; beyond that, those of single steps are left out."""
+"""Maximum number of events kept while the store cannot be written to; beyond it, events of single steps are dropped."""
 
 
 class Recorder:
-    """A listener that collects events for a moment and records them together.
+    """A listener that collects events and records them in batches.
 
     If the store cannot be written to, for example because the disk is full, training continues: the recorder warns
-    once, keeps the events, and retries from time to time.
+    once, keeps the events, and retries periodically.
     """
 
     def __init__(self, store: Store, run: int) -> None:
@@ -60,7 +60,7 @@ class Recorder:
         self._connection = store.keep_open()
 
     def __call__(self, event: Event) -> None:
-        """Keep the event, and record those that have waited long enough."""
+        """Keep the event, and record the kept events if they have waited long enough."""
         self._waiting.append(event)
         if time.monotonic() - self._flushed > self._retry_seconds:
             self.flush()
@@ -68,7 +68,7 @@ class Recorder:
             self._leave_out_steps()
 
     def flush_unless_failing(self) -> None:
-        """Record the waiting events, unless the store could not be written to a moment ago."""
+        """Record the waiting events, unless the last write to the store failed."""
         if not self._failing:
             self.flush()
 
@@ -82,13 +82,13 @@ class Recorder:
         self._flushed = time.monotonic()
 
     def _leave_out_steps(self) -> None:
-        """Forget events of single steps, which only curves and timelines show; of the others, the oldest."""
+        """Drop events of single steps, which only curves and timelines show, then the oldest of the others."""
         kept = [event for event in self._waiting if _is_summary(event)][-MOST_WAITING // 2 :]
         self._left_out += len(self._waiting) - len(kept)
         self._waiting = kept
 
     def _note_left_out(self) -> list[Event]:
-        """Return an event that says how many were left out, if any."""
+        """Return an event with the number of dropped events, if any."""
         count, self._left_out = self._left_out, 0
         if not count:
             return []
@@ -96,9 +96,9 @@ class Recorder:
         return [Warned(at=self._waiting[-1].at, text=text)]
 
     def close(self, *, result: dict[str, Any], status: str, error: str = "") -> bool:
-        """Record the waiting events and how the run ended, release the run, and return whether all is recorded."""
+        """Record the waiting events and the end of the run, release it, and return whether everything was recorded."""
         self.flush()
-        if self._waiting:  # a last attempt, which waits longer, or the count of what was left out
+        if self._waiting:  # a last attempt, which waits longer, or the number of dropped events
             self._failing = False
             self.flush()
         done = self._try(self.store.update, self.run, result=result, status=status, error=error) and not self._waiting
@@ -113,7 +113,7 @@ class Recorder:
         self._connection.close()
 
     def report(self, problem: str) -> None:
-        """Warn, once, that something of this run could not be saved."""
+        """Warn once that some data of this run could not be saved."""
         if not self.problem:
             warnings.warn(f"{problem}; training continues", stacklevel=2)
         self.problem = problem
@@ -127,7 +127,7 @@ class Recorder:
             self.report(str(error))
             self._failing = True
             return False
-        if self._failing:  # what could not be written has been by now
+        if self._failing:  # the events that failed before are written now
             self._failing, self.problem = False, ""
         return True
 
@@ -157,7 +157,7 @@ class EventDispatcher:
     """The time of the last event; on a virtual cluster it runs ahead of the stopwatch here."""
 
     def __call__(self, event: Event) -> None:
-        """Record the event, or its content, and tell the listener."""
+        """Record the event, or its content, and call the listener."""
         if isinstance(event, CheckpointFailed):
             self.recorder.report(event.text)
             return
@@ -179,9 +179,9 @@ class EventDispatcher:
             self.listening += time.perf_counter() - began
 
     def end(self, status: Ending, error: str = "", result: dict[str, Any] | None = None) -> bool:
-        """Record how the run ended, tell the listener, and return whether all is recorded.
+        """Record the end of the run, call the listener, and return whether everything was recorded.
 
-        Without a result, what came out before the work was interrupted is recorded.
+        Without a `result`, the partial result of the interrupted work is recorded.
         """
         last = Ended(at=max(self.stopwatch.now(), self.latest), status=status, error=error.partition("\n")[0])
         self.recorder(last)
@@ -198,8 +198,8 @@ MICROSECONDS = 1e6
 def chrome_trace(events: Iterable[Event], *, clock: str = "measured") -> dict[str, Any]:
     """Return the trace, in Chrome's trace event format: one lane per worker.
 
-    Spans that were merged over a window of steps all begin where it begins; they are laid end to end, with their
-    number in `count`. What a run said about itself (an epoch, a warning) becomes a mark, if its time was measured.
+    Spans merged over a window of steps all begin with the window; they are placed end to end, with the number of
+    merged spans in `count`. Lifecycle events (an epoch, a warning) become marks, if their times were measured.
     The process is named after the clock: 0 for measured times, 1 for predicted ones.
     """
     pid = int(clock == "predicted")
@@ -237,9 +237,9 @@ def _lane(pid: int, worker: int) -> list[dict[str, Any]]:
 
 CONSOLE_FILE = "console.txt"
 CONSOLE_LIMIT = 200_000
-"""How many bytes are shown; a file that has grown to twice as many is cut to its last part."""
+"""Number of bytes shown; a file that has grown to twice this size is cut to its last part."""
 WRITE_SECONDS = 0.5
-"""The least number of seconds between two writes to the file."""
+"""Minimum seconds between two writes to the file."""
 CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
 """Escape sequences of terminals (colors, cursor movements), and other control characters."""
 
@@ -251,7 +251,7 @@ class LineBuffer:
         self._rest = ""
 
     def add(self, text: str) -> list[str]:
-        """Return the lines that this text completes."""
+        """Add text, and return the lines that it completes."""
         *lines, rest = (self._rest + text).split("\n")
         self._rest = (_last_state(rest) + "\r" * rest.endswith("\r"))[-CONSOLE_LIMIT:]
         return [CODES.sub("", _last_state(line)) for line in lines]
@@ -263,7 +263,7 @@ class LineBuffer:
 
 
 def _last_state(line: str) -> str:
-    """Return the visible text of a line that was written over from its start, as progress bars do."""
+    """Return the visible text of a line that was overwritten from its start, as by a progress bar."""
     return line.rstrip("\r").rpartition("\r")[2]
 
 
@@ -276,13 +276,13 @@ class ConsoleFile:
         self._workers: dict[int, LineBuffer] = {}
         self._changed = self._failed = False
         self._size, ends_line = self._end()
-        """Bytes of the complete lines in the file; a line that is not complete follows them."""
+        """Bytes of the complete lines in the file; an incomplete line may follow them."""
         self._waiting: list[str] = [] if ends_line else [""]  # ends a line that was cut off
         self._written = time.monotonic()
         self._lock = threading.RLock()
 
     def add(self, text: str, worker: int | None = None) -> None:
-        """Keep a text that was printed here, or by a worker process, which its lines then name."""
+        """Keep text printed by this process, or by a worker process, whose number is added to its lines."""
         forked = os.getpid() != self._pid
         if forked or self._failed:
             return
@@ -315,12 +315,12 @@ class ConsoleFile:
                     file.truncate()
                 if self._size > 2 * CONSOLE_LIMIT:
                     self._cut()
-            except OSError:  # a full disk: the run matters more than its output
+            except OSError:  # such as a full disk: the run matters more than its output
                 self._failed = True
             self._waiting, self._changed = [], False
 
     def _end(self) -> tuple[int, bool]:
-        """Return the bytes that the file has from before, for a resumed run, and whether its last line is whole."""
+        """Return the current size of the file, for a resumed run, and whether its last line is complete."""
         try:
             with open_regular(self.path) as file:
                 size = file.seek(0, os.SEEK_END)
@@ -333,13 +333,13 @@ class ConsoleFile:
             return 0, True
 
     def _cut(self) -> None:
-        """Replace the file by one with its last part."""
+        """Cut the file to its last part."""
         kept = _read_tail(self.path, self._size)
         write_atomically(self.path, kept)
         self._size = len(kept)
 
     def close(self) -> None:
-        """Write everything, with lines that were not completed."""
+        """Write everything, including incomplete lines."""
         with self._lock:
             rests = [(f"[worker {worker}] ", lines.rest) for worker, lines in sorted(self._workers.items())]
             self._waiting += [f"{name}{rest}" for name, rest in [*rests, ("", self._own.rest)] if rest]
@@ -349,14 +349,14 @@ class ConsoleFile:
 
 
 def read_console(folder: Path) -> str:
-    """Return the last part of a run's output; empty where it printed nothing or its folder is gone."""
+    """Return the last part of a run's output; empty if it printed nothing or its folder is gone."""
     with suppress(OSError):
         return _read_tail(folder / CONSOLE_FILE).decode(errors="replace")
     return ""
 
 
 def _read_tail(path: Path, end: int | None = None) -> bytes:
-    """Return the last lines before a place in a file, by default its end, that have at most CONSOLE_LIMIT bytes."""
+    """Return the last lines, at most CONSOLE_LIMIT bytes, before a position in a file (default: its end)."""
     with open_regular(path) as file:
         end = file.seek(0, os.SEEK_END) if end is None else end
         file.seek(max(0, end - CONSOLE_LIMIT))
@@ -365,7 +365,7 @@ def _read_tail(path: Path, end: int | None = None) -> bytes:
 
 
 class Tap:
-    """Replaces sys.stdout or sys.stderr: forwards everything to the original, and written text also to listeners."""
+    """Replaces sys.stdout or sys.stderr: forwards everything to the original stream, and text also to listeners."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self.stream = stream
@@ -374,7 +374,7 @@ class Tap:
     def write(self, text: str) -> int:
         """Write to the stream, then call the listeners.
 
-        A tap that was taken out, but that somebody's own stream still holds, only passes on: there is another by now.
+        A tap that was removed, but is still referenced by a user's stream, only forwards to the original.
         """
         written = self.stream.write(text)
         if self in _taps:
@@ -401,7 +401,7 @@ _lock = threading.RLock()
 
 
 def print_to_runs(text: str) -> None:
-    """Let the runs that are being recorded keep a text that did not come through sys.stdout or sys.stderr."""
+    """Add text that was not written to sys.stdout or sys.stderr to the output of the runs being recorded."""
     for listener in tuple(_listeners):
         listener(text)
 

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from tenfold.runs.stored_predictions import Predictions
 
 FIELDS_OF_DATA = ("batch_size", "stages")
-"""Fields whose values may follow from the data or from measurements; a run is recorded with these values."""
+"""Fields whose values may be set from the data or from measurements; a run is recorded with the resulting values."""
 
 
 def as_asked(experiment: Experiment, metadata: Mapping[str, Any]) -> Experiment:
-    """Return a recorded experiment as it was before fields were set by the data or by measurements."""
+    """Return a recorded experiment as requested, before the data or measurements set any fields."""
     changed = {name: value for name, value in metadata.get("asked", {}).items() if name in FIELDS_OF_DATA}
     with suppress(ExperimentError):  # the record is damaged
         return experiment.replace(**changed) if changed else experiment
@@ -39,7 +39,7 @@ def as_asked(experiment: Experiment, metadata: Mapping[str, Any]) -> Experiment:
 
 
 def as_trained(experiment: Experiment, run: "Run") -> Experiment:
-    """Return the experiment of a run, as it was asked for, with the values that the data or measurements have set."""
+    """Return the requested experiment of a run, with the values that the data or measurements have set."""
     recorded = run.experiment.flat()
     measured = {name: recorded[name] for name in FIELDS_OF_DATA if name in run.metadata.get("asked", {})}
     return experiment.replace(**measured) if measured else experiment
@@ -48,7 +48,7 @@ def as_trained(experiment: Experiment, run: "Run") -> Experiment:
 def fold_name(fold: int, repeat: int, node: int) -> str:
     """Return the name of a fold: "fold 3", "repeat 2, fold 3", "node 1, repeat 2, fold 3".
 
-    The first repeat is not named, and neither is node 0, which stands for folds of all data.
+    The first repeat is omitted, and so is node 0, which stands for folds of all data.
     """
     of_node = f"node {node}, " if node else ""
     of_repeat = f"repeat {repeat}, " if repeat > 1 else ""
@@ -56,7 +56,7 @@ def fold_name(fold: int, repeat: int, node: int) -> str:
 
 
 OF_EPOCHS = ("epoch_loss", "epoch_accuracy")
-"""Metrics of all training batches of an epoch, in contrast to single ones."""
+"""Metrics over all training batches of an epoch, as opposed to single batches."""
 
 
 class History:
@@ -78,7 +78,7 @@ class History:
 
 
 def details_table(title: str, metadata: Iterable[tuple[str, str]]) -> str:
-    """Return a heading and a table of names and values; metadata without a value are left out."""
+    """Return a heading and a table of names and values; metadata without a value are omitted."""
     rows = "".join(
         f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
         for name, value in metadata
@@ -95,21 +95,21 @@ def values_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def short_number(name: str, value: float | None) -> str:
-    """Return a metric in few digits: an accuracy in percent; empty where there is none."""
+    """Return a metric with few digits, an accuracy in percent; empty if there is no value."""
     if value is None:
         return ""
     return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4g}"
 
 
 BOARD_FILE = "board-address"
-"""In a folder of runs: the address of the board that serves it, with its token, which only its user can read."""
+"""A file in a folder of runs with the address and token of the board that serves it; only its user can read it."""
 _LOCAL_ADDRESS = re.compile(r"http://127\.0\.0\.1:(?P<port>[0-9]{1,5})/\?token=[\w-]{16,100}")
 SHOWN_EPOCHS = 5
-"""The number of epochs that are shown, counted from the last."""
+"""The number of most recent epochs that are shown."""
 
 
 def run_html(run: "Run") -> str:
-    """Return a table of a run's results, and one with a row for each of its last epochs."""
+    """Return a table of a run's results, and a table with a row for each of its last epochs."""
     workers, epochs = run.result.get("workers"), run.result.get("epochs")
     part = run.result.get("part") or ""
     metadata = [(f"{part} {name}".strip(), short_number(name, value)) for name, value in run.metrics.items()]
@@ -127,7 +127,7 @@ def run_html(run: "Run") -> str:
 def announced_board(folder: Path, address: str) -> Iterator[None]:
     """Let notebooks of this user find a board on this machine for the duration of the block."""
     file, content = folder / BOARD_FILE, address.encode()
-    with suppress(OSError):  # a folder that is only read
+    with suppress(OSError):  # a read-only folder
         file.unlink(missing_ok=True)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as opened:
@@ -136,12 +136,12 @@ def announced_board(folder: Path, address: str) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            if file.read_bytes() == content:  # else another board has taken over
+            if file.read_bytes() == content:  # otherwise another board has taken over
                 file.unlink()
 
 
 def board_address(folder: Path) -> str | None:
-    """Return the address of the board that this user runs for a folder on this machine; None if there is none."""
+    """Return the address of this user's board for a folder on this machine, or None if there is none."""
     try:
         descriptor = os.open(folder / BOARD_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
@@ -166,7 +166,7 @@ def _board_link(run: "Run") -> str:
 
 
 def _from_above(path: str) -> Any:
-    """Return a function that uses a run's model; it lies in a layer above, and is imported when it is first needed."""
+    """Return a function of a higher layer that uses a run's model; it is imported on first use."""
     return resolve(f"tenfold.{path}", "function")
 
 
@@ -183,9 +183,9 @@ class Run:
         result: dict[str, Any] | None = None,
         trust: bool = False,
     ) -> None:
-        """Wrap a record; `experiment`, `weights` and `result` are given if they need not be read from the store.
+        """Wrap a record; pass `experiment`, `weights` and `result` to avoid reading them from the store.
 
-        `trust` allows to run the code that the record names.
+        `trust` allows running the code that the record names.
         """
         self.store = store
         self.id: int = record["id"]
@@ -194,7 +194,7 @@ class Run:
         self.status: str = record["status"]
         """running, finished, failed or interrupted."""
         self.created: float = record["created"]
-        """When it began, in seconds since 1970."""
+        """When the run began, in seconds since 1970."""
         self.ended: float | None = record["ended"]
         self.tags: tuple[str, ...] = tuple(record.get("tags", ()))
         """Its tags, sorted; `tag` and `untag` change them."""
@@ -205,16 +205,16 @@ class Run:
         self._weights = weights
         self._result = result
         self.is_trusted = trust
-        """Whether the code that its record names may run, though you have not named it before."""
+        """Whether code named in the record may run even if you have not named it before."""
 
     @property
     def error(self) -> str:
-        """What went wrong; empty for a run that finished."""
+        """The error that ended the run; empty for a finished run."""
         return str(self._held["error"])
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Machine, package versions, command line, code version and data, as they were."""
+        """Machine, package versions, command line, code version and data at the time of the run."""
         metadata: dict[str, Any] = self._held["metadata"]
         return metadata
 
@@ -227,7 +227,7 @@ class Run:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment; StoreError where this version of Tenfold cannot read it, see `problem`."""
+        """The experiment; StoreError if this version of Tenfold cannot read it, see `problem`."""
         if self._experiment is None:
             if not self._held["experiment"]:
                 raise StoreError(f"the experiment of run {self.id} is damaged")
@@ -242,7 +242,7 @@ class Run:
 
     @cached_property
     def problem(self) -> str:
-        """Why not all of the run can be read: it is damaged, or another version recorded it; empty for most runs."""
+        """Why the run cannot be read completely (damage, or another version recorded it); empty for most runs."""
         problems = list(self._held.get("problems", []))
         if self.recorded_fields:
             try:
@@ -262,12 +262,12 @@ class Run:
 
     @property
     def recorded_fields(self) -> dict[str, Any]:
-        """The fields of the experiment as they were recorded, by section, whether or not this version knows them."""
+        """The recorded fields of the experiment by section, including fields unknown to this version."""
         return dict(self._held["experiment"])
 
     @property
     def _held(self) -> dict[str, Any]:
-        """The run's data, read on first use: a list of many runs shows little of each."""
+        """The run's data, read on first use, because a list of many runs shows little of each."""
         if self._record is None:
             self._record = self.store.find(self.id)
         return self._record
@@ -279,7 +279,7 @@ class Run:
 
     @property
     def accuracy(self) -> float | None:
-        """Share of correct predictions on the test part (else the validation part); None without classes."""
+        """Share of correct predictions on the test part, or else the validation part; None without classes."""
         return self.metrics.get("accuracy")
 
     @property
@@ -293,10 +293,10 @@ class Run:
         return _numbers(self.result.get("metrics"))
 
     def metrics_on(self, part: str) -> dict[str, float]:
-        """Return the metrics on a part of the data (train, validation or test); empty where it was not measured.
+        """Return the metrics on a part of the data (train, validation or test); empty if it was not measured.
 
-        They are the final model's; on the training part, the means over the batches of its last epoch. Those of a
-        cross-validation are means over its folds.
+        The metrics belong to the final model. On the training part, they are means over the batches of its last epoch.
+        For a cross-validation, they are means over its folds.
         """
         if part not in PARTS:
             raise ExperimentError(f"unknown part '{part}'; known: {', '.join(PARTS)}")
@@ -324,7 +324,7 @@ class Run:
 
     @property
     def clock(self) -> Literal["measured", "predicted"]:
-        """Whether its seconds were measured, or predicted for a virtual cluster."""
+        """Whether the run's times were measured, or predicted for a virtual cluster."""
         clock = self.result.get("clock")
         if clock is None:
             held = self._held["experiment"] if self._experiment is None else self._experiment.model_dump(mode="json")
@@ -335,12 +335,12 @@ class Run:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """Training time as predicted for a virtual cluster; None where it was measured."""
+        """Training time predicted for a virtual cluster; None if it was measured."""
         return self.seconds if self.clock == "predicted" else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The range in which the training times of eight of ten runs should lie; None if the time was measured."""
+        """The range that should contain the training times of 80% of runs; None if the time was measured."""
         low, high = self.result.get("interval") or (None, None)
         return (low, high) if low is not None and high is not None else None
 
@@ -373,7 +373,7 @@ class Run:
         return _from_above("api.predict:predict")(self, x)
 
     def predict_proba(self, x: Any) -> Any:
-        """Return the probability of each class for samples x; for a single logit, that of class 1."""
+        """Return the probability of each class for samples x, or of class 1 for a single logit."""
         return _from_above("api.predict:predict")(self, x, probabilities=True)
 
     def evaluate(
@@ -382,7 +382,7 @@ class Run:
         """Return the loss and the metrics of the model on a part of the run's own data, or on other data.
 
         `data` is anything that `train` accepts. `part` is train, validation or test; by default the test part, or all
-        samples of other data that come undivided. `metrics` and `loss` replace those of the experiment.
+        samples of `data` that is not divided into parts. `metrics` and `loss` replace the experiment's.
         """
         evaluation = _from_above("api.predict:evaluate")(self, data, part=part, metrics=metrics, loss=loss)
         return dict(evaluation.metrics)
@@ -407,7 +407,7 @@ class Run:
         return checkpoint.load_weights(self.path / "model.pt")
 
     def tag(self, *names: str) -> None:
-        """Add tags to the run, by which `list_runs(filter="tag=...")` finds it."""
+        """Add tags to the run; `list_runs(filter="tag=...")` finds runs by tag."""
         self.store.tag(self.id, *names)
         self.tags = tuple(sorted({*self.tags, *names}))
 
@@ -423,14 +423,14 @@ class Run:
 
     @property
     def console(self) -> str:
-        """The last part of the run's output, its worker processes included, as plain text."""
+        """The last part of the run's output, including its worker processes, as plain text."""
         return read_console(self.path)
 
     @cached_property
     def predictions(self) -> "Predictions":
         """The samples of the test part: their numbers, the model's outputs and predictions, and the targets.
 
-        Of a cross-validation: each training sample, with the outputs of the model that was validated on it.
+        For a cross-validation, every training sample with the outputs of the model that was validated on it.
         """
         return self.predictions_on("test" if self.kind != CROSSVAL else "validation")
 
@@ -457,7 +457,7 @@ class Run:
         return stored
 
     def other(self, run: int, *, weights: dict[str, Any] | None = None) -> "Run":
-        """Return another run of the same store, or this one with other weights; its folds know its model, too."""
+        """Return another run of the same store, or this one with other weights; its folds also get its model."""
         opened = Run(self.store, self.store.find(run), weights=weights, trust=self.is_trusted)
         if opened.metadata.get("crossval", {}).get("parent", run) == self.id:
             opened._experiment = opened.experiment.replace(model=self.experiment.model)
@@ -473,7 +473,7 @@ class Run:
 
     @property
     def timeline(self) -> list[Span]:
-        """How every worker spent its time, span by span in the order in which they began; see `clock`."""
+        """The spans of time of every worker, in the order of their start; see `clock`."""
         return sorted(self.spans(), key=lambda span: (span.at, span.worker))
 
     def lifecycle(self) -> Iterator[Lifecycle]:
@@ -481,7 +481,7 @@ class Run:
         return (event for event in self.events("lifecycle") if isinstance(event, Lifecycle))
 
     def events(self, kind: str | None = None) -> Iterator[Event]:
-        """Every event of one type ("metric", "span", "lifecycle"), or of all."""
+        """Every event of one type ("metric", "span", "lifecycle"), or of all types."""
         return self.store.events(self.id, kind)
 
     def trace(self) -> dict[str, Any]:
@@ -507,7 +507,7 @@ class Run:
         }
 
     def _repr_html_(self) -> str:
-        """Return the run as a notebook shows it."""
+        """Return the HTML that a notebook displays for the run."""
         return run_html(self)
 
     def __repr__(self) -> str:
@@ -520,6 +520,6 @@ class Run:
 
 
 def _numbers(values: Any) -> dict[str, float]:
-    """Return the numbers among values by name; damage may have put anything in their place."""
+    """Return only the numeric values, by name; a damaged record may contain anything."""
     named = values.items() if isinstance(values, dict) else ()
     return {name: value for name, value in named if isinstance(value, int | float)}

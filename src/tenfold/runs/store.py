@@ -68,7 +68,7 @@ AND CASE WHEN type = 'lifecycle' AND json_valid(body)
 THEN json_extract(body, '$.what') NOT IN ('lost', 'joined') ELSE 1 END
 """
 MODEL_PICKLE = "model.pickle"
-"""The model of a run that was given as a Python object and cannot be imported; read only where it is trusted."""
+"""The pickled model of a run that was given a Python object which cannot be imported; read only if trusted."""
 FOLD = "fold"
 """The kind of a run that is a fold of a cross-validation."""
 CROSSVAL = "crossval"
@@ -78,23 +78,23 @@ SWEEP = "sweep"
 TRIAL = "trial"
 """The kind of a run that is a trial of a sweep."""
 MEMBERS = (FOLD, TRIAL)
-"""The kinds of runs that belong to another run, with which they are listed and removed; "last" never refers to one."""
+"""The kinds of runs that are listed and removed with the run they belong to; "last" never refers to one of them."""
 SCRIPT = "script"
-"""The kind of a run that simulates a script, which has its model and data inside."""
+"""The kind of a run that simulates a script; the script contains its model and data."""
 INVOCATION = "invocation"
-"""What metadata call the id that runs share which were made by one call or command."""
+"""The metadata key of the id shared by all runs of one call or command."""
 _invocation: ContextVar[str | None] = ContextVar(INVOCATION, default=None)
 INDEX_BYTES = 1 << 15
-"""The bytes of disk space that SQLite needs beside a store to read its log."""
+"""Bytes of disk space that SQLite needs next to a store to read its log."""
 
 
 def absolute(folder: str | Path | None = None) -> Path:
-    """Return where a run store is, whatever the current folder will be later; by default $TENFOLD_RUNS, or `runs`."""
+    """Return the absolute path of a run store, by default $TENFOLD_RUNS or `runs`."""
     return Path((os.environ.get("TENFOLD_RUNS") or "runs") if folder is None else folder).absolute()
 
 
 def _keep_model(experiment: Experiment, path: Path) -> None:
-    """Keep the model beside the run where importing it by name would not give it again."""
+    """Save the model with the run if it cannot be imported by name."""
     model = experiment.model.name
     if isinstance(model, PythonObject) and model.import_path is None and (content := model.pickled()):
         write_atomically(path, content)
@@ -103,7 +103,7 @@ def _keep_model(experiment: Experiment, path: Path) -> None:
 
 @contextmanager
 def one_invocation() -> Iterator[None]:
-    """Record the runs that are made in this block as belonging together; a block inside another one is part of it."""
+    """Record the runs of this block as belonging together; a nested block is part of the outer one."""
     token = _invocation.set(_invocation.get() or uuid4().hex)
     try:
         yield
@@ -171,10 +171,10 @@ class Store:
                 )
 
     def _open_file(self) -> None:
-        """Make the folder of a new store, or find out how the file of one that exists can be opened."""
+        """Create the folder of a new store, or find out how the file of an existing store can be opened."""
         if self.file.exists():
             self._access.choose_access()
-        elif not self._access.abilities.locks:  # before anything is made
+        elif not self._access.abilities.locks:  # before anything is created
             raise StoreError(
                 f"a run store cannot be created in {short_path(self.folder)}: "
                 f"{describe_no_locks(self._access.abilities.name)}"
@@ -183,13 +183,13 @@ class Store:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def create(self, experiment: Experiment, *, kind: str, metadata: dict[str, Any]) -> int:
-        """Record a new run, make its folder, claim it for this process, and return its number."""
+        """Record a new run, create its folder, claim it for this process, and return its number."""
         with self._writing() as connection:
             place = {"host": socket.gethostname(), "pid": os.getpid(), "created": time.time()}
             run = _add_run(
                 connection, experiment, metadata, kind=kind, status="running", result=sealed_json({}), **place
             )
-            # before the commit: a run that is in the store has its folder and its experiment, and is claimed
+            # before the commit: every run in the store has its folder and its experiment, and is claimed
             path = self.path(run, experiment.title)
             make_own_folder(path)
             (path / "experiment.toml").unlink(missing_ok=True)
@@ -205,14 +205,14 @@ class Store:
     def import_run(
         self, ended: "Bundle | EndedRun", *, experiment: Experiment, metadata: Mapping[str, Any] | None = None
     ) -> int:
-        """Record a run that has ended elsewhere, all of it or nothing, and return its number here.
+        """Record a run that has ended elsewhere in one transaction, and return its number in this store.
 
-        `experiment` is that of the user, and `metadata` are added to those of the run.
+        `experiment` is the user's experiment, and `metadata` are added to the run's own metadata.
         """
         return self.import_runs([(ended, experiment, metadata or {})])[0]
 
     def import_runs(self, runs: "Sequence[tuple[Bundle | EndedRun, Experiment, Mapping[str, Any]]]") -> list[int]:
-        """Record runs that have ended elsewhere as `import_run` does, all of them or none."""
+        """Record several runs that have ended elsewhere, in one transaction; see `import_run`."""
         self._check_writable()
         folder = tempfile.TemporaryDirectory(dir=self.folder, prefix=".import-")
         with self._explained("written to"), folder as name, unsynced():
@@ -227,7 +227,7 @@ class Store:
                 numbers = [self._insert(connection, *run, rows) for run in runs]
                 for at, (number, (_, experiment, _)) in enumerate(zip(numbers, runs, strict=True)):
                     path = self.path(number, experiment.title)
-                    shutil.rmtree(path, ignore_errors=True)  # of a run that was deleted with its number
+                    shutil.rmtree(path, ignore_errors=True)  # left by a deleted run with the same number
                     (Path(name) / str(at)).replace(path)  # before the commit: a run in the store has its folder
         for ended, experiment, _ in runs:
             if ended.record.kind not in MEMBERS:
@@ -242,9 +242,9 @@ class Store:
         metadata: Mapping[str, Any],
         rows: dict[int, Row],
     ) -> int:
-        """Insert a run that has ended and its events, and return its number.
+        """Insert an ended run and its events, and return its number.
 
-        `rows` holds the rows of events that were inserted, by their `id`: runs that trained together share many.
+        `rows` caches the rows of inserted events by their `id`, because runs that trained together share many events.
         """
         record = ended.record
         columns = {name: getattr(record, name) for name in ("kind", "status", "created", "ended", "error", "host")}
@@ -262,18 +262,18 @@ class Store:
         return path_of(self.folder, run, title)
 
     def folder_of(self, run: int) -> Path:
-        """Return the folder of a run's artifacts by its number; nothing is read for one that this process holds."""
+        """Return the folder of a run's artifacts; for a run claimed by this process, nothing is read."""
         claim = self._claims.get(run)
         return claim.path.parent if claim is not None else self.path(run, self.find(run)["title"])
 
     def append(self, run: int, events: Iterable[Event], *, lock_seconds: float = LOCK_SECONDS) -> None:
-        """Record events, all of them or none; wait `lock_seconds` for another process that writes to the store."""
+        """Record events in one transaction; wait up to `lock_seconds` while another process writes to the store."""
         self._check_claim(run)
         with self._writing(lock_seconds) as connection:
             _add_events(connection, run, map(_row_of, events))
 
     def update(self, run: int, *, result: dict[str, Any], status: str | None = None, error: str = "") -> None:
-        """Record a run's result so far, and how it ended; one that ended is released."""
+        """Record a run's result so far and, if it has ended, its status; an ended run is released."""
         self._check_claim(run)
         with self._writing() as connection:
             connection.execute("UPDATE runs SET result = ? WHERE id = ?", (sealed_json(result), run))
@@ -285,10 +285,7 @@ class Store:
             self.release(run)
 
     def claim(self, run: int, *, force: bool = False) -> None:
-        """Claim a run; raise StoreError while this process or another works on it.
-
-        With `force`, the run is claimed even then.
-        """
+        """Claim a run; raise StoreError while this process or another works on it, unless `force` is set."""
         self._check_writable()
         record = self.find(run)
         with self._explained("written to"):
@@ -308,7 +305,7 @@ class Store:
             raise claim.loss()
 
     def release(self, run: int) -> None:
-        """Release the claim, so that other processes can have the run."""
+        """Release the claim on a run so other processes can claim it."""
         claim = self._claims.pop(run, None)
         if claim is not None:
             claim.release()
@@ -347,33 +344,33 @@ class Store:
             return _elapsed(connection, run)
 
     def runs(self) -> list[RunRecord]:
-        """Return the entries of a list of all runs, oldest first, without reading the runs themselves.
+        """Return the list entries of all runs, oldest first, without reading the runs themselves.
 
-        Of a file that is damaged in places, all runs that can be read.
+        If the file is partly damaged, return all runs that can be read.
         """
         with self._reading() as connection:
             return self._as_records(connection, salvaged(connection, f"SELECT {LISTED} FROM runs"))
 
     def listed(self, run: int) -> RunRecord:
-        """Return the entry of one run in a list of all."""
+        """Return the list entry of one run."""
         with self._reading() as connection:
             query = f"SELECT {LISTED} FROM runs WHERE id = ?"
             return self._as_records(connection, connection.execute(query, (run,)).fetchall())[0]
 
     def newest(self, count: int, *, members: bool) -> tuple[list[RunRecord], int]:
-        """Return the newest runs as `runs` does, oldest first, and how many there are; the others are not read."""
+        """Return the list entries of the newest runs, oldest first, and the number of all runs."""
         chosen = "" if members else f" WHERE kind NOT IN {MEMBERS}"
         try:
             with self._connect() as connection:
                 total = connection.execute(f"SELECT count(*) FROM runs{chosen}").fetchone()[0]
                 query = f"SELECT {LISTED} FROM runs{chosen} ORDER BY id DESC LIMIT ?"
                 return self._as_records(connection, reversed(connection.execute(query, (count,)).fetchall())), total
-        except sqlite3.DatabaseError:  # damaged in places: what can be read of all
+        except sqlite3.DatabaseError:  # partly damaged: return what can be read
             rows = [row for row in self.runs() if members or row["kind"] not in MEMBERS]
             return rows[-count:], len(rows)
 
     def records(self, *kinds: str) -> list[RunRecord]:
-        """Return all runs of these kinds (of all, if none is named) with their data, oldest first."""
+        """Return all runs of these kinds (by default of all kinds) with their data, oldest first."""
         chosen = f" WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
         with self._reading() as connection:
             query = f"SELECT {COLUMNS} FROM runs{chosen}"
@@ -398,9 +395,9 @@ class Store:
             return self._as_records(connection, [find_row(connection, self.folder, str(reference))])[0]
 
     def events(self, run: int, kind: str | None = None) -> Iterator[Event]:
-        """Return a run's events of one type, or of all, in the order in which they were recorded.
+        """Return a run's events of one type, or of all types, in the order of recording.
 
-        Those that are damaged, or that only a newer version knows, are left out.
+        Damaged events, and events that only a newer version knows, are omitted.
         """
         with self._reading() as connection:
             query = "SELECT body FROM events WHERE run = ? AND superseded = 0 AND type = COALESCE(?, type)"
@@ -411,14 +408,14 @@ class Store:
                 yield event
 
     def tag(self, run: int, *names: str) -> None:
-        """Add tags to a run; those it already has stay."""
+        """Add tags to a run, keeping its other tags."""
         with self._writing() as connection:
             present = connection.execute("SELECT name FROM tags WHERE run = ?", (run,)).fetchall()
             rows = [(run, name) for name in checked_tags(names, [name for (name,) in present])]
             connection.executemany("INSERT OR IGNORE INTO tags (run, name) VALUES (?, ?)", rows)
 
     def untag(self, run: int, *names: str) -> None:
-        """Remove tags from a run; those it does not have are ignored."""
+        """Remove tags from a run, ignoring tags that it does not have."""
         with self._writing() as connection:
             connection.executemany("DELETE FROM tags WHERE run = ? AND name = ?", [(run, name) for name in names])
 
@@ -440,10 +437,10 @@ class Store:
                 connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (run,))
 
     def keep_open(self) -> sqlite3.Connection:
-        """Return a connection to keep while much is written: closing the last one moves the log into the file."""
+        """Return a connection to hold during many writes: closing the last connection moves the log into the file."""
         with self._explained("opened"):
             connection = self.connect(check_same_thread=False)
-            connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()  # before it has read, it does not count as open
+            connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()  # SQLite opens the file only when it reads
             return connection
 
     def connect(self, lock_seconds: float = LOCK_SECONDS, *, check_same_thread: bool = True) -> sqlite3.Connection:
@@ -469,7 +466,7 @@ class Store:
             raise StoreError(f"the run store {short_path(self.file)} cannot be written to: {self._access.problem}")
 
     def _check_files(self) -> None:
-        """Raise OSError if a pipe, a device or a link is in the place of one of the files that SQLite opens."""
+        """Raise OSError if one of the files that SQLite opens is a pipe, a device or a link."""
         for ending in ("", "-wal", "-shm", "-journal"):
             with suppress(FileNotFoundError):
                 require_regular(self.file.with_name(self.file.name + ending), links=False)
@@ -488,8 +485,8 @@ class Store:
     @contextmanager
     def _connect(self, lock_seconds: float = LOCK_SECONDS) -> Iterator[sqlite3.Connection]:
         connection = self.connect(lock_seconds)
-        # With write-ahead logging a commit that was not forced to the disk yet survives the death of the process; only
-        # a power cut may take it, and leaves the store sound. Forcing each costs tens of milliseconds.
+        # With write-ahead logging, a commit that is not yet synced to disk survives the death of the process. Only a
+        # power failure can lose it, and even that leaves the store consistent. Syncing every commit costs tens of ms.
         connection.execute("PRAGMA synchronous = NORMAL")
         try:
             with connection:
@@ -511,13 +508,13 @@ class Store:
             ) from None
 
     def _is_disk_full(self) -> bool:
-        """Return whether there is not even room for the index that SQLite makes to read a log."""
+        """Return whether the disk lacks space for the index that SQLite needs to read a log."""
         with suppress(OSError):
             return shutil.disk_usage(self.folder).free < INDEX_BYTES
         return False
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_claims": {}}  # they belong to this process
+        return self.__dict__ | {"_claims": {}}  # claims belong to this process
 
 
 def _elapsed(connection: sqlite3.Connection, run: int) -> float:
@@ -526,7 +523,7 @@ def _elapsed(connection: sqlite3.Connection, run: int) -> float:
 
 
 class RemoteStore(Store):
-    """The store of rank 0, on a rank that does not record; reading from it raises an error."""
+    """The store of rank 0 as seen by a rank that does not record; reading from it raises an error."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -552,7 +549,7 @@ OF_TYPE = "SELECT body FROM events WHERE run = ? AND type = ? AND superseded = 0
 
 
 class Follower:
-    """Reads new events of runs: those after a cursor, the number of an event."""
+    """Reads the new events of runs, after a cursor, which is the number of an event."""
 
     def __init__(self, store: Store) -> None:
         self._lock = threading.Lock()
@@ -572,7 +569,7 @@ class Follower:
         return read, rows[-1][0] if rows else after
 
     def repeated(self, run: int) -> int:
-        """Return how many events of a run do not count any more, because their epochs were repeated."""
+        """Return the number of a run's events that are obsolete because their epochs were repeated."""
         with self._lock:
             return int(self._connection.execute(REPEATED, (run,)).fetchone()[0])
 
@@ -580,7 +577,7 @@ class Follower:
         return self._bodies(f"{OF_TYPE} ORDER BY id", run, "lifecycle")
 
     def latest_metric(self, run: int) -> dict[str, Any]:
-        """Return the last metric of a run; empty where it has none."""
+        """Return the last metric of a run; empty if it has none."""
         return next(iter(self._bodies(f"{OF_TYPE} ORDER BY id DESC LIMIT 1", run, "metric")), {})
 
     def _bodies(self, query: str, *values: object) -> list[dict[str, Any]]:

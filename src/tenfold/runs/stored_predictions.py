@@ -43,13 +43,13 @@ class Predictions:
     kind: str
     """The kind of the outputs: classes, logit, probability or numbers."""
     samples: NDArray[np.int64]
-    """The number of each sample in the data as they were given; parts that were pooled count as one, train first."""
+    """The index of each sample in the original data; pooled parts are numbered as one, train first."""
     outputs: NDArray[Any]
     """The network's outputs, one row per sample."""
     targets: NDArray[Any]
-    """What should be predicted, one row per sample."""
+    """The targets, one row per sample."""
     worst: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """The places of the most confident mistakes, the worst first; empty where samples are not images."""
+    """The positions of the most confident mistakes, worst first; empty if samples are not images."""
     pictures: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 0, 0, 1), np.uint8))
     """These samples as pictures: [k, height, width, 1 or 3]."""
 
@@ -64,7 +64,7 @@ class Predictions:
 
     @property
     def predictions(self) -> NDArray[Any]:
-        """The class of each sample; for labels, 1 where the probability is above one half; for numbers, the outputs."""
+        """The class of each sample; for labels, 1 if the probability is above one half; for numbers, the outputs."""
         if self.kind == "classes":
             return np.asarray(self.outputs.argmax(1), dtype=np.int64)
         border = {"logit": 0.0, "probability": 0.5}.get(self.kind)
@@ -72,7 +72,7 @@ class Predictions:
 
     @property
     def right(self) -> NDArray[np.bool_]:
-        """For each sample, or each label of each sample, whether the prediction is right; an error for numbers."""
+        """Whether the prediction is correct, for each sample or each label of each sample; an error for numbers."""
         if self.kind == "numbers":
             raise StoreError("the model predicts numbers, so predictions are not right or wrong; this needs classes")
         wanted = self.targets if self.kind == "classes" else self.targets > 0.5
@@ -80,14 +80,14 @@ class Predictions:
 
     @property
     def confidences(self) -> NDArray[Any]:
-        """The probability of each prediction according to the model; an error where it has no classes."""
+        """The model's probability of each prediction; an error without classes."""
         if self.kind != "classes":
             raise StoreError("confidences need one output per class")
         shifted = np.exp(self.outputs - self.outputs.max(1, keepdims=True))
         return np.asarray(shifted.max(1) / shifted.sum(1))
 
     def confusion(self) -> NDArray[np.int64]:
-        """Return how many samples of each class (rows) were taken for each class (columns); a label below 0 is none."""
+        """Return the confusion matrix, with true classes in rows; labels below 0 are ignored."""
         if self.kind == "numbers" or self.targets.size != len(self):
             raise StoreError("a confusion matrix needs one class for each sample")
         count = self.outputs.shape[1] if self.kind == "classes" else 2
@@ -98,7 +98,7 @@ class Predictions:
 
 
 def save(parts: Mapping[str, Predictions], path: Path) -> None:
-    """Store the predictions of some parts, as far as they are within the limit; nothing is written where none is."""
+    """Store the predictions of the parts that are within the limit; if none is, write no file."""
     small = {name: item for name, item in parts.items() if item.outputs.nbytes <= LIMIT}
     arrays = {
         f"{name}_{column}": np.asarray(getattr(item, column))
@@ -115,7 +115,7 @@ def save(parts: Mapping[str, Predictions], path: Path) -> None:
 
 
 def load(path: Path, part: str) -> Predictions | None:
-    """Return the stored predictions on a part; None where there are none."""
+    """Return the stored predictions on a part; None if there are none."""
     try:
         stored = read_npz(path, [f"{part}_{name}" for name in (*COLUMNS, *EXTRA)])
         if f"{part}_outputs" not in stored:
