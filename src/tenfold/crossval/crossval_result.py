@@ -36,7 +36,7 @@ FoldEntry = dict[str, Any]
 def fold_entry(
     split: FoldSplit, run: int | None, about: dict[str, Any], seconds: float = 0.0, *, error: str = ""
 ) -> FoldEntry:
-    """Return the entry of one fold; `about` is the "crossval" part of its result."""
+    """Return the result entry of one fold; `about` is the "crossval" part of its result."""
     return {
         "fold": split.fold,
         "repeat": split.repeat,
@@ -58,8 +58,8 @@ def fold_entry(
 def combine_results(task: Task, entries: Sequence[FoldEntry], results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the result of the cross-validation, without its models; `results` are those of the finished folds.
 
-    As for a single training, "seconds" is training time only. The folds that one core trains in turn add up, and the
-    time is that of the busiest core; "times" are means over the cores.
+    As for a single training, "seconds" contains training time only: the sum over the folds of the busiest core.
+    "times" are means over the cores.
     """
     seconds = max(_per_core(results, [result["seconds"] for result in results]))
     spread = summarize_folds(entries)
@@ -79,7 +79,7 @@ def combine_results(task: Task, entries: Sequence[FoldEntry], results: Sequence[
         "samples_per_second": samples / seconds if seconds else None,
         "bytes_moved": sum(result["bytes_moved"] for result in results),
         "workers": task.workers,
-        # as if the workers shared all cores that were in use, so that tables of speedups count these
+        # tables of speedups count all cores in use, as if the workers shared them
         "threads": max(1, len(cores) // task.workers),
         "best_epoch": None,
         "stopped_early": any(result["stopped_early"] for result in results),
@@ -129,7 +129,7 @@ def summarize_folds(folds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict
 
 
 def best_first(metrics: dict[str, float], *, metric: str, lower: bool) -> tuple[float, float]:
-    """Return a sort key that puts the best model first: by this metric, then by the loss; NaN is last."""
+    """Return a sort key that puts the best model first, by this metric and then by the loss; NaN comes last."""
     values = metrics.get(metric, math.nan), metrics.get(LOSS, math.nan)
     signed = values[0] if lower else -values[0], values[1]
     return tuple(math.inf if math.isnan(value) else value for value in signed)  # type: ignore[return-value]
@@ -141,7 +141,7 @@ def _per_core(results: Sequence[dict[str, Any]], seconds: Sequence[float]) -> li
     for result, own in zip(results, seconds, strict=True):
         about = result["crossval"]
         for core in about["cores"]:
-            by_start = cores.setdefault(core, {})  # only folds that train together begin at the very same moment
+            by_start = cores.setdefault(core, {})  # only folds trained together have exactly the same start time
             by_start[about["began"]] = max(by_start.get(about["began"], 0.0), own)
     return [sum(by_start.values()) for by_start in cores.values()]
 
@@ -151,11 +151,11 @@ AVERAGE = "average.pt"
 
 
 def combine_outputs(outputs: Sequence[Any], kind: OutputKind) -> Any:
-    """Return the outputs of several models as one, in the form in which a single model puts them out.
+    """Combine the outputs of several models into outputs of the form of a single model.
 
-    Probabilities are averaged: for classes the logarithm of their mean is returned, for a single logit the logit of
-    their mean. Plain numbers, and logits for each position of a sample, are averaged as they are. Of several outputs,
-    `kind` is that of the main one; others are averaged.
+    Probabilities are averaged: for classes, the logarithm of their mean is returned; for a single logit, the logit of
+    their mean. Numbers, and logits for each position of a sample, are averaged directly. If the models have several
+    outputs, `kind` applies to the main one, and the others are averaged.
     """
     if not isinstance(outputs[0], Tensor):
         main = find_main_output(outputs[0])
@@ -179,7 +179,7 @@ class Vote(nn.Module):
         super().__init__()
         self.networks = nn.ModuleList(networks)
         self.training_fields, self.classes = training, classes
-        """What the outputs are is judged by these, see `output_kind`."""
+        """Used to determine the kind of the outputs, see `output_kind`."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         outputs = [plain_outputs(network(*args, **kwargs)) for network in self.networks]
@@ -188,10 +188,10 @@ class Vote(nn.Module):
 
 
 def average_weights(network: nn.Module, weights: Sequence[dict[str, Any]], samples: Sequence[int]) -> dict[str, Any]:
-    """Return the mean of the models' weights, weighted by the samples each was trained on.
+    """Return the mean of the models' weights, weighted by the number of samples each was trained on.
 
-    As in any round the whole state is averaged: for batch normalization mean = avg(mean_i) and
-    var = avg(var_i) + var(mean_i). `network` is one of the same architecture; it is left with the mean.
+    As in any round, the whole state is averaged: for batch normalization, mean = avg(mean_i) and
+    var = avg(var_i) + var(mean_i). `network` has the same architecture and is overwritten with the mean.
     """
     network.load_state_dict(weights[0])
     flat = FlatState(network)
@@ -209,7 +209,7 @@ def average_weights(network: nn.Module, weights: Sequence[dict[str, Any]], sampl
 def save_average(task: Task, samples: dict[Path, int], path: Path) -> dict[str, float]:
     """Save the average of the weights in some folders of runs, and return its metrics on the test part.
 
-    `samples` has for each folder the number of samples that its model was trained on.
+    `samples` maps each folder to the number of samples that its model was trained on.
     """
     network = make_network(task).cpu()
     weights = [dict(checkpoint.load_tensors(folder / "model.pt")) for folder in samples]
@@ -247,9 +247,9 @@ def _measures(task: Task) -> tuple[AlignedMeasure, dict[str, AlignedMeasure]]:
 
 
 def _test_outputs(folder: Path, *, main_suffices: bool) -> Any:
-    """Return a fold's outputs on the test part, from the file that holds them; None where there is none.
+    """Return a fold's saved outputs on the test part; None if there are none.
 
-    Predictions hold the main one of several outputs, which does not always suffice.
+    Stored predictions contain only the main output of a network, which is not always enough.
     """
     if (folder / OUTPUTS).exists():
         return checkpoint.load_tensors(folder / OUTPUTS)
@@ -283,7 +283,7 @@ class CrossValidation:
 
     @property
     def metric(self) -> str:
-        """The metric of mean, std, confidence and the best fold: the first of the experiment, else the loss."""
+        """The metric used for mean, std, confidence and the best fold: the experiment's first metric, or the loss."""
         return main_metric(self._names("validation")) or LOSS
 
     def scores(self, metric: str | None = None, part: str = "validation") -> list[float]:
@@ -297,7 +297,7 @@ class CrossValidation:
 
     @property
     def accuracies(self) -> list[float]:
-        """The accuracy of each fold on its validation part; empty if accuracy was not measured."""
+        """The accuracy of every fold on its validation part; empty if accuracy was not measured."""
         return self.scores("accuracy") if "accuracy" in self._names("validation") else []
 
     @property
@@ -351,9 +351,9 @@ class CrossValidation:
     def as_sklearn(self) -> dict[str, Any]:
         """Return the dictionary that `sklearn.model_selection.cross_validate` returns.
 
-        What scikit-learn calls test is the fold's validation part. A single metric is named test_score and train_score,
-        several are named test_<metric> and train_<metric>; without a metric the score is the negative loss. Failed
-        folds have NaN.
+        In scikit-learn's terms, "test" is the fold's validation part. A single metric is named test_score and
+        train_score, several metrics test_<metric> and train_<metric>; without a metric, the score is the negative loss.
+        Failed folds have NaN.
         """
         results = {fold["run"]: self.run.other(fold["run"]).times for fold in self.folds if fold["run"] is not None}
         scored = {"fit_time": [fold["seconds"] for fold in self.folds]}
@@ -368,11 +368,11 @@ class CrossValidation:
         return {key: np.asarray(values, dtype=np.float64) for key, values in scored.items()}
 
     def _names(self, part: str) -> list[str]:
-        """Return the names of the metrics measured on a part, also before the run has ended."""
+        """Return the names of the metrics measured on a part, even before the run has ended."""
         return list(dict.fromkeys(name for fold in self.folds for name in fold["metrics"].get(part, {})))
 
     def _repr_html_(self) -> str:
-        """Return the result as a notebook shows it: the mean over the folds, and a row for each fold."""
+        """Return the HTML that a notebook displays: the mean over the folds, and a row for each fold."""
         metadata = [("status", self.run.status), ("training", f"{self.seconds:.3g} s measured" if self.seconds else "")]
         if len(self.scores()) > 1:
             low, high = (short_number(self.metric, value) for value in self.confidence())

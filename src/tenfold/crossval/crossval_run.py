@@ -1,4 +1,4 @@
-"""A cross-validation in progress: checks, shared data, the folds that are missing, and their results."""
+"""Run a cross-validation: check it, share its data, train the unfinished folds, and combine their results."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -87,23 +87,23 @@ def check_folds(experiment: Experiment) -> None:
 
 
 def trained_here(experiment: Experiment) -> Experiment:
-    """Return the experiment whose folds are trained: those of a virtual cluster are trained on this machine."""
+    """Return the experiment for training the folds; folds of a virtual cluster are trained on this machine."""
     if not experiment.machine.is_virtual:
         return experiment
     return experiment.replace(engine="auto", cluster=None, link=None, oversubscribe=True)
 
 
 def start_processes_early(experiment: Experiment) -> None:
-    """Start the server that worker processes are forked from, if any fold needs one; it imports torch meanwhile.
+    """Start the server that forks worker processes, if any fold needs one, so it imports torch in the background.
 
-    Raise MachineError where worker processes cannot be started.
+    Raise MachineError if worker processes cannot be started.
     """
     if processes := _count_processes(experiment):
         start_server_for(processes)
 
 
 def _count_processes(experiment: Experiment) -> int:
-    """Return how many worker processes there are at the same time."""
+    """Return the number of worker processes that run at the same time."""
     mode, parallel = FoldMode.of(experiment), experiment.parallel
     if mode.trains_together:
         return 0
@@ -116,9 +116,9 @@ def _count_processes(experiment: Experiment) -> int:
 
 @contextmanager
 def shared_data(resolved: Resolved) -> Iterator[Task]:
-    """Load the data into memory that all processes share, with the validation part joined to the training part.
+    """Load the data into shared memory, with the validation part joined to the training part.
 
-    Raise MachineError, before anything is recorded, if the memory or the limit on open files does not suffice.
+    Raise MachineError, before anything is recorded, if memory is too small or the limit on open files too low.
     """
     task = prepare(resolved, together=FoldMode.of(resolved.experiment).trains_together or None)
     refuse_stream(task.splits.train, "the folds of a cross-validation")
@@ -135,7 +135,7 @@ def shared_data(resolved: Resolved) -> Iterator[Task]:
 
 
 def _with_validation_joined(splits: Splits) -> Splits:
-    """Return the splits with the samples of the validation part at the end of the training part."""
+    """Return the splits with the validation samples appended to the training part."""
     if splits.validation is None:
         return splits
     if splits.groups is not None:
@@ -149,8 +149,8 @@ def _with_validation_joined(splits: Splits) -> Splits:
 def predict_fold_times(task: Task, predict: Callable[[Task], TimePrediction]) -> TimePrediction:
     """Predict the time of all folds of a task; `predict` predicts a single training.
 
-    One fold is predicted, and multiplied by the turns that the busiest worker takes: all folds one after another where
-    every fold uses all workers or every node has its own folds, else a worker's share of them.
+    The time of one fold is multiplied by the number of folds that the busiest worker trains one after another: all of
+    its folds if every fold uses all workers or every node has its own folds, otherwise its share of them.
     """
     check_folds(trained_here(task.experiment))
     mode, workers = FoldMode.of(task.experiment), task.workers
@@ -160,19 +160,19 @@ def predict_fold_times(task: Task, predict: Callable[[Task], TimePrediction]) ->
     longest = max(splits, key=lambda split: len(split.train))
     prediction = predict(fold_task(task, FoldJob(0, longest, threads=task.threads)))
     cluster = cluster_of(task.experiment)
-    if not mode.one_by_one and cluster is not HERE:  # the other workers train folds of their own at the same time
+    if not mode.one_by_one and cluster is not HERE:  # the other workers train other folds at the same time
         prediction = _slowed(prediction, cluster.slowdown(workers) / cluster.slowdown(1))
     return _repeated(prediction, mode.turns(len(splits)))
 
 
 def _slowed(prediction: TimePrediction, factor: float) -> TimePrediction:
-    """Return a prediction whose steps take `factor` times as long, because workers share the cores of their node."""
+    """Return the prediction with `factor` times longer steps, because workers share the cores of their node."""
     compute = prediction.times["compute"]
     return prediction.with_computing(factor * compute, (factor - 1) * float(compute.max()))
 
 
 def _repeated(prediction: TimePrediction, turns: int) -> TimePrediction:
-    """Return the prediction of `turns` trainings, one after another; workers start once."""
+    """Return the prediction for `turns` trainings, one after another; workers start only once."""
     low, high = prediction.interval
     start = float(prediction.times["start"].max())
     return replace(
@@ -187,7 +187,7 @@ def _repeated(prediction: TimePrediction, turns: int) -> TimePrediction:
 
 Status = Literal["started", "resumed", "finished", "failed"]
 ORPHAN_SECONDS = 3.0
-"""How long to wait for processes of an earlier attempt, which end when they notice that their parent is gone."""
+"""How long to wait for the processes of an earlier attempt, which exit when they notice that their parent is gone."""
 
 
 @dataclass
@@ -201,19 +201,19 @@ class CrossValidationRun:
     metadata: dict[str, Any]
     stopwatch: Stopwatch
     listen: Emit
-    """Also receives the metrics of the folds, which are recorded in their own runs only."""
+    """Receives all events, including the folds' metrics, which are recorded only in the folds' own runs."""
     prediction: TimePrediction | None = None
-    """The predicted time of all folds; None where it is measured."""
+    """The predicted time of all folds; None if the time is measured."""
 
     def __post_init__(self) -> None:
         mode = FoldMode.of(self.task.experiment)
         self.mode = mode.name
         self.train_folds: Callable[[FoldWork], None] = mode.train
-        """That of the fold mode, or a function that trains the folds elsewhere."""
+        """The training function of the fold mode, or a function that trains the folds elsewhere."""
         self.entries: dict[int, FoldEntry] = {}
-        """The folds that have ended, by index."""
+        """The entries of the folds that have ended, by index."""
         self.stopped_by = ""
-        """The callback that asked to stop all folds, or its reason."""
+        """The callback that requested to stop all folds, or its reason."""
         self._emit: Emit = self.listen
         self._results: dict[int, dict[str, Any]] = {}
         self._runs: dict[int, int] = {}
@@ -221,13 +221,13 @@ class CrossValidationRun:
         self._began: dict[int, float] = {}
 
     def record(self) -> Outcome:
-        """Train all folds that are not finished yet, and record the cross-validation and every fold."""
+        """Train all unfinished folds, and record the cross-validation and every fold."""
         return record_work(self.train, self.store, self.run, self.stopwatch, self.listen, partial=self.partial_result)
 
     def train(self, emit: Emit) -> Outcome:
-        """Train every fold that is not finished yet, and return the combined result with the best fold's weights."""
+        """Train all unfinished folds, and return the combined result with the best fold's weights."""
         self._emit = emit
-        # Through JSON, as the store has it: Python objects become names, which the runs of the folds record.
+        # As in the store, JSON turns Python objects into names; the runs of the folds record these names.
         stored_experiment = type(self.task.experiment)(**self.task.experiment.model_dump(mode="json"))
         context = FoldContext(stored_experiment, self.store, self.run, self.metadata, self.stopwatch)
         earlier = earlier_folds(self.store, self.run)
@@ -263,13 +263,13 @@ class CrossValidationRun:
         return self._outcome()
 
     def partial_result(self) -> dict[str, Any]:
-        """Return the result so far, of the folds that have ended."""
+        """Return the combined result of the folds that have ended so far."""
         return {"mode": self.mode, "folds": self._entries_in_order()} if self.entries else {}
 
     def _relay(self, index: int, event: Event) -> None:
-        """Pass on an event of a fold; StopTraining is raised where a listener asks to stop it.
+        """Pass on an event of a fold; raise StopTraining if a listener requests to stop the fold.
 
-        Metrics and epochs are recorded in the fold's own run, and its start and end here.
+        The fold's own run records its metrics and epochs; the cross-validation's run records its start and end.
         """
         if isinstance(event, Metric | EpochEnded):
             try:
@@ -284,7 +284,7 @@ class CrossValidationRun:
             status: Status = "resumed" if event.resumed else "started"
             self._report(index, status, steps_per_epoch=event.steps_per_epoch)
         elif isinstance(event, Warned | WorkerDropped) and event.text not in self._warned:
-            self._warned.add(event.text)  # one is enough where several folds say the same
+            self._warned.add(event.text)  # show a warning once, even if several folds emit it
             self._warn(f"{self.fold_splits[index].name}: {event.text}")
 
     def _done(self, job: FoldJob, end: FoldEnd) -> None:
@@ -334,7 +334,7 @@ class CrossValidationRun:
         )
 
     def _announce(self, event: Event) -> None:
-        """Emit an event after which listeners may ask to stop all folds."""
+        """Emit an event after which listeners may request to stop all folds."""
         try:
             self._emit(event)
         except StopTraining as stop:
@@ -359,7 +359,7 @@ class CrossValidationRun:
         return Outcome(result, weights)
 
     def _combine_models(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Measure the best model, the average and the vote of the finished folds; return this and the best weights."""
+        """Measure the best model, the average and the vote of the finished folds; return results and best weights."""
         finished = sorted(self._results)
         measured = {index: self.entries[index]["metrics"]["validation"] for index in finished}
         metric = main_metric(measured[finished[0]]) or LOSS
@@ -367,7 +367,7 @@ class CrossValidationRun:
         assert lower is not None, "check_folds asks for the direction"
         best = min(finished, key=lambda index: best_first(measured[index], metric=metric, lower=lower))
         weights: dict[str, Any] = {}
-        # Its "fold" is its position in the list of folds, from 1: elsewhere "fold" counts within a repeat and node.
+        # Here "fold" is the position in the list of folds, from 1; elsewhere it counts within a repeat and node.
         combined: dict[str, Any] = {
             "best": {"fold": sorted(self.entries).index(best) + 1, "metrics": self.entries[best]["metrics"]["test"]},
             "average": {"metrics": {}},
@@ -385,7 +385,7 @@ class CrossValidationRun:
 
 
 def earlier_folds(store: Store, parent: int) -> dict[tuple[int, int, int], dict[str, Any]]:
-    """Return the fold runs of an earlier attempt by node, repeat and fold, after their processes have ended."""
+    """Wait for the processes of an earlier attempt to end, and return its fold runs by node, repeat and fold."""
     until = time.monotonic() + ORPHAN_SECONDS
     while True:
         folds = {}

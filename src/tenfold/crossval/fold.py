@@ -33,19 +33,19 @@ from tenfold.workers.task import Resolved, Task, make_network
 
 @dataclass(frozen=True)
 class FoldMode(ABC):
-    """The way in which folds are trained: how many at the same time, and with how many workers each."""
+    """Defines how folds are trained: how many at the same time, and with how many workers each."""
 
     experiment: Experiment
     name: ClassVar[str]
     by_node: ClassVar[bool] = False
-    """Whether each worker is a node, whose own shard is divided into folds."""
+    """Whether each worker is a node that divides its own shard into folds."""
     one_by_one: ClassVar[bool] = False
     """Whether folds are trained one after another, each with all workers."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> "FoldMode":
         """Return the mode of an experiment, with "auto" resolved."""
-        from tenfold.crossval.modes import FOLD_MODES  # which derives from this class
+        from tenfold.crossval.modes import FOLD_MODES  # its classes derive from this one
 
         name = experiment.parallel.fold_mode
         if name == "auto" and has_own_engine(experiment):
@@ -58,30 +58,30 @@ class FoldMode(ABC):
 
     @property
     def unsupported(self) -> str | None:
-        """Why the folds cannot be trained in this way, in a sentence; None if they can."""
+        """A sentence about why this mode cannot train the folds; None if it can."""
         return None
 
     @property
     def shares_folds(self) -> bool:
-        """Whether each fold is trained by all workers, which average in rounds."""
+        """Whether all workers train each fold together and average in rounds."""
         return self.one_by_one
 
     @property
     def trains_together(self) -> bool:
-        """Whether all folds are trained together on one device, not each by itself."""
+        """Whether all folds are trained together on one device."""
         return False
 
     def turns(self, models: int) -> int:
-        """Return how many models the busiest worker trains, one after another."""
+        """Return the number of models that the busiest worker trains one after another."""
         return models
 
     @abstractmethod
     def train(self, work: "FoldWork") -> None:
-        """Train folds, pass on their events, and report how each has ended."""
+        """Train folds, pass on their events, and report the end of each."""
 
 
 def has_own_engine(experiment: Experiment) -> bool:
-    """Return whether an engine that is not built in trains the experiment."""
+    """Return whether the experiment uses an engine that is not built in."""
     engine = experiment.machine.engine
     if engine == AUTO:
         return installed_engine(experiment) is not None
@@ -89,7 +89,7 @@ def has_own_engine(experiment: Experiment) -> bool:
 
 
 def fold_experiment(experiment: Experiment, name: str) -> Experiment:
-    """Return the experiment that trains one fold: without folds, and with one worker unless all share each fold."""
+    """Return the experiment that trains one fold: without folds, and with one worker unless workers share each fold."""
     defaults = Parallel()
     if FoldMode.of(experiment).shares_folds:
         parallel = experiment.parallel.model_copy(update={field: getattr(defaults, field) for field in FOLD_FIELDS})
@@ -100,14 +100,14 @@ def fold_experiment(experiment: Experiment, name: str) -> Experiment:
 
 @dataclass(frozen=True)
 class FoldSplit(Fold):
-    """A fold of the whole training part, or of a node's shard of it; samples are those of the training part."""
+    """A fold of the training part or of one node's shard of it; samples are indices into the training part."""
 
     node: int
-    """From 1 where every node has its own shard, else 0."""
+    """The node's number, from 1, if every node has its own shard; otherwise 0."""
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Its node, repeat and fold, which identify it within the cross-validation."""
+        """The node, repeat and fold, which identify it within the cross-validation."""
         return self.node, self.repeat, self.fold
 
     @property
@@ -117,7 +117,7 @@ class FoldSplit(Fold):
 
 
 def make_fold_splits(task: Task) -> list[FoldSplit]:
-    """Return the split of every model, in training order; none contains a sample of the test part.
+    """Return the split of every model, in training order, without the test part.
 
     With fold_mode = "data-and-folds" each node splits its own shard into folds; otherwise the whole training part is
     split.
@@ -145,7 +145,7 @@ def make_fold_splits(task: Task) -> list[FoldSplit]:
 
 
 OUTPUTS = "test_outputs.pt"
-"""The file with a fold's outputs on the test part, for the vote, where predictions do not hold all of them."""
+"""The file with a fold's outputs on the test part for the vote, if its stored predictions do not contain them all."""
 
 
 @dataclass(frozen=True)
@@ -157,12 +157,12 @@ class FoldJob:
     split: FoldSplit
     threads: int = 1
     cores: tuple[int, ...] = ()
-    """The cores it takes: CPU numbers if they are pinned, else slots counted from 0."""
+    """The cores it uses: CPU numbers if it is pinned, otherwise slots counted from 0."""
     pinned: bool = False
     run: int | None = None
-    """The run of an earlier attempt at the same fold, which is resumed."""
+    """The run of an earlier attempt at the same fold, to be resumed."""
     began: float | None = None
-    """When training began, for a fold that is recorded after it was trained."""
+    """When training began, for a fold that is recorded after training."""
 
 
 @dataclass(frozen=True)
@@ -170,19 +170,19 @@ class FoldContext:
     """Settings that all folds of a cross-validation share, apart from its task."""
 
     stored_experiment: Experiment
-    """The experiment of the cross-validation as the store has it, with names in place of Python objects."""
+    """The experiment of the cross-validation as stored, with names in place of Python objects."""
     store: Store
     parent: int
     """The run number of the cross-validation."""
     metadata: dict[str, Any]
-    """The metadata recorded with the cross-validation; a fold records the same, except for its data."""
+    """The metadata recorded with the cross-validation and, except for the data, with every fold."""
     stopwatch: Stopwatch
     """The stopwatch of the cross-validation."""
 
 
 @dataclass(frozen=True)
 class FoldEnd:
-    """How one fold ended: with a result, or with an error."""
+    """The outcome of one fold: a result or an error."""
 
     result: dict[str, Any] | None = None
     error: str = ""
@@ -201,7 +201,7 @@ class FoldWork:
     done: Callable[[FoldJob, FoldEnd], None]
     """Called when a fold has ended."""
     stopped: Callable[[], bool]
-    """Returns whether no further fold is to be trained."""
+    """Returns whether to stop before the next fold."""
 
 
 def resolve_fold(experiment: Experiment, split: FoldSplit) -> Resolved:
@@ -210,13 +210,13 @@ def resolve_fold(experiment: Experiment, split: FoldSplit) -> Resolved:
 
 
 def fold_task(crossval_task: Task, job: FoldJob) -> Task:
-    """Return the task of one fold; it refers to the data of the cross-validation without copying them."""
+    """Return the task of one fold, which shares the data of the cross-validation without a copy."""
     splits = replace(
         crossval_task.splits,
         train=SubsetPart(crossval_task.splits.train, job.split.train),
         validation=SubsetPart(crossval_task.splits.train, job.split.validation),
         groups=None,
-        copy_seconds=0.0,  # all folds share what was copied once
+        copy_seconds=0.0,  # the folds share data that were copied once
         numbers=crossval_task.splits.numbers | {"validation": _numbers(crossval_task, job.split.validation)},
     )
     splits = with_same_scaling(splits)
@@ -228,15 +228,15 @@ def fold_task(crossval_task: Task, job: FoldJob) -> Task:
 
 
 def _numbers(crossval_task: Task, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers, in the data as they were given, of some samples of the training part."""
+    """Return the indices in the original data of some samples of the training part."""
     numbers = crossval_task.splits.numbers.get("train")
     return samples if numbers is None else numbers[samples]
 
 
 def train_fold(train: Train, crossval_task: Task, context: FoldContext, job: FoldJob, listen: Emit) -> FoldEnd:
-    """Train one fold, from its last checkpoint if it has one, measure it, and record it as a run.
+    """Train one fold, starting from its last checkpoint if there is one, measure it, and record it as a run.
 
-    An error ends this fold only and is returned.
+    An error ends only this fold, and is returned.
     """
     validation: dict[str, float] = {}
 
@@ -258,7 +258,7 @@ def train_fold(train: Train, crossval_task: Task, context: FoldContext, job: Fol
         task = fold_task(crossval_task, job)
         run, stopwatch, resumption = _open_run(context, job, task)
         began = job.began
-        if began is None:  # a fold's stopwatch starts with it, but that of a resumed one starts earlier
+        if began is None:  # a fold's stopwatch starts with the fold, or earlier if the fold is resumed
             began = context.stopwatch.now() if resumption else stopwatch.origin - context.stopwatch.origin
         outcome = train_recorded(
             train, task, context.store, run, stopwatch, watch, resumption, before_end=finish, can_resume=False
@@ -271,7 +271,7 @@ def train_fold(train: Train, crossval_task: Task, context: FoldContext, job: Fol
 
 
 def _open_run(context: FoldContext, job: FoldJob, task: Task) -> tuple[int, Stopwatch, Resumption | None]:
-    """Create the run of a fold, or open that of an earlier attempt; return its number, stopwatch and checkpoint."""
+    """Create or resume the run of a fold; return its number, its stopwatch and the checkpoint to resume from."""
     store = context.store
     if job.run is not None:
         return job.run, *open_for_resume(store, store.find(job.run))
@@ -281,7 +281,7 @@ def _open_run(context: FoldContext, job: FoldJob, task: Task) -> tuple[int, Stop
 
 
 def _measure_fold(task: Task, outcome: Outcome, validation: dict[str, float]) -> None:
-    """Measure a trained fold on all three parts, for the result's "crossval", and save its outputs for the vote."""
+    """Measure a trained fold on all parts, for "crossval" in its result, and save its outputs for the vote."""
     began = perf_counter()
     is_best_epoch = task.experiment.training.patience is not None  # whose metrics are not the last epoch's
     outcome.result["crossval"] = {"metrics": _measure(task, outcome, {} if is_best_epoch else validation)}
@@ -293,17 +293,17 @@ def _measure_fold(task: Task, outcome: Outcome, validation: dict[str, float]) ->
 def _save_outputs(task: Task, outcome: Outcome) -> None:
     """Save a fold's outputs on the test part for the vote, unless they are stored as its predictions anyway.
 
-    Those of which not all are kept are computed again for the vote.
+    If not all outputs are kept, the vote computes them again.
     """
     if outcome.outputs is None or task.checkpoints is None:
         return
-    one_output = isinstance(outcome.outputs, torch.Tensor)  # of several only the main one is a prediction
+    one_output = isinstance(outcome.outputs, torch.Tensor)  # only the main output is stored as predictions
     if not one_output or "test" not in outcome.predictions:
         checkpoint.save_tensors(outcome.outputs, task.checkpoints.parent / OUTPUTS)
 
 
 def _measure(task: Task, outcome: Outcome, validation: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Return the metrics on train, validation and test, without measuring again what training has measured."""
+    """Return the metrics on train, validation and test, reusing the metrics measured during training."""
     experiment, splits = task.experiment, task.splits
     network = make_network(task)
     network.load_state_dict(outcome.weights)

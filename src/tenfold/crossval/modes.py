@@ -29,12 +29,12 @@ from tenfold.workers.task import Task
 
 @dataclass(frozen=True)
 class CoreSlots:
-    """Slots of one core each; a model takes as many as it has threads."""
+    """Slots of one core each; a model takes one slot per thread."""
 
     threads: tuple[int, ...]
     """The threads of each model, in training order."""
     at_once: int
-    """The most models that train at the same time."""
+    """The maximum number of models trained at the same time."""
     cpus: tuple[int, ...] = ()
     """The CPU of each slot; empty if the models are not pinned."""
     count: int = 1
@@ -42,10 +42,10 @@ class CoreSlots:
 
 
 def share_cores(experiment: Experiment, models: int) -> CoreSlots:
-    """Share the cores among `models` models, each of which trains in its own process.
+    """Divide the cores among `models` models that train in processes of their own.
 
-    With fold_mode = "data-and-folds" every worker is a node that trains one model at a time. Otherwise as many models
-    train at once as there are cores (or workers, if there are several), and the last ones share all cores.
+    With fold_mode = "data-and-folds", every worker is a node that trains one model at a time. Otherwise one model per
+    core (or per worker, if there are several) trains at a time, and the last models share all cores.
     """
     machine, workers = experiment.machine, experiment.parallel.workers
     usable = cpu_count_of(machine.pin, cores.budget())
@@ -61,7 +61,7 @@ def share_cores(experiment: Experiment, models: int) -> CoreSlots:
 
 
 def spread_threads(models: int, at_once: int, usable: int) -> tuple[int, ...]:
-    """Return the threads of each model, such that all cores are used even while the last few models train.
+    """Return the number of threads of each model, using all cores even while the last few models train.
 
     >>> spread_threads(10, 4, 4)
     (1, 1, 1, 1, 1, 1, 1, 1, 2, 2)
@@ -72,13 +72,13 @@ def spread_threads(models: int, at_once: int, usable: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """Sent by an idle process: how its last fold ended, if it had one. The answer is a FoldJob, or None to exit."""
+    """An idle process sends this with the end of its last fold, if any. The answer is a FoldJob, or None to exit."""
 
     ended: FoldEnd | None = None
 
 
 class FoldPool:
-    """Trains folds in processes; each fold takes as many core slots as it has threads."""
+    """Trains folds in processes; each fold takes one core slot per thread."""
 
     def __init__(self, work: FoldWork, slots: CoreSlots) -> None:
         self.work = work
@@ -87,9 +87,9 @@ class FoldPool:
         self.waiting = list(work.jobs)
         self.idle: list[int] = []
         self.busy: dict[int, tuple[FoldJob, list[int]]] = {}
-        """By process: its fold, and the slots taken."""
+        """The fold of each process, and the slots it takes."""
         self._stops: dict[int, str] = {}
-        """By the index of a fold: why a listener asked to stop it."""
+        """Why a listener requested to stop a fold, by the index of the fold."""
 
     def run(self) -> None:
         task, context = self.work.task, self.work.context
@@ -127,8 +127,8 @@ class FoldPool:
                 return
 
     def _relay(self, event: Event) -> None:
-        """Pass on an event of a fold, and remember if a listener asks to stop it."""
-        index = event.worker  # `_do_job` has put the index of the fold there, see runs/events.py
+        """Pass on an event of a fold, and remember a listener's request to stop it."""
+        index = event.worker  # `_do_job` stores the index of the fold here, see runs/events.py
         try:
             self.work.relay(index, event)
         except StopTraining as stop:
@@ -142,7 +142,7 @@ class FoldPool:
             self.work.done(job, ended)
 
     def _give_out(self, pool: WorkerPool) -> None:
-        """Start every fold for which there is a process and enough slots; a node trains one at a time."""
+        """Start every fold for which a process and enough slots are free; a node trains one fold at a time."""
         for job in list(self.waiting):
             nodes = {other.split.node for other, _ in self.busy.values()} - {0}
             if not self.idle or job.threads > len(self.free) or job.split.node in nodes:
@@ -156,11 +156,11 @@ class FoldPool:
 
     def _replace(self, lost: WorkerLost, pool: WorkerPool) -> None:
         """Report the fold of a process that died, and start another process in its place."""
-        process = lost.rank  # in this pool, where no ranks are given, a process's only worker has its number
+        process = lost.rank  # in this pool, the rank of a process's only worker is the number of the process
         if process in self.busy:
             self._take_back(process, FoldEnd(error=str(lost)))
         elif process not in self.idle:
-            raise lost  # it died while starting, and so would the next
+            raise lost  # it died while starting, and the next one would, too
         self.idle.remove(process)
         pool.replace(process)
 
@@ -168,7 +168,7 @@ class FoldPool:
 def fold_worker(
     process: int, pipe: Connection, lifeline: Connection, floats: Any, snapshot: TaskSnapshot, context: FoldContext
 ) -> None:
-    """Train the folds that this process is given, one after another."""
+    """Train the folds assigned to this process, one after another."""
     progress = attach_to_parent(process, lifeline, floats)
     connection = WorkerConnection(pipe, waiting=progress.mark_waiting)
     try:
@@ -178,7 +178,7 @@ def fold_worker(
         while (job := _next_job(pipe, request)) is not None:
             request = JobRequest(_do_job(task, context, job, connection, progress))
             connection.flush()
-            progress.clear()  # from here on it waits for another fold
+            progress.clear()  # from here on, it waits for another fold
     except BaseException as error:
         connection.fail(error)
 
@@ -203,7 +203,7 @@ def _do_job(
                 raise StopTraining(reason)
             return
         connection.emit(event)
-        if isinstance(event, Lifecycle):  # sent at once, so that it is known even if this process dies
+        if isinstance(event, Lifecycle):  # send it now, in case this process dies
             connection.flush()
 
     forward_warnings(connection.emit, context.stopwatch, job.index)
@@ -219,13 +219,13 @@ def _do_job(
 
 
 class FoldsOverWorkers(FoldMode):
-    """Trains whole folds in processes, as many at once as there are cores or nodes."""
+    """Trains whole folds in processes, one per core or node at a time."""
 
     name = "folds-over-workers"
 
     @property
     def unsupported(self) -> str | None:
-        """Why not: there are no processes on a GPU."""
+        """Processes cannot be used on a GPU."""
         device = self.experiment.machine.device
         if device == "cpu":
             return None
@@ -250,7 +250,7 @@ class Stacked(FoldMode):
 
     @property
     def unsupported(self) -> str | None:
-        """Why not: a virtual cluster has no such device."""
+        """A virtual cluster has no such device."""
         if not self.experiment.machine.is_virtual:
             return None
         return (
@@ -268,7 +268,7 @@ class Stacked(FoldMode):
         return True
 
     def train(self, work: FoldWork) -> None:
-        """Train all folds, then record each; none can be left out once they have begun."""
+        """Train all folds, then record each of them; single folds cannot be skipped once training has begun."""
         machine = work.task.experiment.machine
         count = (machine.threads or budget()) if machine.device == "cpu" else 1
         began = work.context.stopwatch.now()
@@ -294,14 +294,14 @@ class Stacked(FoldMode):
 
 
 class DataAndFolds(FoldMode):
-    """Trains the folds of all nodes, which are independent: in processes, or together on one device."""
+    """Trains the independent folds of all nodes, in processes or together on one device."""
 
     name = "data-and-folds"
     by_node = True
 
     @property
     def trains_together(self) -> bool:
-        """Whether the nodes are rows of one device."""
+        """Whether all nodes are trained on one device."""
         machine = self.experiment.machine
         return machine.device != "cpu" or choose(self.experiment).steps_together
 
@@ -341,7 +341,7 @@ FOLD_MODES = {mode.name: mode for mode in (FoldsOverWorkers, DataAndFolds, FoldB
 
 
 def _replay(outcome: Outcome | TenfoldError, events: Sequence[Event]) -> Train:
-    """Return a function that emits the events of a finished training again, then returns or raises its outcome."""
+    """Return a training function that replays the events of a finished training, then returns or raises its outcome."""
 
     def train(task: Task, stopwatch: Stopwatch, emit: Emit, resumption: Resumption | None) -> Outcome:  # noqa: ARG001
         for event in events:
