@@ -13,7 +13,7 @@ from tenfold.runs.store import FOLD
 
 
 def check_jobs(experiment: Experiment) -> None:
-    """Raise ExperimentError if the folds are to be trained together, so that they are no jobs."""
+    """Raise ExperimentError if the folds are trained together, so they cannot be separate jobs."""
     if FoldMode.of(experiment).trains_together:
         raise ExperimentError(
             "folds that train together on one device cannot be sent to an executor, which trains each as a job; "
@@ -22,7 +22,7 @@ def check_jobs(experiment: Experiment) -> None:
 
 
 def train_on(submitter: Submitter, work: FoldWork) -> None:
-    """Train folds as jobs, record the run of each, pass on its events, and report how it ended."""
+    """Train folds as jobs, record the run of each, pass on its events, and report its outcome."""
     parent, folder = work.context.parent, work.context.store.folder
     jobs = [
         Job.of(work.task.experiment, FOLD, job.index, label=job.split.name, scope=f"{OF_RUN}{parent}")
@@ -41,9 +41,9 @@ def train_on(submitter: Submitter, work: FoldWork) -> None:
 
 
 class CoreLanes:
-    """Which jobs ran at the same time, and which one after another, by the clocks of their machines.
+    """Assigns jobs to lanes by the times at which they ran on their machines.
 
-    Jobs do not say which cores of their machine they had. Those that overlapped had different ones.
+    Jobs do not report the cores that they used, but overlapping jobs must have used different ones.
     """
 
     def __init__(self) -> None:

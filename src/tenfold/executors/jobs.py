@@ -54,18 +54,18 @@ from tenfold.runs.events import Emit, Event, Metric, Started, Stopwatch, ignore
 from tenfold.runs.store import RemoteStore
 
 JobEnd = tuple[bytes, str]
-"""The outcome of a job: the bundle of its run, empty if there is none, and why it failed, "" if it did not."""
+"""The outcome of a job: the bundle of its run, empty if there is none, and its error, "" if it succeeded."""
 OF_RUN = "run "
-"""How the scope of a job begins that belongs to a run of home, a cross-validation or a sweep."""
+"""The prefix of the scope of a job that belongs to a cross-validation or sweep at home."""
 FOLDER = "jobs"
-"""In a run store, the folder in which jobs under way have stores of their own."""
+"""The folder in a run store that holds the stores of unfinished jobs."""
 TOKEN = "token"
-"""In the folder of all jobs, a file by which a machine sees that it has the same folder as home."""
+"""A file in the folder of all jobs by which a machine recognizes that it shares this folder with home."""
 STORE = "store"
-"""In the folder of a job, the store that it trains in."""
+"""The store in the folder of a job, to which its training is recorded."""
 PROGRESS = "progress.json"
 PROGRESS_SECONDS = 1.0
-"""How often a job writes how far it is."""
+"""Interval at which a job writes its progress."""
 _ALONE = threading.Lock()
 """Jobs in one process run one after another, as in a Dask worker with several threads."""
 
@@ -77,37 +77,37 @@ class Job:
     experiment: str
     """The experiment as TOML, with names in the place of Python objects."""
     objects: bytes
-    """These objects by field, pickled; empty if there are none."""
+    """The Python objects by field, pickled; empty if there are none."""
     kind: str
     """The kind of run that is recorded."""
     folder: str
     """The current folder at home; a job works there if its machine has it, for data files and modules."""
     path: tuple[str, ...]
-    """Where home looks for modules; a job also looks there, behind its own folders."""
+    """The module search path at home; a job appends it to its own."""
     cores: int
-    """The number of cores that it needs: one for each thread of each worker."""
+    """The number of cores it needs: one for each thread of each worker."""
     gpus: int = 0
-    """One, if it trains on a GPU, where all its workers step together."""
+    """1 if it trains on a GPU, where all its workers step together; otherwise 0."""
     any_gpu: bool = False
-    """Whether it takes a GPU where there is one, and does without one elsewhere."""
+    """Whether it uses a GPU if one is available and otherwise runs without one."""
     fold: int | None = None
-    """The position of the fold to train, of a cross-validation."""
+    """In a cross-validation, the position of the fold to train."""
     stop_behind: StopBehind | None = None
-    """When to stop the training because it has fallen behind that of others."""
+    """When to stop the training because it has fallen behind other runs."""
     label: str = ""
     """Its name in lists of jobs."""
     scope: str = ""
-    """Tells apart jobs that are equal otherwise, such as the same fold of two cross-validations."""
+    """Distinguishes otherwise equal jobs, such as the same fold of two cross-validations."""
     kept_in: str = ""
     """The folder at home for the job's store, below the folder of all jobs; "" for a temporary one."""
     token: str = ""
     """The content of the token file at home."""
     executor: str = ""
-    """The name of the executor whose ranks train a replica each, which is recorded with the run."""
+    """The recorded name of the executor, if each of its ranks trains one replica."""
     resumes: int | None = None
     """The number of the run that its ranks resume; None for a new one."""
     force: bool = False
-    """Whether they take it over even if another process seems to work on it."""
+    """Whether the ranks take over the run even if another process seems to work on it."""
 
     @classmethod
     def of(
@@ -150,7 +150,7 @@ class Job:
         return hashlib.blake2b(json.dumps(parts).encode() + objects, digest_size=10).hexdigest()
 
     def read_experiment(self) -> Experiment:
-        """Return the experiment again; this unpickles its objects."""
+        """Return the experiment, unpickling its objects."""
         fields: dict[str, Any] = cloudpickle.loads(self.objects) if self.objects else {}
         given = {field: values if field == "metrics" else values[0] for field, values in fields.items()}
         return Experiment(**tomllib.loads(self.experiment)).replace(**given)
@@ -169,7 +169,7 @@ def _pickled(objects: dict[str, Any]) -> bytes:
 
 
 def run_job(job: Job) -> JobEnd:
-    """Train the experiment of a job, and return the bundle of its run; an error becomes its sentence."""
+    """Train the experiment of a job, and return the bundle of its run or the error message."""
     with _ALONE, _store_of(job) as store, _working_in(job):
         error = ""
         try:
@@ -185,7 +185,7 @@ def run_job(job: Job) -> JobEnd:
 
 
 class RankEnd(NamedTuple):
-    """How one rank of a training ended."""
+    """The outcome of one rank of a training."""
 
     run: int
     """The number of the run, of rank 0."""
@@ -195,9 +195,9 @@ class RankEnd(NamedTuple):
 
 
 def train_rank(job: Job, runs: str, listen: Emit | None) -> RankEnd:
-    """Train one replica of a job's experiment, as one of the ranks that the environment describes.
+    """Train one replica of a job's experiment, as the rank that the environment variables describe.
 
-    Rank 0 has a listener.
+    Only rank 0 has a listener.
     """
     with _working_in(job, hides_rank=False):
         try:
@@ -223,11 +223,11 @@ def train_rank(job: Job, runs: str, listen: Emit | None) -> RankEnd:
 
 @contextmanager
 def _store_of(job: Job) -> Iterator[Store]:
-    """Yield the store that a job trains in: in its folder at home if this machine has it, else in a temporary one."""
+    """Yield the store that a job trains in: in its folder at home if this machine sees it, else a temporary one."""
     kept = Path(job.kept_in) / STORE
     if job.kept_in and sees(Path(job.kept_in).parent, job.token):
         store = None
-        with suppress(StoreError):  # damaged when a machine died: begin again
+        with suppress(StoreError):  # damaged when a machine died: start over
             store = Store(kept)
             if any(run["status"] == "failed" for run in store.runs()):
                 store = None
@@ -240,7 +240,7 @@ def _store_of(job: Job) -> Iterator[Store]:
 
 
 def sees(folder: Path, token: str) -> bool:
-    """Return whether this machine has the folder in which home wrote a token."""
+    """Return whether this machine sees the folder in which home wrote a token."""
     try:
         return read_regular(folder / TOKEN).decode("ascii") == token
     except (OSError, ValueError):
@@ -248,7 +248,7 @@ def sees(folder: Path, token: str) -> bool:
 
 
 def _train(job: Job, store: Store) -> None:
-    """Train a setting or a fold, from the last checkpoint of an attempt that was interrupted."""
+    """Train a setting or a fold, continuing from the last checkpoint of an interrupted attempt."""
     experiment, earlier = job.read_experiment(), next(iter(store.runs()), None)
     if earlier is not None and earlier["status"] == "finished":  # home was lost before it came back
         return
@@ -267,7 +267,7 @@ def _train(job: Job, store: Store) -> None:
 
 
 def _follower(store: Store, epochs: int, stop_behind: StopBehind | None) -> Emit:
-    """Return a listener that writes how far a job is to a file in its store, now and then, and may stop it."""
+    """Return a listener that periodically writes a job's progress to a file in its store, and may stop the job."""
     listen = Callbacks(ignore, [stop_behind]) if stop_behind else ignore
     state: dict[str, Any] = {"host": socket.gethostname(), "began": time.time(), "step": 0, "steps": 0}
     written = 0.0
@@ -314,7 +314,7 @@ def _train_fold(experiment: Experiment, job: Job, store: Store, listen: Emit, ea
 
 
 def _check_processes(job: Job) -> None:
-    """Raise MachineError where this process may not start the worker processes that the experiment needs."""
+    """Raise MachineError if this process may not start the worker processes that the experiment needs."""
     from multiprocessing import current_process
 
     experiment = job.read_experiment()
@@ -329,9 +329,9 @@ def _check_processes(job: Job) -> None:
 
 @contextmanager
 def _working_in(job: Job, *, hides_rank: bool = True) -> Iterator[None]:
-    """Work in the folder of home and look for modules where home does, as far as this machine has these folders.
+    """Use home's working folder and module search path, if this machine has these folders.
 
-    A launcher that started the worker, such as srun, is hidden: a job is no rank.
+    Hide a launcher that started the worker, such as srun, because a job is not a rank.
     """
     hidden = [launcher.rank for launcher in LAUNCHERS] if hides_rank else []
     before, variables = Path.cwd(), {name: os.environ.pop(name) for name in hidden if name in os.environ}

@@ -17,15 +17,15 @@ from tenfold.executors.jobs import Job, RankEnd, sees, train_rank
 from tenfold.runs.events import Emit, EpochEnded, Event
 
 RETRIES = 2
-"""How often Ray runs a job again whose worker or node died."""
+"""Number of times Ray reruns a job whose worker or node died."""
 STARTS = 3
-"""How often the ranks of a training are started at most."""
+"""Maximum number of times the ranks of a training are started."""
 SEND_SECONDS = 0.2
-"""How often rank 0 sends its events home."""
+"""Interval at which rank 0 sends its events home."""
 LEAVE_SECONDS = 15.0
-"""How long the other ranks have to record that one was lost."""
+"""Time that the other ranks have to record the loss of a rank."""
 PLACED_SECONDS = 5.0
-"""How long ranks may wait for their cores before that is said."""
+"""Time that ranks may wait for their cores before the user is told."""
 CONNECT_SECONDS = 10.0
 AUTHENTICATION = "RAY_AUTH_MODE"
 """The variable that lets a program send its token to a Ray that it joins by an address; by default it does not."""
@@ -51,15 +51,15 @@ class RayExecutor(Executor):
                 token = "" if os.environ.get(AUTHENTICATION) else f"; if it wants a token, set {AUTHENTICATION}=token"
                 raise MachineError(f"the Ray at $RAY_ADDRESS = {address} refused the connection{token}") from error
         self.trouble = ""
-        """Why a job waits, if it is not for others to end."""
+        """Why a job waits, if not for other jobs to end."""
         self._objects: dict[bytes, Any] = {}
         self._tasks: dict[tuple[int, int], Any] = {}
-        """The functions to call, by the cores and GPUs that they ask for."""
+        """The remote functions, by the cores and GPUs that they request."""
         errors = self._ray.exceptions
         self.machine_losses = (errors.NodeDiedError, errors.LocalRayletDiedError)
 
     def submit(self, function: Callable[..., Any], /, job: Job, *rest: Any) -> "Future[Any]":  # type: ignore[override]
-        """Run a job on as many cores and GPUs as it needs; its Python objects are stored once for all jobs."""
+        """Run a job on the cores and GPUs that it needs; its Python objects are stored once for all jobs."""
         if job.objects not in self._objects:
             self._objects[job.objects] = self._ray.put(job.objects)
         # a Ray of this machine alone would wait forever for cores that it does not have
@@ -86,7 +86,7 @@ class RayExecutor(Executor):
         return int(self._ray.cluster_resources().get("CPU", 1))
 
     def _gpus(self, job: Job, count: int = 1) -> int:
-        """Return the GPUs that each of so many processes asks for; Ray hides all others from them."""
+        """Return the number of GPUs to request for each of `count` processes; Ray hides all other GPUs from them."""
         return max(job.gpus, int(job.any_gpu and self._ray.cluster_resources().get("GPU", 0) >= count))
 
     def train(self, job: Job, runs: Path, listen: Emit, notify: Callable[[str], None]) -> int:
@@ -146,7 +146,7 @@ class RayExecutor(Executor):
             ray.util.remove_placement_group(group)
 
     def _follow(self, refs: list[Any], mailbox: Any, listen: Emit) -> RankEnd:
-        """Pass on the events of rank 0 until all ranks have ended, and return how; the first loss explains others."""
+        """Pass on the events of rank 0 until all ranks have ended; return the outcome, or the first loss."""
         ray, pending, until = self._ray, list(refs), float("inf")
         ends: dict[int, RankEnd] = {}
         while pending and time.monotonic() < until:
@@ -255,7 +255,7 @@ def _with_objects(function: Callable[..., Any], job: Job, objects: bytes, *rest:
 
 
 def read_bytes(text: str) -> int:
-    """Return the number of bytes that a size such as "4G" means; without a unit it counts MB, as for Slurm."""
+    """Return the number of bytes of a size such as "4G"; without a unit, it is in MB, as in Slurm."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "M")
     if not number.isdecimal() or unit not in UNITS:
         raise ExperimentError(f"--mem {text} is not a size; write it as 500M or 4G")

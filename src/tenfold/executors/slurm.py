@@ -30,15 +30,15 @@ from tenfold.runs.callbacks import StopBehind
 from tenfold.runs.checkpoint import find_undamaged
 
 COLLECT_SECONDS = 0.1
-"""How long jobs are collected that one `sbatch` then submits."""
+"""How long to collect jobs that are submitted with one `sbatch`."""
 POLL_SECONDS = 1.0
-"""How often Slurm is asked about jobs."""
+"""Interval at which Slurm is asked about jobs."""
 LATE_SECONDS = 30.0
-"""How late a file may appear on a network file system."""
+"""Maximum delay with which a file appears on a network file system."""
 AGAIN_SECONDS = 3
 """Seconds after which a job that was interrupted and still runs is interrupted again."""
 WARNED_SECONDS = 30
-"""How long before the time limit a job is told, to be queued again from its checkpoint."""
+"""How long before its time limit a job is notified, to be requeued from its checkpoint."""
 COMMAND_SECONDS = 60.0
 LARGEST_ARRAY = 1000
 """The tasks of an array; by default Slurm accepts 1000."""
@@ -53,7 +53,7 @@ JOB, OBJECTS, ID, BUNDLE, END, OUTPUT = (
 ACTIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "STAGE_OUT")
 NODE_STATES = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL")
 SOON = ("", "None", "Resources", "Priority", "BeginTime", "Cleaning", "JobArrayTaskLimit")
-"""Why jobs wait in any queue; other reasons are said."""
+"""Ordinary reasons for waiting in a queue; other reasons are reported."""
 REASONS = {
     "PartitionConfig": "no node of the partition has the cores, GPUs and memory that they need",
     "PartitionTimeLimit": "the partition does not allow their --time",
@@ -68,7 +68,7 @@ class Status(NamedTuple):
     """The status of a job in Slurm."""
 
     state: str
-    """In capital letters; "" of a job that it does not know."""
+    """The state in capital letters; "" for a job unknown to Slurm."""
     reason: str = ""
     """Why it waits."""
 
@@ -109,16 +109,16 @@ class Slurm(Executor):
         self._options = [f"--{name}={value}" for name, value in options.items() if value]
         self._new: list[tuple[Job, Future[Any]]] = []
         self._under_way: dict[Path, tuple[str, Future[Any]]] = {}
-        """By the folder of the job, Slurm's number of it and its future."""
+        """Slurm's job number and the future of each job, by the folder of the job."""
         self._gone_since: dict[Path, float] = {}
         self.trouble = ""
-        """Why jobs wait, if it is not for others to end."""
+        """Why jobs wait, if not for other jobs to end."""
         self._lock, self._over = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
-        states_of_jobs()  # says now if Slurm does not answer
+        states_of_jobs()  # raises now if Slurm does not answer
 
     def submit(self, _function: Callable[..., Any], /, job: Job, *_rest: Any) -> "Future[Any]":  # type: ignore[override]
-        """Submit a job with others that come within a moment, or attach to it if it is under way."""
+        """Submit a job together with others submitted shortly after it, or attach to it if it is unfinished."""
         if not job.kept_in:
             raise ExperimentError("Slurm jobs need a run store in a folder that all nodes share; set --runs")
         future: Future[Any] = Future()
@@ -145,7 +145,7 @@ class Slurm(Executor):
 
     @property
     def numbers(self) -> str:
-        """Slurm's numbers of the jobs that have not ended, for a sentence."""
+        """Slurm's numbers of the unfinished jobs, for a message."""
         arrays = (number.partition("_")[0] for number, _ in self._under_way.values())
         return ", ".join(dict.fromkeys(filter(None, arrays)))
 
@@ -171,7 +171,7 @@ class Slurm(Executor):
                 polled_at = time.monotonic()
 
     def _start(self, new: Sequence[tuple[Job, "Future[Any]"]]) -> None:
-        """Attach to jobs that are under way already, and submit the others, those that need the same as one array."""
+        """Attach to unfinished jobs, and submit the others, as one array for equal resources."""
         arrays: dict[tuple[int, int], list[tuple[Path, Future[Any]]]] = {}
         states = states_of_jobs() if new else {}
         for job, future in new:
@@ -205,10 +205,10 @@ class Slurm(Executor):
             self._under_way[folder] = (f"{number}_{place}", future)
 
     def _look(self) -> None:
-        """Let futures have the ends of jobs, or why there will be none."""
+        """Resolve futures with the outcomes of jobs, or with errors."""
         try:
             states = states_of_jobs()
-        except MachineError:  # the controller is busy or restarted, which does not concern jobs
+        except MachineError:  # the controller is busy or restarting, which does not affect jobs
             return
         self.trouble = _describe_waiting([states.get(number, UNKNOWN) for number, _ in self._under_way.values()])
         for folder, (number, future) in list(self._under_way.items()):
@@ -226,7 +226,7 @@ class Slurm(Executor):
             del self._under_way[folder]
 
     def _end_of(self, number: str, state: str, folder: Path) -> JobEnd | MachineError | None:
-        """Return the end of a job, why there will be none, or None while it may still come."""
+        """Return the outcome of a job, the error if there will be none, or None while it may still come."""
         try:
             if (folder / END).exists():
                 end = read_file(folder / END)
@@ -241,15 +241,15 @@ class Slurm(Executor):
         return JobGone(_describe(number, state, folder))
 
     def _may_be_late(self, folder: Path) -> bool:
-        """Return whether the end of a job that Slurm has no more may still appear."""
+        """Return whether the outcome of a job that Slurm no longer lists may still appear."""
         since = self._gone_since.setdefault(folder, time.monotonic())
         with suppress(OSError):
-            list(folder.iterdir())  # lets a network file system look again
+            list(folder.iterdir())  # refreshes a network file system's cache
         return time.monotonic() - since < LATE_SECONDS
 
 
 def states_of_jobs() -> dict[str, Status]:
-    """Return what Slurm says of all jobs that it has of this user, by their numbers."""
+    """Return the status of all of this user's jobs in Slurm, by their numbers."""
     lines = command("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T|%r").splitlines()
     fields = (line.strip().split("|") for line in lines)
     return {number: Status(*status) for number, *status in fields}
@@ -258,7 +258,7 @@ def states_of_jobs() -> dict[str, Status]:
 def _describe_waiting(jobs: Sequence[Status]) -> str:
     """Return Slurm's reasons why jobs wait, other than the usual ones; "" if there are none.
 
-    It does not count jobs, so that it is the same until a reason comes or goes.
+    The text does not contain the number of jobs, so it changes only when a reason appears or disappears.
     """
     reasons = sorted({job.reason for job in jobs if job.state == "PENDING" and job.reason not in SOON})
     said = [f"{reason} ({REASONS[reason]})" if reason in REASONS else reason for reason in reasons]
@@ -285,7 +285,7 @@ def command(program: str, *arguments: str, script: str = "") -> str:
 
 
 def _describe(number: str, state: str, folder: Path) -> str:
-    """Return why there is no end of a job, with the last line that it printed if it failed by itself."""
+    """Return why a job has no outcome, with its last printed line if the job itself failed."""
     last = ""
     if state in ("FAILED", "COMPLETED", ""):
         with suppress(OSError, IndexError):
@@ -295,7 +295,7 @@ def _describe(number: str, state: str, folder: Path) -> str:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file of a job; nothing if it cannot be read."""
+    """Return the content of a JSON file of a job; empty if it cannot be read."""
     try:
         return dict(json.loads(read_regular(path)))
     except (OSError, ValueError, TypeError):
@@ -318,7 +318,7 @@ def read_job(folder: Path) -> Job:
 
 
 def main() -> None:
-    """Run the job of the folder that the program names; shortly before its time limit, let Slurm queue it again."""
+    """Run the job in the folder given as an argument; shortly before its time limit, let Slurm requeue it."""
     for number in (signal.SIGUSR1, signal.SIGALRM):
         signal.signal(number, _interrupt)
     folder = Path(sys.argv[1])
@@ -342,7 +342,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def _completed_epochs(folder: Path) -> int:
-    """Return after how many epochs the last checkpoint of a job was written."""
+    """Return the number of completed epochs in the last checkpoint of a job."""
     with suppress(StoreError):
         store = Store(folder / STORE, create=False)
         for run in store.runs():  # none, if the job was stopped before it began to train

@@ -48,25 +48,25 @@ from tenfold.workers import fork_server
 
 LOCAL = "local"
 NOTICED_SECONDS = 0.5
-"""If an executor takes longer to start, that is said."""
+"""If an executor takes longer to start, the user is told."""
 ATTEMPTS = 3
-"""How often a job is submitted at most, if its worker dies."""
+"""Maximum number of times a job is submitted if its worker dies."""
 MACHINE_ATTEMPTS = 10
-"""How often, if the machine dies and takes the worker with it, which is not the job's fault."""
+"""The same if the whole machine dies, which is not the job's fault."""
 WATCH_SECONDS = 1.0
-"""How often the states of jobs are looked at."""
+"""Interval at which the states of jobs are checked."""
 IDLE_SECONDS = 30.0
-"""If no job is seen to begin within this time, that is said."""
+"""If no job begins within this time, the user is told."""
 LONGEST_TOKEN = 100
 Factory = Callable[[int], Executor]
 Asked = str | Executor | Callable[[int], Executor]
-"""What `on` takes: "local", the name of an executor, an import path, an executor, or a function that makes one."""
+"""Values of `on`: "local", the name of an executor, an import path, an executor, or a function that creates one."""
 
 
 def executor_named(on: "Asked | Submitter", **options: str) -> "Submitter | None":
     """Return an object that submits jobs to the requested executor; None for "local".
 
-    `options` are passed on to an executor with a name, those that are not empty: partition="cpu".
+    Non-empty `options`, such as partition="cpu", are passed to an executor given by name.
     """
     options = {name: value for name, value in options.items() if value}
     if isinstance(on, Submitter):
@@ -98,7 +98,7 @@ def _refuse_threads(executor: Executor) -> None:
 
 
 def recorded_executor(metadata: Mapping[str, Any]) -> str:
-    """Return the name of the executor that made a run; "local" if none did, or one without a name."""
+    """Return the name of the executor of a run; "local" if there was none or it has no name."""
     name = metadata.get("executor", LOCAL)
     return name if name in EXECUTORS else LOCAL
 
@@ -110,27 +110,27 @@ def _check_options(name: str, accepted: Iterable[str], options: Iterable[str]) -
 
 
 def follow_jobs(submitter: "Submitter", listen: Emit, stopwatch: Stopwatch) -> None:
-    """Give a listener the notes of an executor, and every second the states of its jobs."""
+    """Send a listener the notes of an executor and, every second, the states of its jobs."""
     submitter.notify = lambda text: listen(Note(at=stopwatch.now(), text=text))
     submitter.watch = lambda jobs: listen(JobsChanged(at=stopwatch.now(), jobs=jobs))
 
 
 @dataclass
 class _Queue:
-    """The jobs of one call of `run` by position, and which are to be submitted next."""
+    """The jobs of one call of `run` by position, and the order in which to submit them."""
 
     coming: Iterator[Job]
     at_once: int
     jobs: list[Job] = field(default_factory=list)
-    """Those that have been read."""
+    """The jobs read so far."""
     attempts: list[int] = field(default_factory=list)
     again: list[int] = field(default_factory=list)
-    """Those whose machine was lost."""
+    """Positions of jobs whose machine was lost."""
     suspects: list[int] = field(default_factory=list)
-    """Those that were lost together, which are then run one at a time."""
+    """Positions of jobs that were lost together and are now run one at a time."""
 
     def take_due(self, under_way: int, placed: Callable[[Job], Job]) -> list[int]:
-        """Return the positions of the jobs to submit now, given how many are under way."""
+        """Return the positions of the jobs to submit now, given the number of unfinished ones."""
         free = max(0, self.at_once - under_way - len(self.again))
         due, self.again = self.again, []
         for job in islice(self.coming, free):
@@ -146,27 +146,27 @@ class _Queue:
 class Submitter:
     """Submits jobs to an executor while its `with` block lasts.
 
-    An executor that it was given is left open; one that a function makes is made when the first job is submitted, made
-    again if it breaks, and shut down at the end.
+    An executor passed by the user is left open. An executor from a function is created when the first job is
+    submitted, replaced if it breaks, and shut down at the end.
     """
 
     def __init__(self, name: str, factory: Factory | None, executor: Executor | None = None) -> None:
         self.name = name
         """The metadata that are recorded with the runs."""
         self.notify: Callable[[str], None] = ignore
-        """Called with what there is to say before the first run is back."""
+        """Called with messages for the user before the first run is back."""
         self.watch: Callable[[tuple[JobState, ...]], None] | None = None
         """Called with the states of all jobs, every second."""
         self.left: Any = None
         """The executor whose jobs continue after an interruption; its `cancel_all` stops them."""
         self.folder: Path | None = None
-        """Where jobs have stores of their own, if their machine sees it; see `keep_in`."""
+        """The folder with the stores of jobs whose machines see it; see `keep_in`."""
         self._factory, self._executor = factory, executor
         self._futures: dict[Future[Any], int] = {}
         self._queue = _Queue(iter(()), 0)
         """The jobs of `run`."""
         self._noted: set[str] = set()
-        """The folders of the jobs that have not come back."""
+        """The folders of unfinished jobs."""
         self._depth = 0
         self._token = ""
 
@@ -191,10 +191,10 @@ class Submitter:
             executor.shutdown(wait=kind is None, cancel_futures=self.left is None)
 
     def keep_in(self, store_folder: Path) -> None:
-        """Let jobs keep their checkpoints in a folder of this run store, so that they continue if they run again."""
+        """Keep the jobs' checkpoints in a folder of this run store, so repeated jobs continue from them."""
         self.folder = store_folder / FOLDER
         store_folder.mkdir(parents=True, exist_ok=True)
-        make_private(self.folder)  # Slurm's jobs unpickle what is in there
+        make_private(self.folder)  # Slurm's jobs unpickle the files in it
         token = self.folder / TOKEN
         try:
             with suppress(FileExistsError), token.open("x", encoding="ascii") as file:
@@ -206,11 +206,11 @@ class Submitter:
     def run(
         self, jobs: Iterable[Job], stopped: Callable[[], bool] = lambda: False, at_once: int | None = None
     ) -> Iterator[tuple[int, JobEnd]]:
-        """Yield the position and the end of each job as it ends; none begins after `stopped` returns True.
+        """Yield the position and the outcome of each job as it ends; none begins after `stopped` returns True.
 
-        With `at_once`, a job is read only when fewer than these are under way, so that it may depend on how others
-        ended. A job whose worker died is submitted again. Where the death of one breaks the executor, nobody knows
-        whose it was, so the jobs that were lost with it are then run one at a time.
+        With `at_once`, a job is read only when fewer than this number are unfinished, so it may depend on the outcomes
+        of others. A job whose worker died is submitted again. If the death of a worker breaks the executor, its job is
+        unknown, so all jobs lost with it are then run one at a time.
         """
         listed = list(jobs) if at_once is None else []
         self._most_cores = max((job.cores for job in listed), default=1)
@@ -237,7 +237,7 @@ class Submitter:
             self._look()
 
     def _submit(self, place: int) -> JobEnd | None:
-        """Submit a job once more; return its end if the executor refuses it."""
+        """Submit a job, possibly again; return its outcome if the executor refuses it."""
         queue = self._queue
         job = queue.jobs[place]
         queue.attempts[place] += 1
@@ -255,7 +255,7 @@ class Submitter:
         return None
 
     def _take_back(self, place: int, future: "Future[Any]") -> JobEnd | None:
-        """Return how a job ended; None if its worker or machine was lost, and it will be submitted again."""
+        """Return the outcome of a job; None if its worker or machine was lost and it will be submitted again."""
         end, queue = _end_of(future), self._queue
         attempts = queue.attempts[place]
         if isinstance(end, getattr(self._executor, "machine_losses", ())) and attempts < MACHINE_ATTEMPTS:
@@ -272,7 +272,7 @@ class Submitter:
         return None
 
     def _look(self) -> None:
-        """Say why jobs wait, if the executor knows, and now and then what the states of all jobs are."""
+        """Report why jobs wait, if the executor knows, and periodically the states of all jobs."""
         if (trouble := getattr(self._executor, "trouble", "")) != self._trouble:
             self._trouble = trouble
             if trouble:
@@ -297,7 +297,7 @@ class Submitter:
             )
 
     def recorded(self, place: int) -> None:
-        """Remove the folder of a job whose run is recorded at home, so that nothing is left if home is interrupted."""
+        """Remove the folder of a job whose run is recorded, so no folder remains if home is interrupted."""
         self._forget(self._queue.jobs[place].kept_in)
         self._remove_folder(self._queue.jobs[place])
 
@@ -325,9 +325,9 @@ class Submitter:
         return number
 
     def measure_delays(self, runs: Path) -> tuple[float, float]:
-        """Return the seconds until a first small run is back, and those for another one, when the executor is warm.
+        """Return the seconds for a first small run, and for a second one when the executor is warm.
 
-        `runs` is the folder of a run store that the executor's machines see; nothing is recorded there.
+        `runs` is the folder of a run store that the executor's machines see; no run is recorded there.
         """
         job = Job.of(Experiment(model="mlp", data="digits", epochs=1, workers=1, threads=1), "train", label="delay")
         delays = []
@@ -364,7 +364,7 @@ class Submitter:
             shutil.rmtree(job.kept_in, ignore_errors=True)
 
     def open(self, job_cores: int) -> Executor:
-        """Return the executor, made for jobs of so many cores unless there is one; this says how long it took."""
+        """Return the executor, creating it for jobs of this many cores if needed; report a slow start."""
         if self._executor is None:
             assert self._factory is not None
             began = time.perf_counter()
@@ -386,7 +386,7 @@ class Submitter:
         return self._executor
 
     def _renew(self) -> bool:
-        """Forget an executor that is broken, if another one can be made, and return whether it can."""
+        """Drop a broken executor if another one can be created; return whether it can."""
         if self._factory is None:
             return False
         if self._executor is not None:
@@ -397,10 +397,10 @@ class Submitter:
 
 
 def _end_of(future: "Future[Any]") -> JobEnd | Exception:
-    """Return the end of a job, or why there is none."""
+    """Return the outcome of a job, or the error that prevented one."""
     try:
         end = future.result()
-    except Exception as lost:  # executors have errors of their own
+    except Exception as lost:  # executors define their own errors
         return lost
     match end:
         case (bytes() as bundle, str() as error):
@@ -421,27 +421,27 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {first}"
 
 
-# The jobs that are under way, for whoever looks at a run store: `tenfold runs` and the board.
+# The unfinished jobs of a run store, shown by `tenfold runs` and the board.
 #
-# Each job has a folder in the store, in which the command that submitted it notes what it is, the job itself how far
-# it is, and Slurm's number of it where it has one.
+# Each job has a folder in the store. The command that submitted the job writes its description there, the job writes
+# its progress, and a job of Slurm also has its job number there.
 
 ABOUT = "about.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobUnderWay(JobState):
-    """A job that has not come back; of one in Slurm, `state` is Slurm's own word and number."""
+    """An unfinished job; for a job of Slurm, `state` contains Slurm's own state and job number."""
 
     run: int | None
-    """The sweep or cross-validation that it belongs to; None for one of a comparison."""
+    """The sweep or cross-validation that it belongs to; None for a job of a comparison."""
     executor: str
 
 
 def note_job(job: Job, executor: str) -> None:
-    """Note in the folder of a job its description, and which process waits for it."""
+    """Write the description of a job, and the process that waits for it, to the folder of the job."""
     about = {"label": job.label, "scope": job.scope, "executor": executor, "host": socket.gethostname()}
-    with suppress(OSError, StoreError):  # whoever needs the folder says what is wrong with it
+    with suppress(OSError, StoreError):  # code that needs the folder reports the error
         folder = Path(job.kept_in)
         make_private(folder)
         process = {"pid": os.getpid(), "began": psutil.Process().create_time()}
@@ -449,13 +449,13 @@ def note_job(job: Job, executor: str) -> None:
 
 
 def forget_job(folder: str) -> None:
-    """Remove that note, as the job is not waited for anymore."""
+    """Remove the description of a job that is no longer waited for."""
     with suppress(OSError):
         (Path(folder) / ABOUT).unlink()
 
 
 def state_of(folder: Path, label: str) -> JobState:
-    """Return the state of a job that has not ended, from the progress that it writes if home sees it."""
+    """Return the state of an unfinished job, from the progress that it writes if home sees it."""
     progress = slurm.read_file(folder / STORE / PROGRESS)
     try:
         return JobState(label, "running", str(progress["host"]), progress["step"] / max(1, progress["steps"]))
@@ -464,7 +464,7 @@ def state_of(folder: Path, label: str) -> JobState:
 
 
 def jobs_under_way(store: Path) -> list[JobUnderWay]:
-    """Return the jobs of a run store that have not come back, those of one command together."""
+    """Return the unfinished jobs of a run store, grouped by command."""
     folders = [path.parent for path in (store / FOLDER).glob(f"*/{ABOUT}")]
     return sorted(_read(folders), key=lambda job: (job.run or 0, len(job.label), job.label))
 
@@ -492,7 +492,7 @@ def _read(folders: list[Path]) -> Iterator[JobUnderWay]:
 
 
 def _is_waited_for(about: dict[str, Any]) -> bool:
-    """Return whether the command that submitted a job is still there, as far as this machine can know."""
+    """Return whether the command that submitted a job still runs, as far as this machine can tell."""
     if about.get("host") != socket.gethostname():
         return True
     try:
@@ -502,7 +502,7 @@ def _is_waited_for(about: dict[str, Any]) -> bool:
 
 
 class ProcessPool(ProcessPoolExecutor):
-    """A pool of processes on this machine, as many as jobs fit on its cores; torch is imported once for all."""
+    """A pool of processes on this machine, sized to its cores; torch is imported once for all of them."""
 
     def __init__(self, job_cores: int) -> None:
         fork_server.start_server()
@@ -510,13 +510,13 @@ class ProcessPool(ProcessPoolExecutor):
         super().__init__(count, fork_server.context(), initializer=_begin_worker, initargs=(environment,))
 
     def submit(self, function: Callable[..., Any], /, *rest: Any, **named: Any) -> "Future[Any]":
-        """Submit a job; the first ones start processes, in which the user's script is not run again."""
+        """Submit a job; the first jobs start processes, which do not run the user's script again."""
         with fork_server.without_main():
             return super().submit(function, *rest, **named)
 
 
 def _begin_worker(variables: dict[str, str]) -> None:
-    """In a process of the pool: take over the environment, and end when the process that made the pool is gone."""
+    """Set the environment of a pool process, and make it exit when the process that created the pool is gone."""
     os.environ.update(variables)
     home = multiprocessing.parent_process()
     assert home is not None
@@ -529,7 +529,7 @@ def _begin_worker(variables: dict[str, str]) -> None:
 
 
 def dask(job_cores: int) -> Executor:
-    """Return an executor of the Dask cluster that $DASK_SCHEDULER_ADDRESS names, else of a new one on this machine."""
+    """Return an executor for the Dask cluster at $DASK_SCHEDULER_ADDRESS, or a new cluster on this machine."""
     config = optional_module("dask", 'on="dask"', "dask").config
     client_class = optional_module("distributed", 'on="dask"', "dask").Client
     if config.get("scheduler-address", None):
