@@ -26,11 +26,11 @@ HIGH_LOAD = 0.75
 """Runnable processes per cpu above which other programs take cores from a worker's threads."""
 WAIT_POLICY = "OMP_WAIT_POLICY"
 _lacks_threads: set[int] = set()
-"""This process, by its number, if it was forked from one whose threads torch may have computed with."""
+"""The pid of this process if it was forked from a process in which torch may have used threads."""
 _limits: list[int] = []
 """The numbers of cores that `limited_to` allows, innermost last."""
 _unused: set[int] = set()
-"""The process that others are forked from before torch has computed in it, by its number."""
+"""The pid of the process from which others are forked before torch has computed in it."""
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
@@ -89,17 +89,17 @@ class Topology:
 
     @property
     def physical(self) -> int:
-        """How many physical cores the cpus belong to."""
+        """The number of physical cores of the cpus."""
         return len({cpu.siblings for cpu in self.cpus})
 
     @property
     def nodes(self) -> int:
-        """How many NUMA nodes the cpus belong to."""
+        """The number of NUMA nodes of the cpus."""
         return len({cpu.node for cpu in self.cpus})
 
     @property
     def packages(self) -> int:
-        """How many packages (sockets) the cpus belong to."""
+        """The number of packages (sockets) of the cpus."""
         return len({cpu.package for cpu in self.cpus})
 
     def layout(self) -> list[list[list[int]]]:
@@ -115,7 +115,7 @@ class Topology:
 
 
 def usable_cpus() -> tuple[int, ...]:
-    """The cpus that the system lets this process run on."""
+    """The cpus on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
@@ -134,14 +134,14 @@ def budget(root: Path = ROOT, allowed: Iterable[int] | None = None) -> int:
 
 
 def are_shared(processes: int) -> bool:
-    """Return whether so many busy processes must share cores; those that are pinned to one each need not."""
+    """Return whether this number of busy processes must share cores; pinned processes need not."""
     pinned = len(usable_cpus()) == 1
     return processes > (os.cpu_count() or 1 if pinned else budget())
 
 
 @contextmanager
 def limited_to(count: int) -> Iterator[None]:
-    """Let this process count on so many cores at most while the block lasts: others run beside it."""
+    """Limit the cores that this process counts on during the block, because other processes run at the same time."""
     _limits.append(count)
     try:
         yield
@@ -152,7 +152,7 @@ def limited_to(count: int) -> Iterator[None]:
 def count_workers(device: str = "cpu") -> int:
     """Return how many workers `workers = "auto"` stands for: one for each core that this process may use.
 
-    On a GPU it is one, since more replicas would share it, and where a launcher has started ranks, which are workers.
+    It is one on a GPU, which more replicas would share, and if a launcher has started ranks, which are the workers.
     """
     from tenfold.launchers import detect_world
 
@@ -224,7 +224,7 @@ def load_is_high() -> bool:
 
 
 def running_elsewhere() -> float | None:
-    """Return the number of other runnable threads, averaged over a few samples; None if the system does not tell."""
+    """Return the number of other runnable threads, averaged over a few samples; None if it is unknown."""
     seen = []
     for _ in range(5):
         sleep(0.01)
@@ -238,7 +238,7 @@ def running_elsewhere() -> float | None:
 
 @contextmanager
 def wait_policy_for_children() -> Iterator[None]:
-    """In this block, started processes put waiting threads to sleep, if the machine is busy now.
+    """Make processes started in this block put waiting threads to sleep, if the machine is busy now.
 
     By default OpenMP threads spin while they wait for each other. On an idle machine this is faster (LeNet-5 on 16
     cores: 5.7 against 7.1 ms per step with 2 threads, 3.1 against 4.7 ms with 8). On a busy machine it takes cores from
@@ -256,13 +256,13 @@ def wait_policy_for_children() -> Iterator[None]:
 
 
 def set_wait_policy() -> None:
-    """Let waiting threads of this process sleep if the machine is busy now; once torch is imported, that is settled."""
+    """Let waiting threads of this process sleep if the machine is busy now; has no effect after torch is imported."""
     if WAIT_POLICY not in os.environ and "torch" not in sys.modules and load_is_high():
         os.environ[WAIT_POLICY] = "PASSIVE"
 
 
 def waiting_threads_spin() -> bool:
-    """Return whether threads of this process, which has imported torch, take cores from others while they wait."""
+    """Return whether waiting threads of this process, which has imported torch, occupy cores."""
     return WAIT_POLICY not in os.environ and load_is_high()
 
 
@@ -324,7 +324,7 @@ class CoreMap:
     note: str = ""
 
     def cpus(self, worker: int) -> tuple[int, ...]:
-        """The cpus of a worker; none where it is not pinned."""
+        """The cpus of a worker; empty if it is not pinned."""
         return self.workers[worker] if worker < len(self.workers) else ()
 
 
@@ -398,7 +398,7 @@ def cpu_count_of(policy: str, otherwise: int) -> int:
 
 
 def apply(cpus: tuple[int, ...]) -> str | None:
-    """Pin this process, with all its threads, to `cpus` (none: do nothing); return a sentence if the system cannot."""
+    """Pin this process and all its threads to `cpus`, if any; return a sentence if this fails."""
     if not cpus:
         return None
     try:
@@ -414,7 +414,7 @@ def apply(cpus: tuple[int, ...]) -> str | None:
 
 @contextlib.contextmanager
 def pinned(cpus: tuple[int, ...]) -> Iterator[str | None]:
-    """Pin this process while the block lasts; yield a sentence if the system cannot."""
+    """Pin this process for the duration of the block; yield a sentence if this fails."""
     before = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
     try:
         yield apply(cpus)
@@ -483,28 +483,28 @@ SPARE_ONCE_RECORDED = 4
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """The cores' worth of time that this process may use (1.5 = one and a half cores); None where nothing limits it.
+    """The CPU quota of this process in cores (1.5 = one and a half cores); None without a limit.
 
-    Limits hold for everything below them, so the tightest one between the process's group and the top counts.
+    A limit applies to all groups below it, so the lowest one between the process's group and the root counts.
     """
     limits = [_cpu_limit(group) for group in _groups(root, "cpu")]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """The bytes of memory that this process's group may use; None where nothing limits it."""
+    """The bytes of memory that this process's group may use; None without a limit."""
     limits = [_memory_limit(group) for group in _groups(root, "memory")]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def memory_left(root: Path = Path("/")) -> int | None:
-    """The bytes that this process's group may still take; None where nothing limits it."""
+    """The bytes of memory still available to this process's group; None without a limit."""
     limits = [(_memory_limit(group), group) for group in _groups(root, "memory")]
     return min((max(0, limit - _memory_used(group)) for limit, group in limits if limit is not None), default=None)
 
 
 def count_out_of_memory_kills(root: Path = Path("/")) -> int:
-    """The processes that the kernel has killed for lack of memory: in this process's group, else on the machine."""
+    """The number of processes killed for lack of memory, in this process's group or else on the machine."""
     for group in _groups(root, "memory"):
         for name in ("memory.events", "memory.oom_control"):
             counts = _counts(group / name)
@@ -517,24 +517,24 @@ class MemoryHint:
     """A hint, in an error message about a killed process, that memory ran out."""
 
     def __init__(self) -> None:
-        """Note how many have been killed so far."""
+        """Store the number of processes killed so far."""
         self._before = count_out_of_memory_kills()
 
     def __str__(self) -> str:
-        """What to add to the sentence about a killed process; "" where memory is not the reason."""
+        """The text to append to an error message about a killed process; "" if memory is not the reason."""
         if count_out_of_memory_kills() <= self._before:
             return ""
         return ": the memory did not suffice; use fewer workers, smaller batches or a smaller model, or raise the limit"
 
 
 def free_memory() -> int:
-    """The bytes of memory that are free; in a container, of what the container may use."""
+    """The bytes of free memory; in a container, within the container's limit."""
     available, left = int(psutil.virtual_memory().available), memory_left()
     return available if left is None else min(available, left)
 
 
 def format_bytes(nbytes: int) -> str:
-    """Return an amount of memory as a sentence shows it."""
+    """Return an amount of memory as text for messages."""
     return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{max(1, round(nbytes / 1e6))} MB"
 
 
@@ -624,7 +624,7 @@ def _words(path: Path) -> list[str]:
 
 
 def open_file_limit() -> int | None:
-    """The largest number of open files; None where there is no limit."""
+    """The maximum number of open files; None without a limit."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
@@ -648,5 +648,5 @@ def check_open_files(workers: int, spare: int = SPARE) -> None:
 
 
 def _open_files() -> int:
-    """The number of files that are open in this process."""
+    """The number of open files of this process."""
     return int(psutil.Process().num_fds())

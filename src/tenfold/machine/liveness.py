@@ -19,17 +19,17 @@ MEMORY_METRICS = ("memory", "gpu_memory")
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 KEPT = 1 << 30
 USUAL = 1 << 25
-"""What glibc's threshold grows to by itself when large blocks are freed; that for trimming is twice as high."""
+"""The size to which glibc raises its mmap threshold when large blocks are freed; its trim threshold is twice that."""
 
 
 def peak_memory() -> int:
-    """Return the most memory that this process has had in use, in bytes."""
+    """Return the peak memory of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def memory_use(device: "torch.device") -> dict[str, float]:
-    """Return bytes by the metric's name: the memory of this process, and the most that was allocated on its GPU."""
+    """Return the peak memory of this process and of its GPU in bytes, by the name of the metric."""
     use = {"memory": float(psutil.Process().memory_info().rss)}
     if device.type == "cuda":
         import torch
@@ -94,7 +94,7 @@ def _set_thresholds(mmap: int, trim: int) -> None:
 
 
 def _glibc() -> ctypes.CDLL | None:
-    """Return glibc; None where there is another C library."""
+    """Return glibc; None if there is another C library."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             library = ctypes.CDLL(None)
@@ -103,28 +103,28 @@ def _glibc() -> ctypes.CDLL | None:
     return None
 
 
-# Which processes of this machine are stopped, and which workers make no progress.
+# Detect stopped processes and workers without progress.
 #
 # The kernel is asked whether a process runs, not a thread of that process, because a call into C may hold Python's
 # global lock for minutes while the process is healthy. Workers publish their progress in shared memory. `LifeWatch`
 # watches worker processes, the processes of folds, and ranks.
 
 STOPPED_SECONDS = 4.0
-"""How long a worker or a rank may be stopped by a signal until it is lost."""
+"""How long a worker or a rank may be stopped by a signal before it counts as lost."""
 LOOK_SECONDS = 0.5
-"""Seconds between two looks at the processes that are watched."""
+"""Seconds between two checks of the watched processes."""
 GAP_SECONDS = 2.0
-"""A longer time between two looks means that the watching process itself was paused or busy."""
+"""A longer time between two checks means that the watching process itself was paused or busy."""
 SHORTEST_LIMIT_SECONDS = 60.0
 """Seconds without progress that are always allowed, unless the experiment sets a limit."""
 SLOW_LIMIT_SECONDS = 600.0
-"""Seconds allowed where much time may pass without a step: at startup, in the first steps, while saving."""
+"""Seconds allowed in phases that may take long without a step: startup, the first steps, saving."""
 LIMIT_FACTOR = 20
-"""How many times as long as the longest interval so far a worker may take."""
+"""Maximum time without progress, as a multiple of the longest interval so far."""
 FIRST_STEPS = 3
-"""Steps after which the next ones are expected to take as long."""
+"""Number of first steps, after which further steps should take about as long."""
 BUSY_SECONDS = 0.1
-"""Processor time between two looks by which a process is known to work."""
+"""Processor time between two checks that shows that a process is working."""
 BEGAN, AT, COUNT, LONGEST, SLOW = range(5)
 FIELDS = 5
 
@@ -151,7 +151,7 @@ class WorkerProgress:
         floats[first + AT] = now
 
     def mark_waiting(self) -> None:
-        """Publish that this worker waits for others, so that it is not taken for stalled; called repeatedly."""
+        """Publish that this worker waits for others, so it does not count as stalled; called repeatedly."""
         self._floats[self._first + AT] = time.monotonic()
 
     @contextmanager
@@ -166,7 +166,7 @@ class WorkerProgress:
             self._floats[self._first + SLOW] = 0.0
 
     def clear(self) -> None:
-        """Publish that this worker has nothing to do now, so that nothing is expected of it."""
+        """Publish that this worker is idle, so no progress is expected."""
         for field in (AT, COUNT, LONGEST, SLOW):
             self._floats[self._first + field] = 0.0
 
@@ -195,10 +195,10 @@ class LifeWatch:
         self._since = 0.0
         self._stopped: dict[int, float] = {}
         self._busy: dict[int, tuple[float, float]] = {}
-        """By process: the processor time that it had used at a look, and when it was last seen to have used more."""
+        """For each process, its processor time at the last check, and when an increase was last seen."""
 
     def look(self, now: float) -> bool:
-        """Begin a look; return whether this process was held up since the last one, so that all begin anew."""
+        """Begin a check; return whether this process was paused since the last one, so all time limits restart."""
         held_up = self._looked is not None and now - self._looked > GAP_SECONDS
         self._looked = now
         if held_up:
@@ -207,12 +207,12 @@ class LifeWatch:
         return held_up
 
     def stopped_for(self, pids: Iterable[int], now: float) -> dict[int, float]:
-        """Return the processes that are stopped by a signal, with the seconds since that was first seen."""
+        """Return the processes stopped by a signal, with the seconds since this was first seen."""
         self._stopped = {pid: self._stopped.get(pid, now) for pid in pids if is_stopped(pid)}
         return {pid: now - since for pid, since in self._stopped.items()}
 
     def find_stalled(self, now: float, pids: Mapping[int, int] | None = None) -> dict[int, float]:
-        """Return the workers that are stalled, by their position, with the limit that each has exceeded.
+        """Return the positions of stalled workers, with the limit that each has exceeded.
 
         `pids` are their processes. At startup and while saving, a process that uses the processor makes progress: it
         may unpickle millions of objects.
@@ -231,7 +231,7 @@ class LifeWatch:
         return {index: limit for index, limit in limits.items() if ages[index] > 0.75 * limit}
 
     def _last_busy(self, pid: int, now: float) -> float:
-        """Return when a process was last seen to have used the processor since the look before; 0 if never."""
+        """Return when a process was last seen using the processor between two checks; 0 if never."""
         used, (before, busy) = cpu_seconds(pid), self._busy.get(pid, (math.inf, 0.0))
         if used > before + BUSY_SECONDS:
             before, busy = used, now
