@@ -2,12 +2,12 @@
 
 Phases follow one another; the messages of a phase travel at the same time. A message from s to d takes
 
-    latency + max(seconds of all messages that leave by this port of s, seconds of all that enter by this port of d)
-            + seconds to add all that d adds in this phase
+    latency + max(seconds of all messages sent by this port of s, seconds of all messages received by this port of d)
+            + seconds of all additions by d in this phase
 
-where a port belongs to one worker and kind of link, or to a node or a line that several workers share, and sends and
-receives at the same time. A phase of a group ends with its last message. If all links are of one kind, this gives the
-closed forms of `tenfold.mixing.round`.
+where a port belongs to one worker and kind of link, or to a node or line shared by several workers, and can send and
+receive at the same time. A phase of a group ends with its last message. If all links are equal, this gives the closed
+forms of `tenfold.mixing.round`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from tenfold.mixing.round import Integers, Wave, operation_waves
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """Which link and which port each message takes. Links are rows of `latency` and `per_byte`."""
+    """The link and the port of each message. Links are rows of `latency` and `per_byte`."""
 
     latency: Floats
     per_byte: Floats
@@ -40,9 +40,9 @@ class Wiring:
     shares_port: NDArray[np.bool_]
     """For each node group, whether the workers of a node share its port to other nodes."""
     shares_line: NDArray[np.bool_]
-    """For each pair of node groups, whether all that travels between them shares one line."""
+    """For each pair of node groups, whether all messages between them share one line."""
     server: int | None = None
-    """The link of servers; None: that of the worker at the other end."""
+    """The link of servers; None for the link of the worker at the other end."""
     adding: float = 0.0
     """Seconds to add one byte."""
 
@@ -52,7 +52,7 @@ class Wiring:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether any two workers have the same link and no two share a port."""
+        """Whether all pairs of workers have the same link and no two workers share a port."""
         return len(self.across) == 1 and not self.shares_line.any() and len(np.unique(self.node)) == self.workers
 
     def links(self, src: Integers, dst: Integers) -> Integers:
@@ -64,7 +64,7 @@ class Wiring:
         return chosen
 
     def ports(self, near: Integers, far: Integers, link: Integers) -> Integers:
-        """Return a number for the port that each message passes at its near end."""
+        """Return the number of the port that each message uses at its near end."""
         n, node_groups = self.workers, len(self.across)
         g, h = self.node_group[near], self.node_group[np.where(far < 0, near, far)]
         leaves_node = (far < 0) | (self.node[near] != self.node[far])
@@ -87,7 +87,7 @@ class Wiring:
         return total
 
     def _latencies(self, src: Integers, dst: Integers, link: Integers) -> Floats:
-        """Return each message's latency: the longer one of the links at its two ends."""
+        """Return the latency of each message: the larger one of the links at its two ends."""
         latency: Floats = self.latency[link]
         if self.server is None:
             return latency
@@ -102,11 +102,11 @@ class LinkCost:
 
     @property
     def is_uniform(self) -> bool:
-        """The cost of a round depends only on the sizes of its groups of replicas, not on who is in them."""
+        """Whether the cost of a round depends only on the sizes of its groups of replicas, not on their members."""
         return self.wiring.is_uniform
 
     def __call__(self, round_: Round, nbytes: int) -> float | Floats:
-        """Return the seconds of a round for all workers, or for each where they differ."""
+        """Return the seconds of a round: one number for all workers, or one per worker if they differ."""
         n = self.wiring.workers
         if len(round_.sources) != n:
             raise ExperimentError(f"a round of {len(round_.sources)} replicas was timed on links of {n} workers")
@@ -126,7 +126,7 @@ class LinkCost:
         return seconds
 
     def _of_groups(self, sequences: Sequence[Sequence[Wave]]) -> Floats:
-        """Return when each worker's group is done; groups of other sizes have their own phases at the same time."""
+        """Return when each worker's group is done; groups of different sizes run their own phases at the same time."""
         totals = [np.zeros(len(waves[0].src)) for waves in sequences]
         for times, at_once in _lockstep(sequences):
             src = np.concatenate([wave.src.ravel() for _, wave in at_once])
@@ -153,7 +153,7 @@ class LinkCost:
     def exchange(self, worker: int, other: int, there: int, back: int) -> float:
         """Return the seconds of an exchange without a round, as an `ExchangeCost`.
 
-        With the center, what is sent is added before the answer comes back; two workers send to each other at once.
+        The center adds the vector that it receives before it answers; two workers send to each other simultaneously.
         """
         node_group, node = self._placed
         g, h = node_group[worker], node_group[other] if other >= 0 else -1
@@ -177,7 +177,7 @@ class LinkCost:
 
 
 def _sizes(wave: Wave) -> Integers:
-    """Return the sizes in any one phase; those that move on differ by a byte at most, so all count as the largest."""
+    """Return the message sizes of a phase; if they rotate, they differ by at most a byte, so the largest is used."""
     return np.broadcast_to(wave.nbytes.max(axis=1, keepdims=True), wave.src.shape) if wave.times > 1 else wave.nbytes
 
 

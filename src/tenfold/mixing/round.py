@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# How a group takes its exact mean over links: the messages of each algorithm, phase by phase.
+# Algorithms for the exact mean of a group over links: their messages, phase by phase.
 #
 # The messages of a phase travel at the same time, a phase starts when the one before it has ended. With a = latency in
 # s, b = s per byte sent, c = s per byte added, g = members, n = nbytes, on links that send and receive at once:
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 #     halving-doubling     2 lg g a + 2n(g-1)/g b + n(g-1)/g c       (Rabenseifner 2004)
 #     server               2a + 2n max(1, g/S) b + g n/S c           (S servers)
 #
-# The two doublings need a power of two. Other groups first fold the members beyond the largest power of two, P, into
-# the core and hand them the result at the end: two phases of n bytes more, one of them added, and P instead of g above.
+# The two doublings need a power of two. In other groups, the members beyond the largest power of two, P, first send
+# their data to the core and receive the result at the end: two more phases of n bytes, one with additions, and P
+# instead of g above.
 #
 # Each algorithm is written once, as waves: runs of like phases, in arrays over many groups of one size.
 
@@ -39,16 +40,16 @@ Integers = NDArray[np.int64]
 class Wave(NamedTuple):
     """`times` phases in a row, of messages between the same members; arrays of the shape [groups, messages].
 
-    From one phase to the next the sizes move on by one message: what a member of a ring has got, it passes on.
+    From one phase to the next, the sizes rotate by one message, because a member of a ring forwards what it received.
     """
 
     src: Integers
-    """Who sends; servers have the ranks -1, -2, ..."""
+    """The rank of the sender; servers have the ranks -1, -2, ..."""
     dst: Integers
-    """Who receives."""
+    """The rank of the receiver."""
     nbytes: Integers
     adds: bool = False
-    """The receiver adds the message to its own numbers, instead of only storing it."""
+    """Whether the receiver adds the message to its own numbers instead of only storing it."""
     times: int = 1
 
     def sent(self) -> Integers:
@@ -100,12 +101,12 @@ class Server(Collective):
 
 
 def swap(groups: Integers, nbytes: int) -> Waves:
-    """Let the two of each pair send all they have to each other and add, in one phase."""
+    """The members of each pair send their whole vectors to each other and add them, in one phase."""
     return (_whole(groups[:, ::-1], groups, nbytes, adds=True),)
 
 
 def _ring(groups: Integers, nbytes: int) -> Waves:
-    """Pass chunks around: g-1 phases that add them up, g-1 that hand the sums out (Patarasuk & Yuan 2009)."""
+    """Send chunks around the ring: g-1 phases to add them up, g-1 to distribute the sums (Patarasuk & Yuan 2009)."""
     size = groups.shape[1]
     following = np.roll(groups, -1, axis=1)
     chunks = np.broadcast_to(_split(nbytes, size), groups.shape)
@@ -116,7 +117,7 @@ def _ring(groups: Integers, nbytes: int) -> Waves:
 
 
 def _tree(groups: Integers, nbytes: int) -> Waves:
-    """Add up along a binomial tree to the first member, then send the sum back down the same way."""
+    """Add up along a binomial tree to the first member, then send the sum back down the tree."""
     size = groups.shape[1]
     distances = [1 << k for k in range((size - 1).bit_length())]
     edges = [
@@ -128,7 +129,7 @@ def _tree(groups: Integers, nbytes: int) -> Waves:
 
 
 def _recursive_doubling(groups: Integers, nbytes: int) -> Waves:
-    """Swap everything with the member 1, 2, 4, ... places away and add."""
+    """Exchange and add whole vectors with the member 1, 2, 4, ... positions away."""
     core, fold, unfold = _power_of_two_core(groups, nbytes)
     places = np.arange(core.shape[1])
     distances = [1 << k for k in range(core.shape[1].bit_length() - 1)]
@@ -137,7 +138,7 @@ def _recursive_doubling(groups: Integers, nbytes: int) -> Waves:
 
 
 def _halving_doubling(groups: Integers, nbytes: int) -> Waves:
-    """Swap and add halves, quarters, ... until each member owns one sum, then collect the sums in reverse."""
+    """Exchange and add halves, quarters, ... until each member owns one sum, then collect the sums in reverse."""
     core, fold, unfold = _power_of_two_core(groups, nbytes)
     places = np.arange(core.shape[1])
     low, high = np.zeros_like(places), np.full_like(places, nbytes)
@@ -174,9 +175,9 @@ COLLECTIVES: Registry[Collective] = Registry(
 def operation_waves(name: str, members: Integers, nbytes: int, root: int = 0) -> Waves:
     """Return the messages of an operation of torch.distributed between the members of a group.
 
-    `nbytes` are those of the tensors that it fills, on the member where they are most; `root` is the place of the
-    member that sends or receives for all. An all-reduce is a ring (two members swap), broadcast and reduce are binomial
-    trees, all-gather and reduce-scatter the halves of a ring; the others go straight from member to member.
+    `nbytes` is the size of the output tensors on the member with the largest ones; `root` is the position of the member
+    that sends or receives for all. An all-reduce is a ring (an exchange for two members), broadcast and reduce are
+    binomial trees, all-gather and reduce-scatter are halves of a ring; other operations send directly.
     """
     count, group = len(members), members[None]
     following, others = np.roll(group, -1, axis=1), np.delete(members, root)[None]
@@ -200,24 +201,24 @@ def operation_waves(name: str, members: Integers, nbytes: int, root: int = 0) ->
         case "all_to_all":
             src, dst = np.nonzero(~np.eye(count, dtype=bool))
             return (_whole(members[src][None], members[dst][None], nbytes // count),)
-        case "barrier":  # by dissemination: after each phase a member has heard of twice as many
+        case "barrier":  # dissemination: after each phase, a member has heard from twice as many members
             return tuple(_whole(group, np.roll(group, -(1 << k), axis=1), 0) for k in range((count - 1).bit_length()))
     raise ExperimentError(f"the messages of the operation '{name}' are not known, so it cannot be timed")
 
 
 def _split(nbytes: int, parts: int) -> Integers:
-    """Divide `nbytes` into `parts` whole numbers that differ by one at most."""
+    """Divide `nbytes` into `parts` integers that differ by at most one."""
     share, rest = divmod(nbytes, parts)
     return share + (np.arange(parts) < rest)
 
 
 def _whole(src: Integers, dst: Integers, nbytes: int, adds: bool = False) -> Wave:
-    """Return one phase in which every message carries everything."""
+    """Return one phase in which every message carries the whole vector."""
     return Wave(src, dst, np.full(src.shape, nbytes), adds)
 
 
 def _power_of_two_core(groups: Integers, nbytes: int) -> tuple[Integers, Waves, Waves]:
-    """Return the largest power of two of members, and the waves that fold the others in and serve them at the end."""
+    """Return the core, a power of two of members, and the waves before and after it for the other members."""
     size = 1 << (groups.shape[1].bit_length() - 1)
     core, rest = groups[:, :size], groups[:, size:]
     if not rest.size:
@@ -226,10 +227,10 @@ def _power_of_two_core(groups: Integers, nbytes: int) -> tuple[Integers, Waves, 
     return core, (_whole(rest, served, nbytes, adds=True),), (_whole(served, rest, nbytes),)
 
 
-# Who averages with whom.
+# Rounds: the replicas that average with each other.
 
 CENTER = -1
-"""Stands for the common copy of the weights where a rank stands for a worker."""
+"""The "rank" of the central copy of the weights."""
 
 
 @dataclass(frozen=True)
@@ -239,14 +240,14 @@ class Exchange:
     partner: int = CENTER
     """The rank of the other worker, or CENTER."""
     sends: bool = True
-    """Weights or gradients go to the partner."""
+    """Whether the worker sends weights or gradients to the partner."""
     receives: bool = True
-    """Weights come back."""
+    """Whether the worker receives weights from the partner."""
 
 
 @dataclass(frozen=True)
 class ExchangeVectors:
-    """The vectors that an exchange reads and changes in place, all of the size of the parameters."""
+    """The vectors that an exchange reads and changes in place, each as large as the parameters."""
 
     mine: "Tensor"
     """The parameters of the worker that exchanges."""
@@ -255,21 +256,21 @@ class ExchangeVectors:
     gradients: "Tensor"
     """The sum of the worker's gradients since it last sent; empty unless the strategy sends gradients."""
     center_state: "Tensor"
-    """The center's state in addition to its parameters, at first 0; empty without a center."""
+    """The center's additional state, initially 0; empty without a center."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """Replica i becomes a convex combination of the replicas in `sources[i]`, for all i at the same moment.
+    """Each replica i becomes a convex combination of the replicas in `sources[i]`, all at the same time.
 
-    Each tuple is sorted and contains its own rank; `(i,)` means that replica i is idle. Either the sources divide the
+    Each tuple is sorted and contains its own rank; `(i,)` means that replica i is idle. The sources either divide the
     replicas into groups that average exactly, or each replica reads, and is read by, the same number of replicas. Both
-    keep the mean.
+    preserve the mean.
     """
 
     sources: tuple[tuple[int, ...], ...]
     collective: Collective = ring
-    """How groups of more than two take their mean over links; it changes the cost, never the result."""
+    """The algorithm by which groups of more than two average over links; it changes the cost, never the result."""
 
     def __post_init__(self) -> None:
         ranks = range(self.n)
@@ -299,7 +300,7 @@ class Round:
 
     @cached_property
     def groups(self) -> tuple[Group, ...] | None:
-        """The groups that average exactly, singles included, if the round is made of such; else None."""
+        """The groups that average exactly, including single replicas; None for any other round."""
         firsts = [read for rank, read in enumerate(self.sources) if read[:1] == (rank,)]
         if sum(map(len, firsts)) != self.n:
             return None
@@ -309,7 +310,7 @@ class Round:
 
     @cached_property
     def is_exact(self) -> bool:
-        """Whether all replicas have the mean of all afterwards."""
+        """Whether all replicas have the mean of all replicas afterward."""
         return self.groups is not None and len(self.groups) == 1
 
     @cached_property
@@ -318,7 +319,7 @@ class Round:
         return all(len(read) == 1 for read in self.sources)
 
     def partners(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks that `rank` must wait for: those it reads and those that read it."""
+        """Return the ranks that `rank` must wait for because it reads them or they read it."""
         return self._partners[rank]
 
     @cached_property
@@ -334,7 +335,7 @@ class Round:
 
         Groups: M_ij = w_j / sum of the group's w. Others, with m sources each and the flow f = min(w) / m:
         M_ij = f / w_i for j != i, M_ii = 1 - (m-1) f / w_i. Without weights (or with equal ones) that is the plain mean
-        and M is doubly stochastic. Replicas that saw nothing take the plain mean of their sources.
+        and M is doubly stochastic. Replicas that saw no samples take the plain mean of their sources.
         """
         w = self._checked(weights)
         mix = np.zeros((self.n, self.n))
@@ -354,8 +355,8 @@ class Round:
     def waves(self, nbytes: int) -> tuple[Waves, ...]:
         """Return the messages when each replica has `nbytes`.
 
-        Pairs swap and rings read from their neighbors in one phase. Groups go through their phases side by side: those
-        of one size in the same waves, those of other sizes in others.
+        Pairs exchange, and rings read from their neighbors, in one phase. Groups run their phases at the same time;
+        groups of equal size share waves.
         """
         if self.is_idle:
             return ()
@@ -370,8 +371,8 @@ class Round:
         )
 
     def bytes_per_worker(self, nbytes: int) -> tuple[int, ...]:
-        """Return the bytes that each worker sends, without those that servers send."""
-        if nbytes not in self._sent:  # training asks after every round
+        """Return the bytes that each worker sends, not counting servers."""
+        if nbytes not in self._sent:  # cached because training calls this after every round
             sent = np.zeros(self.n, dtype=np.int64)
             for wave in (wave for waves in self.waves(nbytes) for wave in waves):
                 by_workers = wave.src >= 0
@@ -406,13 +407,13 @@ def idle_round(n: int) -> Round:
 
 @lru_cache(maxsize=256)
 def exact_round(n: int, collective: Collective = ring) -> Round:
-    """Return the round after which all `n` replicas have their mean."""
+    """Return the round that gives all `n` replicas their mean."""
     return Round((tuple(range(n)),) * n, collective)
 
 
 @lru_cache(maxsize=256)
 def group_round(groups: tuple[Group, ...], collective: Collective = ring) -> Round:
-    """Return the round in which each group takes its mean; the groups together hold every rank once."""
+    """Return the round in which each group averages; together, the groups contain every rank once."""
     membership = {rank: tuple(sorted(group)) for group in groups for rank in group}
     return Round(tuple(membership[rank] for rank in sorted(membership)), collective)
 
@@ -430,23 +431,23 @@ def is_round_due(step: NDArray[np.int64], sync_every: int, local_after: int = 0)
 def is_round_due(step: int | NDArray[np.int64], sync_every: int, local_after: int = 0) -> bool | NDArray[np.bool_]:
     """Return whether a round follows a step, counted from 1; for an array of steps, an array.
 
-    Every step up to `local_after`, every `sync_every` steps from there on (post-local SGD, Lin et al. 2020).
+    A round follows every step up to `local_after`, then every `sync_every` steps (post-local SGD, Lin et al. 2020).
     """
     if sync_every < 1:
         raise ExperimentError(f"sync_every is {sync_every}; it must be at least 1 step")
     return (step <= local_after) | ((step - local_after) % sync_every == 0)
 
 
-# Pipelines: in which order each stage of a divided network works on the micro-batches of a step.
+# Pipelines: the order in which each stage of a divided network processes the micro-batches of a step.
 #
-# A schedule is data, as a round is: the stages carry it out on real tensors, and the clock computes its bubble from it.
+# Like a round, a schedule is data: the stages execute it on real tensors, and the clock computes its bubble from it.
 #
 # - GPipe (Huang et al., 2019, arXiv 1811.06965): all micro-batches forward, then all backward.
 # - 1F1B (Narayanan et al., 2019, arXiv 1806.03377, in its synchronous form): a stage that is k stages before the last
 #   begins with k forwards, and then alternates; it keeps the activations of at most k + 1 micro-batches.
 #
-# Both go through the micro-batches in the same order, forward and backward, so gradients add up in the same order as
-# in one process with `accumulate`. Both have the same bubble: with p equal stages and m micro-batches a stage works in
+# Both process the micro-batches in the same order, forward and backward, so gradients are added in the same order as
+# in one process with `accumulate`. Both have the same bubble: with p equal stages and m micro-batches, a stage works in
 # m of m + p - 1 turns.
 
 Schedule = Literal["gpipe", "1f1b"]
@@ -470,7 +471,7 @@ def operations(schedule: Schedule, stage: int, stages: int, micro_batches: int) 
 
 
 def balance(seconds: Sequence[float]) -> float:
-    """Return the mean over the stages, divided by the slowest: 1 where all take the same time."""
+    """Return the mean time of the stages divided by the slowest: 1 if all take the same time."""
     return sum(seconds) / len(seconds) / max(seconds)
 
 

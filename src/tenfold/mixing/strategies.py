@@ -30,15 +30,15 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     asynchronous: ClassVar[bool] = False
-    """Workers exchange at their own pace, outside rounds."""
+    """Whether workers exchange at their own pace, outside rounds."""
     has_center: ClassVar[bool] = False
-    """Workers exchange with a common copy of the weights, not with one another."""
+    """Whether workers exchange with a central copy of the weights instead of with each other."""
     always_exact: ClassVar[bool] = False
-    """Every round is the exact mean, for any number of replicas."""
+    """Whether every round computes the exact mean, for any number of replicas."""
 
     @property
     def center_parts(self) -> int:
-        """How many servers hold the center, an equal part each; workers exchange with one after another."""
+        """The number of servers, each with an equal part of the center; workers exchange with them in turn."""
         return 1
 
     @abstractmethod
@@ -47,7 +47,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def period(self, n: int, /) -> int | None:
-        """Return after how many rounds the pattern repeats; None when it never does."""
+        """Return the number of rounds after which the pattern repeats, or None if it never does."""
 
     def final(self, n: int, /) -> Round:
         """Return the last round of a run: its result is the mean of all replicas."""
@@ -63,20 +63,20 @@ class AsynchronousStrategy(Strategy):
 
     asynchronous: ClassVar[bool] = True
     sends_gradients: ClassVar[bool] = False
-    """Workers send the gradients that they have summed up since the last time, not their weights."""
+    """Whether workers send the sum of their gradients since the last exchange instead of their weights."""
     center_additions: ClassVar[float] = 4.0
     """The center's time to process a received vector, relative to adding two vectors; for predicted times."""
 
     @abstractmethod
     def exchange(self, rank: int, step: int, n: int, /) -> Exchange | None:
-        """Return what worker `rank` of `n` does after its `step`-th step (1, 2, ...); None: no exchange.
+        """Return the exchange of worker `rank` of `n` after its `step`-th step (1, 2, ...), or None.
 
-        With `has_center` the partner is always the center, without it always another worker.
+        With `has_center`, the partner is always the center, otherwise always another worker.
         """
 
     @abstractmethod
     def apply(self, exchange: Exchange, vectors: ExchangeVectors, n: int, /) -> None:
-        """Carry out an exchange among `n` workers on the vectors, in place."""
+        """Perform an exchange among `n` workers on the vectors, in place."""
 
     def round(self, _r: int, n: int, /) -> Round:
         return idle_round(n)
@@ -101,7 +101,7 @@ class ExactStrategy(Strategy):
 
     @abstractmethod
     def collective(self) -> Collective:
-        """Return the algorithm, which changes the time only; raise ExperimentError if there is none."""
+        """Return the algorithm, which affects only the time; raise ExperimentError if it does not exist."""
 
     def round(self, _r: int, n: int, /) -> Round:
         return exact_round(n, self.collective())
@@ -204,7 +204,7 @@ class HoppingRing(Strategy):
         require(self.hops in orders, f"hopping-ring: hops is '{self.hops}'; it must be 'doubling' or 'linear'")
 
     def hop(self, r: int, n: int, /) -> int:
-        """Return how far everyone reaches back in round `r`."""
+        """Return the distance between each replica and the one it reads in round `r`."""
         turn = r % self.period(n)
         return 1 << turn if self.hops == "doubling" else 1 + turn
 
@@ -230,8 +230,8 @@ class Gossip(Strategy):
     def matching(self, r: int, n: int, /) -> NDArray[np.int64]:
         """Return this round's pairs, an array [n // 2, 2].
 
-        The replicas are sorted by words of PCG64, which are promised to be the same in every NumPy; the last bits of
-        each word give way to the replica's number, so no two are equal and any sort finds the same order.
+        The replicas are sorted by random words of PCG64, which NumPy guarantees to be the same in every version. The
+        last bits of each word are replaced with the replica's number, so all words differ and the order is unique.
         """
         bits = np.uint64(n.bit_length())
         words = np.random.PCG64([self.seed % 2**64, r]).random_raw(n)
@@ -411,14 +411,14 @@ class ADPSGD(AsynchronousStrategy):
 
 
 ROUNDS = 32
-"""How many rounds are compared; the patterns of all strategies repeat within these, or never."""
+"""Number of rounds compared; the pattern of every strategy repeats within this number or never."""
 
 
 def exchange_pattern(strategy: Strategy, workers: int, *, with_costs: bool = False) -> Any:
-    """Return a value that two strategies have in common if they exchange the same in every round.
+    """Return a value that is equal for two strategies if all their rounds are equal.
 
-    `with_costs`, on a virtual cluster: they must also take the means of groups by the same algorithm.
-    No other strategy has the value of an asynchronous one.
+    `with_costs`, for a virtual cluster, also distinguishes the algorithms by which groups average.
+    The value of an asynchronous strategy is unique to it.
     """
     if isinstance(strategy, AsynchronousStrategy):
         return strategy
