@@ -51,15 +51,15 @@ NUMBERS = (
     *("speedup", "speedup_deviation", "efficiency", "improvement", "gain"),
     *("factor_against_cpu", "factor_against_cpu_deviation"),
 )
-"""What JSON and CSV have of each row, by attribute."""
+"""The attributes of each row that JSON and CSV contain."""
 
 
 @dataclass(frozen=True)
 class RatioFormat:
-    """How the column of a ratio looks."""
+    """The format of a ratio's column."""
 
     field: str
-    """The attribute of a row that has it."""
+    """The attribute of a row with its value."""
     heading: str
     short: str
     form: str
@@ -92,7 +92,7 @@ def known_columns(metrics: Iterable[str]) -> list[str]:
 
 
 def require_columns(columns: Sequence[str], metrics: Iterable[str]) -> None:
-    """Raise an error for a column that does not exist, with the names of those that do."""
+    """Raise an error with the names of all columns if a column does not exist."""
     existing = known_columns(metrics)
     for name in columns:
         if name not in existing:
@@ -100,7 +100,7 @@ def require_columns(columns: Sequence[str], metrics: Iterable[str]) -> None:
 
 
 def run_value(run: Run, column: str) -> float | None:
-    """Return a number of one run; None where it was not measured, and for ratios, which need several runs.
+    """Return a number of one run; None if it was not measured, and for ratios, which need several runs.
 
     A run that copied nothing, as on a CPU, has no seconds of copying.
     """
@@ -184,7 +184,7 @@ class Row:
     clock: str = summary.MEASURED
     """Either "measured" or "predicted"."""
     interval: Interval | None = None
-    """The range in which eight of ten runs should fall; None for measured times."""
+    """The range that should contain 80% of runs; None for measured times."""
     calibrated: bool = True
     """Whether predicted times come from measured step times, not from hardware described by hand."""
     seconds_to_target: Spread = Spread()
@@ -194,7 +194,7 @@ class Row:
     metrics: dict[str, Spread] = field(default_factory=dict)
     """The final measurements on `part`, the loss last."""
     part: str = "test"
-    """The part of the data that `metrics` are about: test, or validation."""
+    """The part of the data on which `metrics` were measured: test or validation."""
     selected: bool | None = None
     """Whether it is the best setting on the validation part; None unless one was selected."""
     test_metrics: dict[str, Spread] = field(default_factory=dict)
@@ -221,7 +221,7 @@ class Row:
     factor_per_sample: bool = False
     """Whether the factor against cpu compares times per sample."""
     reused: int = 0
-    """How many of its runs a comparison has not run again, because they were recorded before."""
+    """The number of its runs that were recorded earlier and reused by a comparison."""
     doubts: tuple[Doubt, ...] = ()
     """Why the time or the speedup should not be trusted: see DOUBTS."""
     shares: dict[str, float] = field(init=False)
@@ -233,7 +233,7 @@ class Row:
 
     @cached_property
     def comparable(self) -> dict[str, Any]:
-        """All fields, without the values of those that follow from others."""
+        """All fields except those that follow from other fields."""
         return comparable_fields(self.experiment)
 
     def describe_without(self, field: str) -> str:
@@ -241,7 +241,7 @@ class Row:
 
     @property
     def accuracy(self) -> Spread:
-        """The accuracy; empty where there are no classes."""
+        """The accuracy; empty if there are no classes."""
         return self.metrics.get("accuracy", Spread())
 
     @property
@@ -408,12 +408,12 @@ def _load_per_core(run: Run) -> float:
 
 
 def rows_metric(rows: Sequence[Row]) -> str:
-    """Return the metric that says how good the models of these rows are."""
+    """Return the metric by which the models of these rows are compared."""
     return main_metric(name for row in rows for name, spread in row.metrics.items() if spread.values) or "loss"
 
 
 def quality(row: Row, metric: str) -> float:
-    """Return how good the trained model is: the metric, negated where lower is better; -inf where that is unknown."""
+    """Return the metric of the trained model, negated if lower is better; -inf if unknown."""
     mean = row.metrics[metric].mean if metric in row.metrics else None
     lower = row.experiment.training.prefers_lower(metric)
     if mean is None or lower is None:
@@ -422,7 +422,7 @@ def quality(row: Row, metric: str) -> float:
 
 
 def direction(rows: Sequence[Row], metric: str) -> str:
-    """Return "higher is better" or "lower is better"; "" where that is not known, or the rows disagree."""
+    """Return "higher is better" or "lower is better"; "" if this is unknown or the rows disagree."""
     directions = {row.experiment.training.prefers_lower(metric) for row in rows}
     return describe_direction(directions.pop()) if len(directions) == 1 else ""
 
@@ -461,7 +461,7 @@ def is_clearly_worse(row: Row, other: Row, metric: str) -> bool:
 
 
 def pareto_front(rows: Sequence[Row]) -> list[Row]:
-    """Return the settings that no other one beats in both training time and quality, the fastest first.
+    """Return the settings that no other setting beats in both training time and quality, fastest first.
 
     A setting counts as faster only if the difference is larger than the noise.
     """
@@ -514,7 +514,7 @@ NOT_VALIDATED = (
 
 
 def select_by_validation(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with their metrics on the validation part; the best one is selected and keeps those on test."""
+    """Return the rows with validation metrics; the best row is selected and also keeps its test metrics."""
     validated = [
         replace(row, part="validation", metrics=metrics_of(row.runs, "validation"), selected=False) for row in rows
     ]

@@ -66,7 +66,7 @@ Curve = tuple[str, Style, list[Row]]
 
 
 def scaling_curves(rows: Sequence[Row], styles: PlotStyles) -> list[Curve]:
-    """Return the rows that have a speedup, grouped into curves that differ only in the workers, each with its name.
+    """Return the rows with a speedup as named curves; the rows of a curve differ only in the number of workers.
 
     If there are too many curves, those with the highest speedups are kept.
     """
@@ -83,7 +83,7 @@ def scaling_curves(rows: Sequence[Row], styles: PlotStyles) -> list[Curve]:
 
 
 def speedup_plot(rows: Sequence[Row], styles: PlotStyles) -> LineChart | None:
-    """Return the speedup over the number of workers, with the ideal line; None where there is no speedup."""
+    """Return the speedup over the number of workers, with the ideal line; None without speedups."""
     if not (curves := scaling_curves(rows, styles)):
         return None
     widest = max(row.workers for _, _, group in curves for row in group)
@@ -264,7 +264,7 @@ def _targets(rows: Iterable[Row]) -> list[float]:
 
 
 def _bottom(aimed: Sequence[tuple[Row, list[Points]]]) -> float | None:
-    """Return where the axis of an accuracy begins, if lower values would leave no room for those near the target."""
+    """Return the lower end of an accuracy axis, if lower values would hide the values near the target."""
     lowest = _targets(row for row, _ in aimed)[0]
     least = min(value for _, lines in aimed for points in lines for _, value in points)
     bottom = 1 - ZOOM * (1 - lowest)
@@ -290,7 +290,7 @@ def _evaluated(run: Run) -> Points:
 
 
 MOST_SHARES = 6
-"""How many groups of settings are drawn, those with the highest speedups."""
+"""Maximum number of groups of settings that are drawn, by highest speedup."""
 MOST_BANDS = 3
 """With more curves than this, only the band of the curve below the pointer is drawn: all would hide each other."""
 
@@ -452,7 +452,7 @@ def device_groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def choose_groups(groups: Groups) -> Groups:
-    """Return as many groups as fit into a plot: those whose fastest rows are the fastest or the most accurate."""
+    """Return the groups that fit into a plot, preferring the fastest and the most accurate ones."""
     fastest = {name: min(group, key=mean_seconds) for name, group in groups.items()}
     kept = {id(row) for row in choose_rows(list(fastest.values()), MOST_GROUPS)}
     return {name: group for name, group in groups.items() if id(fastest[name]) in kept}
@@ -519,7 +519,7 @@ def fold_runs(run: Run) -> list[Run]:
 
 
 def fold_timeline(run: Run) -> LaneChart | None:
-    """Return which core worked on which fold and when, one lane for each core; None where no cores are known."""
+    """Return the times of the folds on each core, one lane per core; None if no cores are known."""
     folds: list[RecordedFold] = run.result["folds"]
     cores = sorted({core for fold in folds for core in fold["cores"]})
     begin = min(fold["began"] for fold in folds)
@@ -569,9 +569,9 @@ KIND_LABELS = [(name, KIND_COLORS[kind]) for kind, name in summary.KIND_NAMES.it
 
 
 def timeline_plot(run: Run, until: float | None = None) -> LaneChart | None:
-    """Return the first steps of a run, one lane for each worker; None where no step was recorded.
+    """Return the first steps of a run, one lane per worker; None if no step was recorded.
 
-    The time axis ends with the steps, or after `until` seconds, so that several timelines have the same scale.
+    The time axis ends with the steps, or after `until` seconds to give several timelines the same scale.
     """
     spans = _columns(first_steps(run.spans()))
     if not spans["worker"]:

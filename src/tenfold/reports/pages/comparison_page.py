@@ -38,7 +38,7 @@ from tenfold.reports.tables import OPTIONAL, SHARES, heat_maps
 
 MOST_CURVES = 8
 MOST_WITH_TRAINING = 3
-"""With more settings than this, the noisy training curves are not drawn, as they would hide the evaluated ones."""
+"""With more settings than this, noisy training curves are not drawn, because they would hide the evaluation curves."""
 MOST_NAMED = 12
 EVALUATED = "Lines with markers: evaluated after each epoch."
 
@@ -227,7 +227,7 @@ def _about_curves(rows: Sequence[Row], shown: Sequence[Row], *, means: bool) -> 
 
 
 def _left_out(names: Sequence[str], shown: Sequence[str]) -> str:
-    """Return a sentence that says which settings are not drawn, and why."""
+    """Return a sentence about the settings that are not drawn."""
     labels = [name for name in names if name not in shown]
     if not labels:
         return ""

@@ -75,7 +75,7 @@ def _text(name: str) -> str:
 
 
 REPORT_COLUMNS = 2000
-"""The number of columns of a curve in a report; the lowest and the highest point of each are kept."""
+"""The number of columns of a curve in a report; the lowest and highest points of each column are kept."""
 DIGITS = 6
 
 Columns = dict[str, Any]
@@ -171,7 +171,7 @@ def _rounded(values: "np.ndarray[Any, Any]") -> list[float]:
 
 
 MOST_SPANS = 4000
-"""Up to this many spans are given one by one; of more, the sums in each column of the plot."""
+"""Up to this number, spans are drawn one by one; beyond it, as sums in each column of the plot."""
 LANE_COLUMNS = 400
 MICRO = 1e6
 
@@ -265,7 +265,7 @@ class Lanes:
 
 
 ALONE = Style(SERIES[0])
-"""How a single run is drawn."""
+"""The style of a single run."""
 
 
 def page_figures(
@@ -344,7 +344,7 @@ def mean_curves(repeats: Sequence[Sequence[Columns]]) -> list[Columns]:
 
 
 def _lost_workers(run: Run) -> list[dict[str, float]]:
-    """Return where a run lost workers: after the last epoch that was not repeated."""
+    """Return the points where a run lost workers: after the last epoch that was not repeated."""
     ends = {row["epoch"]: row for row in run.history} if run.result.get("lost") else {}
     times = [ends.get(loss["epoch"] - 1) for loss in run.result.get("lost") or []]
     return [{key: row[key] for key in ("epoch", "step", "seconds")} for row in times if row is not None]
@@ -353,9 +353,9 @@ def _lost_workers(run: Run) -> list[dict[str, float]]:
 RUN_PARTS = ("details", "above", "headline", "folds", "trials", "prediction", "cores", "epochs", "events")
 """The blocks of a run's page that are rendered again while it is running."""
 COMPARISON_PARTS = ("above", "headline", "settings")
-"""The same of the page of several runs."""
+"""The same blocks of the page of several runs."""
 COMPARISON_CHARTS = ("charts",)
-"""The blocks of that page which are rendered again as runs end."""
+"""The blocks of that page that are rendered again when runs end."""
 
 
 def render_template(template: str, content: dict[str, Any]) -> str:

@@ -43,7 +43,7 @@ from tenfold.runs.run import fold_name
 from tenfold.runs.store import CROSSVAL, SCRIPT, SWEEP
 
 DOUBTFUL = "doubtful"
-"""What a headline says of times that should not be trusted."""
+"""The word in a headline for times that should not be trusted."""
 Headline = list[tuple[str, str, str]]
 """The most important numbers of a page: the name of each, the number as text, and a note."""
 
