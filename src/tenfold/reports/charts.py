@@ -58,31 +58,31 @@ class ChartLine:
     x: Sequence[float]
     y: Sequence[float]
     notes: Sequence[str] = ()
-    """Texts of the points under the pointer."""
+    """Tooltips of the points."""
     color: str = ""
     """Empty for the page's text color."""
     dash: Sequence[float] = ()
     """Lengths of dashes and gaps in pixels; none for a solid line."""
     joined: bool = True
     reference: bool = False
-    """Whether it is something to compare with, such as the ideal speedup; it is drawn faintly and without points."""
+    """Whether it is a reference line, such as the ideal speedup; it is drawn faintly and without points."""
     markers: Sequence[str] = ()
     """The marker of each point, such as "o" or "s"; none for discs."""
     fill: str = "full"
-    """How much of a marker is filled: full, left, bottom, or none where a time was predicted; the legend says so."""
+    """The filled part of a marker: full, left, bottom, or none for a predicted time, as the legend explains."""
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     """Both ends of each point's deviation or interval."""
     spread: Literal["bars", "band"] = "bars"
-    """How deviations are drawn; a band is faint until the pointer is near its line if there are many."""
+    """How deviations are drawn; if there are many bands, each is faint until the pointer is near its line."""
     rings: Sequence[int] = ()
-    """The places of points that are emphasized."""
+    """Indices of emphasized points."""
     numbers: Sequence[str] = ()
     """A short text beside each point."""
 
     @classmethod
     def of(cls, label: str, points: Sequence[ChartPoint], **look: Any) -> Self:
-        """Return a line through points; ends of deviations are left out where there are none."""
+        """Return a line through points; missing deviations are omitted."""
         deviate = any(point.low != point.high for point in points)
         return cls(
             label=label,
@@ -110,13 +110,13 @@ class LineChart:
     """The base of a logarithmic axis; 0 for a linear one."""
     y_log: Literal[0, 2, 10] = 0
     x_ticks: Sequence[float] = ()
-    """Where the horizontal axis has numbers; chosen by its length if empty."""
+    """Positions of the ticks on the horizontal axis; chosen automatically if empty."""
     x_names: Sequence[str] = ()
-    """Labels at these places instead of their numbers."""
+    """Labels of the ticks instead of numbers."""
     y_range: tuple[float | None, float | None] = (None, None)
-    """The ends of the vertical axis; those that are None follow from the values."""
+    """The ends of the vertical axis; None is derived from the values."""
     target: float | None = None
-    """Where a dotted line goes across."""
+    """The value at which a dotted horizontal line is drawn."""
     keys: Sequence[tuple[str, str]] = ()
     """Markers that the legend explains, each with its meaning."""
     from_zero: bool = False
@@ -146,13 +146,13 @@ class BarTable:
     measures: Sequence[str]
     """The headings of the columns."""
     zeros: Sequence[float]
-    """Where zero is in each column, as a share of its width."""
+    """The position of zero in each column, as a share of its width."""
     series: Sequence[tuple[str, str]]
     """Names and colors."""
     rows: Sequence[tuple[str, Sequence[Sequence[BarPart]]]]
     """The name of each row, and the bars of each of its columns."""
     stripes: str = ""
-    """What striped bars mean, if there are any."""
+    """The meaning of striped bars, if there are any."""
     one_line: bool = False
     """Whether the bars of a cell are drawn on one line, not one below the other."""
 
@@ -169,7 +169,7 @@ class Strip:
     low: float | None = None
     high: float | None = None
     about: str = ""
-    """The text of the mean under the pointer."""
+    """The tooltip of the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,17 +184,17 @@ class StripChart:
 
 @dataclass(frozen=True, kw_only=True)
 class LaneChart:
-    """What happened when, one lane for each row."""
+    """A timeline with one lane for each row."""
 
     kind: ClassVar[str] = "lanes"
     title: str
     clock: str
     rows: Sequence[str]
     kinds: Sequence[tuple[str, str]]
-    """Names and colors of what can happen."""
+    """Names and colors of the kinds of spans."""
     spans: Spans
     texts: Sequence[str] = ()
-    """Labels of the spans, where there is space."""
+    """Labels of the spans, shown if there is enough space."""
     until: float | None = None
     """The seconds that the axis shows; None for all."""
     together: int = 1
@@ -203,7 +203,7 @@ class LaneChart:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareChart:
-    """How the time is spent, one bar for each name: shares of one by kind."""
+    """A breakdown of time, one bar for each name: shares of one by kind."""
 
     kind: ClassVar[str] = "shares"
     title: str
@@ -225,7 +225,7 @@ class ParallelLine:
     """A line across all axes."""
 
     places: Sequence[float]
-    """Where it crosses each axis."""
+    """The position of the line on each axis."""
     rank: float
     """From 0 for the worst to 1 for the best, which is the darkest."""
     note: str
@@ -235,7 +235,7 @@ class ParallelLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelChart:
-    """Parallel coordinates: the values that belong together are joined by a line."""
+    """Parallel coordinates: a line connects the values of one item."""
 
     kind: ClassVar[str] = "parallel"
     title: str
@@ -247,7 +247,7 @@ Chart = LineChart | BarTable | StripChart | LaneChart | ShareChart | ParallelCha
 
 
 def chart_data(charts: Mapping[str, Chart | None]) -> dict[str, dict[str, Any]]:
-    """Return charts by name as a page carries them; those that are None are left out."""
+    """Return charts by name as data for a page; None is omitted."""
     return {name: {"kind": item.kind, **asdict(item)} for name, item in charts.items() if item is not None}
 
 
@@ -256,7 +256,7 @@ DASHES: tuple[tuple[float, ...], ...] = ((), (4, 1.5), (1, 1.2), (5, 1.2, 1, 1.2
 """Lengths of dashes and gaps as multiples of a line's width; none for a solid line."""
 LINE_WIDTH = 1.6
 FILLS: tuple[Fill, ...] = ("full", "left", "bottom")
-"""Of settings whose times were measured; the markers of predicted ones are hollow."""
+"""Marker fills of settings with measured times; markers of predicted times are hollow."""
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ class PlotStyles:
         return Style(color, DASHES[line % len(DASHES)], fill, marker)
 
     def curve_style(self, row: Row) -> Style:
-        """Return the style of a curve over the workers, in the page's text color where colors stand for workers."""
+        """Return the style of a curve over the workers, in the page's text color if colors stand for workers."""
         style = self.style(row)
         return replace(style, color="") if self._first == "workers" else style
 
@@ -324,13 +324,13 @@ class PlotStyles:
         return joined(plural(1, "worker"), others, clock)
 
     def marker_keys(self) -> list[tuple[str, str]]:
-        """Return each marker with its meaning, where markers mean something that colors do not."""
+        """Return each marker with its meaning if markers and colors have different meanings."""
         if len(self.workers) == 1 or self._first == "workers":
             return []
         return [(MARKERS[at % len(MARKERS)], name) for name, at in self.workers.items()]
 
     def field_colors(self, name: str, values: Sequence[str]) -> dict[str, str]:
-        """Return a color for each value of a field: its own, or one that has no other meaning on the page."""
+        """Return a color for each value of a field: its own, or one that is not used for anything else on the page."""
         own = self.colors if name == self._first else {}
         places = {value: own.get(value, len(self.colors) + at) for at, value in enumerate(values)}
         return {value: SERIES[place % len(SERIES)] for value, place in places.items()}
@@ -344,7 +344,7 @@ class PlotStyles:
         return row.workers == 1 and self._first in MIXING_FIELDS
 
     def _fill_fields(self, row: Row) -> str:
-        """Return the fields that the fill of a marker stands for: those that do not follow from the color."""
+        """Return the fields that the fill of a marker stands for: the fields that the color does not determine."""
         return self._describe(row, self._free)
 
     def _describe(self, row: Row, names: Sequence[str]) -> str:

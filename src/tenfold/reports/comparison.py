@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 SEVERAL_PARTS = "metrics of cross-validations are measured on the held-out folds, all others on the part evaluated last"
 FACTOR_PER_SAMPLE = "the factor against cpu compares times per sample, because some runs stopped early"
 LAYOUTS = ((2, False), (2, True), (1, True))
-"""Ways to print a table, of which the first that fits is used: spaces between columns, and broken headings."""
+"""Layouts of a printed table, as (spaces between columns, whether to break headings); the first that fits is used."""
 
 
 COLUMN_NOTES = {
     tables.SHARES: "c/w/c %: shares of computing, waiting and communicating",
     tables.SENT: "sent: bytes that one worker sends during a run",
 }
-"""What single columns are, which a narrow terminal may omit."""
+"""Explanations of columns that may be omitted on a narrow terminal."""
 
 
 class ResultTable(Result):
@@ -57,7 +57,7 @@ class ResultTable(Result):
 
     rows: list[Row]
     shown: tuple[str, ...] = ()
-    """The columns that the table shows beside the settings; by default those that say something about the rows."""
+    """The columns to show in addition to the settings. Default: all columns that apply to the rows."""
 
     @abstractmethod
     def notes(self) -> list[str]:
@@ -71,14 +71,14 @@ class ResultTable(Result):
         return chosen_columns(self.rows, self.shown) if self.shown else tables.comparison_columns(self.rows)
 
     def crosstables(self) -> list[TextTable]:
-        """Return tables of folds by workers, where both vary."""
+        """Return tables of folds by workers if both vary."""
         return make_crosstables(self.rows)
 
     def records(self) -> list[dict[str, Any]]:
         return [_record(row, self.shown) for row in self.rows]
 
     def to_markdown(self) -> str:
-        """Return the table as Markdown, followed by folds by workers where both vary."""
+        """Return the table as Markdown, followed by folds by workers if both vary."""
         crossed = [f"{crosstable.title}\n\n{crosstable.to_markdown()}" for crosstable in self.crosstables()]
         return "\n".join([super().to_markdown(), *crossed])
 
@@ -111,7 +111,7 @@ class ResultTable(Result):
         return notes + [f"{tables.DOUBT} {text}" for doubt, text in DOUBTS.items() if doubt in doubts]
 
     def device_notes(self) -> list[str]:
-        """Return the factor against the CPU in words, or why there is none; empty where the device does not vary."""
+        """Return sentences on the speedup over the CPU, or why there is none; empty if all rows use the same device."""
         if any(row.factor_against_cpu is not None for row in self.rows):
             per_sample = any(row.factor_per_sample for row in self.rows)
             text = "factor against cpu (× cpu) = Tcpu/T, with all other settings equal"
@@ -121,7 +121,7 @@ class ResultTable(Result):
         return []
 
     def explanations(self, omitted: Sequence[str] = ()) -> list[str]:
-        """Return the lines that explain the table, without those about columns that are omitted or have no numbers."""
+        """Return the lines that explain the table, except for columns that are omitted or empty."""
         shown = [
             column.name for column in self.columns() if set(column.cells) != {NOTHING} and column.name not in omitted
         ]
@@ -159,7 +159,7 @@ class ResultTable(Result):
 def _record(row: Row, shown: Sequence[str]) -> dict[str, Any]:
     numbers: dict[str, Any] = {name: getattr(row, name) for name in NUMBERS}
     numbers |= {name: spread for name, spread in row.metrics.items() if name not in numbers}
-    if row.selected is not None:  # metrics are on two parts, and their names say on which
+    if row.selected is not None:  # metrics are shown on two parts, so their names include the part
         numbers = {name: value for name, value in numbers.items() if name not in ("accuracy", "loss", *row.metrics)}
         numbers |= {f"{row.part}_{name}": spread for name, spread in row.metrics.items()}
         numbers |= {f"test_{name}": row.test_metrics.get(name, Spread()) for name in row.metrics}
@@ -199,7 +199,7 @@ class Comparison(ResultTable):
     ) -> None:
         self.runs = list(runs)
         self.failed = failed or {}
-        """The settings that could not be run, and why."""
+        """The settings that could not be run, each with its error."""
         self.left_out = list(left_out)
         """Sentences about settings that are the same as others and were not run."""
         self.rows = [replace(row, reused=sum(run.id in reused for run in row.runs)) for row in make_rows(self.runs)]
@@ -237,7 +237,7 @@ class Comparison(ResultTable):
 
     @property
     def doubtful(self) -> list[Run]:
-        """The runs of marked rows that may be better when repeated; where a speedup is too good, also its baselines."""
+        """The runs of doubtful rows that are worth repeating; if a speedup is too high, also its baselines."""
         baselines = any("speedup" in row.doubts for row in self.rows)
         return [
             run
@@ -270,7 +270,7 @@ class Comparison(ResultTable):
         return notes
 
     def _ratio_notes(self) -> list[str]:
-        """Return what speedup and the like are, or why there are none."""
+        """Return the definitions of the ratios, such as the speedup, or the reasons why they are missing."""
         if any(row.speedup is not None and row.workers > 1 for row in self.rows):
             virtual = any(row.interval is not None for row in self.rows)
             per = "core, or per node of a virtual cluster" if virtual else "core"
@@ -296,7 +296,7 @@ class Comparison(ResultTable):
         return [f"{' | '.join(labels)}: {reason}" for reason, labels in reasons.items()]
 
     def failure_counts(self) -> str:
-        """Return how many runs and folds failed, and why the first of them did."""
+        """Return the number of failed runs and folds, and the first error."""
         counts = []
         if self.failed:
             reason = next(iter(self.failed.values())).partition("\n")[0]

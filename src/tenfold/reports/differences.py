@@ -34,11 +34,11 @@ COUNTED = {
     "loader_workers": "loader worker",
     "limit": "sample",
 }
-"""Fields that say how many there are of something."""
+"""Fields that are counts."""
 MIXING_FIELDS = tuple(
     name for name, (section, _) in FIELDS.items() if section == "parallel" and name not in ("workers", *FOLD_FIELDS)
 )
-"""Fields on how replicas share the data and average, which have no effect on a single one."""
+"""Fields that control how replicas divide the data and average; they have no effect on a single replica."""
 
 DEPENDENT_DEFAULTS: dict[str, Any] = {
     "batch_size": None,
@@ -46,13 +46,13 @@ DEPENDENT_DEFAULTS: dict[str, Any] = {
     "average": "auto",
     "optimizer_state": "auto",
 }
-"""Fields whose default depends on other fields, and the value that stands for it."""
+"""Fields whose default depends on other fields, with the value that represents the default."""
 DEPENDENT_ON_STRATEGY = ("average", "optimizer_state")
 DEFAULT = "default"
 CLUSTER_FIELDS = ("cluster", "link")
 """Fields of a virtual cluster."""
 LAUNCHER = "launcher"
-"""The name of the setting that says what started the workers; it is not a field of an experiment."""
+"""The name of the setting for the program that started the workers; it is not a field of an experiment."""
 
 
 class HasExperiment(Protocol):
@@ -75,9 +75,9 @@ def _defaults() -> dict[str, Any]:
 
 
 def comparable_fields(experiment: Experiment) -> dict[str, Any]:
-    """Return all fields, with DEFAULT for the values that are the defaults for this number of workers or strategy.
+    """Return all fields; values that are the defaults for this number of workers or strategy become DEFAULT.
 
-    A run may have a strategy that is not installed here, or not trusted: how it averaged is then shown as it is.
+    If the strategy is not installed here or not trusted, the averaging fields are returned unchanged.
     """
     flat = experiment.flat()
     try:
@@ -91,8 +91,8 @@ def comparable_fields(experiment: Experiment) -> dict[str, Any]:
 def differing_fields(runs: Sequence[HasExperiment]) -> dict[str, list[Any]]:
     """Return the fields in which the experiments differ, with the value of each.
 
-    A value that follows from other fields, such as a batch size from the number of workers, is no difference; nor is
-    a value that is the default in one of them and was set in the other.
+    A value derived from other fields, such as a batch size from the number of workers, does not count as a difference;
+    nor does a value that is the default in one experiment and set explicitly in another.
     """
     flats, whole = [comparable_fields(run.experiment) for run in runs], [run.experiment.flat() for run in runs]
     names = [key for key in flats[0] if key != "name"] if flats else []
@@ -104,7 +104,7 @@ def _differ(flats: Sequence[Mapping[str, Any]], key: str) -> bool:
 
 
 def varied_fields(runs: Sequence[HasExperiment]) -> list[str]:
-    """Return the fields in which settings differ, workers first, without seeds and how a single worker averages."""
+    """Return the fields in which settings differ, workers first; seeds and the averaging of one worker are ignored."""
     mixing = differing_fields([run for run in runs if run.experiment.parallel.workers > 1])
     names = [
         name for name in differing_fields(runs) if name != "seed" and (name not in MIXING_FIELDS or name in mixing)
@@ -116,7 +116,7 @@ def varied_fields(runs: Sequence[HasExperiment]) -> list[str]:
 
 
 def varied_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the fields in which settings differ with their values, and what started the workers if that varies."""
+    """Return the fields in which settings differ with their values, and the launcher if it varies."""
     names, started_by = varied_fields(runs), [find_launcher(run) for run in runs]
     launchers = len(set(started_by) - {None}) > 1
     varied = []
@@ -127,7 +127,7 @@ def varied_settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def find_launcher(run: Run) -> str | None:
-    """Return what started the workers of a run, such as torchrun; None for a single worker and for virtual ones."""
+    """Return the launcher of a run's workers, such as torchrun; None for a single worker and for virtual workers."""
     if run.experiment.parallel.workers == 1 or run.clock == PREDICTED:
         return None
     started: dict[str, Any] = run.metadata.get("launch") or {}
@@ -135,7 +135,7 @@ def find_launcher(run: Run) -> str | None:
 
 
 def describe_difference(run: Run, differing: Collection[str]) -> str:
-    """Return "field=value ..." for those of the fields in which some runs differ that are not at their defaults."""
+    """Return "field=value ..." for the `differing` fields that are not at their defaults in this run."""
     if not differing:
         return ""
     in_title = {"model", "data"} if not run.experiment.name else set()  # an unnamed run's title is its model and data
@@ -152,9 +152,9 @@ def describe_settings(fields: Mapping[str, Any]) -> str:
 
 
 def label_runs(runs: Sequence[Run]) -> list[str]:
-    """Return a unique short label for each run: the fields that differ, or its title where these are too many.
+    """Return a unique short label for each run: the fields that differ, or its title if there are too many.
 
-    Where there are both, the label also says whether a run was real or simulated.
+    If there are real and simulated runs, the label includes this, too.
     """
     settings = varied_settings(runs)
     names = settings[0] if settings else {}

@@ -37,7 +37,7 @@ class Display(ABC):
     """
 
     _shown: ClassVar[Live | None] = None
-    """The display that redraws the terminal now."""
+    """The display that currently redraws the terminal."""
     writes_lines = True
     """Whether lines are shown, and not only recorded."""
 
@@ -114,7 +114,7 @@ class Display(ABC):
                 print_to_runs(f"{line}\n")
             else:
                 print(line, file=self.console.file, flush=True)
-        except OSError:  # the reader is gone, which must not stop the training
+        except OSError:  # the reader has closed the stream, which must not stop the training
             self.quiet = True
 
 
@@ -162,7 +162,7 @@ class NotebookView:
 def reporter(progress: bool | Callable[[str], None] | None) -> Callable[[str], None]:
     """Return a function that shows a line of progress: the given one, or one that prints to standard error, or not.
 
-    `progress` is True to print anywhere, False never to, and None to print where a person looks.
+    `progress` is True to always print, False to never print, and None to print only if a person is watching.
     """
     if callable(progress):
         return progress
@@ -171,7 +171,7 @@ def reporter(progress: bool | Callable[[str], None] | None) -> Callable[[str], N
 
 
 def is_watched() -> bool:
-    """Return whether a person sees this process's output: a terminal or a notebook, and under a launcher rank 0."""
+    """Return whether a person sees this process's output: in a terminal or a notebook; under a launcher, on rank 0."""
     if not (sys.stderr and sys.stderr.isatty()) and not ("IPython" in sys.modules and in_notebook()):
         return False
     world = detect_world()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
-"""The first characters of text that a spreadsheet would take for a formula; an apostrophe before it makes it text."""
+"""Leading characters that make a spreadsheet read text as a formula; such text gets an apostrophe in front."""
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
@@ -38,7 +38,7 @@ def column_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def as_cell(value: Any) -> Any:
-    """Return a value as a cell holds it: numbers as they are, text never as a formula."""
+    """Return a value for a cell: numbers unchanged, text escaped so that it is never read as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_SIGNS) else value
 
 
@@ -46,7 +46,7 @@ class Result(ABC):
     """The base of results in every form: terminal, notebook, page, CSV, JSON and Markdown."""
 
     words: ClassVar[int] = 1
-    """How many columns at the left of the table hold words."""
+    """The number of text columns at the left of the table."""
 
     @abstractmethod
     def records(self) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ class Result(ABC):
 
     @abstractmethod
     def text_table(self) -> TextTable:
-        """Return the rows as people read them."""
+        """Return the rows as formatted text."""
 
     @abstractmethod
     def lines(self) -> list[str]:
@@ -69,14 +69,14 @@ class Result(ABC):
         return self.text_table()
 
     def extra_json(self) -> dict[str, Any]:
-        """Return the content of the JSON beside the rows."""
+        """Return additional content for the JSON output."""
         return {}
 
     def to_csv(self) -> str:
         return write_csv(self.records())
 
     def to_json(self) -> str:
-        """Return the rows as JSON, with what else is known."""
+        """Return the rows and additional content as JSON."""
         return json_text({"rows": self.records(), **self.extra_json()}, indent=2) + "\n"
 
     def to_markdown(self) -> str:
@@ -102,9 +102,9 @@ class Result(ABC):
 def predictions_to_csv(
     predicted: Any, classes: Sequence[str] = (), *, samples: Sequence[str] | None = None, probabilities: bool = False
 ) -> str:
-    """Return an array of predictions as CSV, one row a sample: its number, and its class, numbers or probabilities.
+    """Return an array of predictions as CSV, one row per sample: its number, and its class, values or probabilities.
 
-    Samples and classes go by their names where these are known.
+    Known names of samples and classes are used.
     """
     width = predicted[0].size if len(predicted) else 0
     flat = predicted.reshape(len(predicted), -1)
@@ -129,9 +129,9 @@ def to_csv(runs: Sequence[Run], table: str = METRICS) -> str:
 
 
 def to_json(runs: Sequence[Run], table: str | None = None) -> str:
-    """Return a table as a JSON list of objects, or everything known of the runs but their spans.
+    """Return a table as a JSON list of objects; without a table, all data of the runs except their spans.
 
-    In the latter, a run's `measurements` are columns of equal length, as `pandas.DataFrame` takes them. NaN and
+    Without a table, a run's `measurements` are columns of equal length, suitable for `pandas.DataFrame`. NaN and
     infinity become null.
     """
     if table is not None:
@@ -150,7 +150,7 @@ def to_json(runs: Sequence[Run], table: str | None = None) -> str:
 
 
 def to_parquet(runs: Sequence[Run], table: str = METRICS) -> bytes:
-    """Return a table as a Parquet file, which pandas, Polars, DuckDB and R read."""
+    """Return a table as a Parquet file."""
     arrow = optional_module("pyarrow", "a Parquet file", "parquet")
     parquet = optional_module("pyarrow.parquet", "a Parquet file", "parquet")
     rows = _rows(runs, table)
@@ -161,9 +161,9 @@ def to_parquet(runs: Sequence[Run], table: str = METRICS) -> bytes:
 
 
 def measurement_rows(run: Run) -> Rows:
-    """Return one flat row for each measurement, in order; epochs count from 1, seconds are training time so far.
+    """Return one flat row for each measurement, in order; epochs count from 1, `seconds` is the training time so far.
 
-    `clock` says whether these were measured or predicted.
+    `clock` is "measured" or "predicted".
     """
     return [
         {
@@ -182,7 +182,7 @@ def measurement_rows(run: Run) -> Rows:
 
 
 def _metric_rows(run: Run) -> Rows:
-    """Return the measurements of a run; of a cross-validation, the final scores of its folds."""
+    """Return the measurements of a run; for a cross-validation, the final scores of its folds."""
     return measurement_rows(run) or [
         {
             "run": fold["run"],
@@ -207,7 +207,7 @@ def _epoch_rows(run: Run) -> Rows:
 
 
 def _span_rows(run: Run) -> Rows:
-    """Return one row for each span of a worker's time; `at` is when it began."""
+    """Return one row for each span of a worker's time; `at` is its start time."""
     return [
         {
             "run": run.id,
@@ -224,7 +224,7 @@ def _span_rows(run: Run) -> Rows:
 
 
 def _result_row(run: Run) -> Rows:
-    """Return one row: how the run ended, its result and its settings; nested values are named a.b, lists are JSON."""
+    """Return one row with a run's status, result and settings; nested values are named a.b, lists are JSON."""
     flat: dict[str, Any] = {"run": run.id}
     summary = run.summary()
     for key in ("title", "kind", "status", "error", "created", "tags", "note"):
@@ -253,7 +253,7 @@ def _columns(run: Run) -> dict[str, list[Any]]:
 
 
 def _of_one_type(values: list[Any]) -> list[Any]:
-    """Return values of one type, as a Parquet column has: numbers, booleans, or else text."""
+    """Convert the values of a Parquet column to one type: numbers, booleans, or else text."""
     present = [value for value in values if value is not None]
     if all(isinstance(value, bool) for value in present):
         return values

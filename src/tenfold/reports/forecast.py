@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 HELPFUL_FACTOR = 1.02
-"""More workers help if they make training at least 2% faster; less is within the error of any prediction."""
+"""More workers help if they make training at least 2% faster; smaller gains are within the prediction error."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ class Knee:
 
     @property
     def first(self) -> Row | None:
-        """The one with fewer workers."""
+        """The row with fewer workers: `idle` or `peak`."""
         rows_shown = [row for row in (self.idle, self.peak) if row is not None]
         return min(rows_shown, key=lambda row: row.workers, default=None)
 
 
 def scaling_families(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """Return groups of rows that differ only in the workers, sorted by these, each with its name.
+    """Return named groups of rows that differ only in the number of workers, sorted by it.
 
-    A row of one worker belongs to every group with which it shares the fields other than those of averaging.
+    A row of one worker belongs to every group with the same fields, averaging aside.
     """
     several = sorted((row for row in rows if row.workers > 1), key=lambda row: row.workers)
     families = grouped((row.describe_without("workers"), row) for row in several)
@@ -76,16 +76,16 @@ def scaling_families(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def rows_with_rounds(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows in which at least one round takes place; without any the time saved is not a speedup.
+    """Return the rows with at least one round; without averaging, the time saved is not a speedup.
 
-    If no row has a round, as with strategy none, all are returned.
+    If no row has a round, as with strategy none, all rows are returned.
     """
     chosen = [row for row in rows if row.workers == 1 or row.bytes_per_worker]
     return chosen if any(row.workers > 1 for row in chosen) else list(rows)
 
 
 def find_knee(group: Sequence[Row]) -> Knee:
-    """Return where the speedup of rows that are sorted by workers levels off."""
+    """Return the point where the speedup levels off, for rows sorted by workers."""
     group = rows_with_rounds(group)
     waits = next((row for row in group if idle_share(row) > 0.5), None)
     peak = next(
@@ -100,7 +100,7 @@ def find_knee(group: Sequence[Row]) -> Knee:
 
 
 def explain_knees(families: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
-    """Return one sentence for each different explanation, with the families that it holds for."""
+    """Return one sentence for each distinct explanation, with the families that it applies to."""
     names = grouped((_knee_reason(group), name) for name, group in families)
     return [
         f"With {' or with '.join(listed)}, the speedup {reason}" if any(listed) else f"The speedup {reason}"
@@ -160,7 +160,7 @@ class Forecast(ResultTable):
         return [column for column in super().columns() if column.name not in HIDDEN]
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the rows as flat dictionaries of numbers and text, without metrics, as nothing was trained."""
+        """Return the rows as flat dictionaries of numbers and text, without metrics because nothing was trained."""
         records = super().records()
         filled = {name for record in records for name, value in record.items() if value is not None}
         return [{name: value for name, value in record.items() if name in filled} for record in records]
@@ -179,7 +179,7 @@ class Forecast(ResultTable):
         return notes + speeds + self.device_notes()
 
     def _pace_note(self) -> list[str]:
-        """Return a sentence where strategies differ in sync_every, too, though only the strategy was varied."""
+        """Return a sentence if only the strategy was varied, but sync_every differs, too."""
         paces: dict[Any, set[Any]] = {}
         for row in self.rows:
             if row.workers > 1:
@@ -190,15 +190,15 @@ class Forecast(ResultTable):
         return [f"by default strategies average after different numbers of steps ({each}); sync_every makes them equal"]
 
     def findings(self) -> list[str]:
-        """Return where the speedups level off, and which settings make no difference."""
+        """Return sentences on where the speedups level off, and on settings that make no difference."""
         return [*self.explanation(), *self.reasons()]
 
     def explanation(self) -> list[str]:
-        """Return sentences that say at how many workers each speedup levels off, and why."""
+        """Return sentences on the number of workers at which each speedup levels off, and the reason."""
         return explain_knees([family for family in scaling_families(self.rows) if len(family[1]) > 1])
 
     def reasons(self) -> list[str]:
-        """Return why settings make no difference, each sentence once, with the settings it holds for."""
+        """Return the reasons why settings make no difference, each once, with the settings that it applies to."""
         both = zip(self.rows, self.forecasts, strict=True)
         return summary.merge_reasons([(row.label, item.prediction.reasons) for row, item in both])
 
@@ -254,7 +254,7 @@ class TimePart:
 
     @property
     def error(self) -> float | None:
-        """The relative error, (predicted - measured) / measured; negative where the prediction is too short."""
+        """The relative error, (predicted - measured) / measured; negative if the prediction is too short."""
         if not self.measured or self.predicted is None:
             return None
         return (self.predicted - self.measured) / self.measured
@@ -289,7 +289,7 @@ class Twin:
 
     @property
     def same_weights(self) -> bool:
-        """Whether both ended with the same weights, bit for bit."""
+        """Whether the final weights of both runs are the same, bit for bit."""
         return self.difference == 0.0
 
     def table(self) -> TextTable:
@@ -369,7 +369,7 @@ def signed_percent(error: float | None) -> str:
 
 
 WORSE = " ▼"
-"""Marks models that are less good than that of one worker."""
+"""Marks models that are worse than the model of one worker."""
 
 
 @dataclass(frozen=True)
@@ -385,7 +385,7 @@ class ScalingPoint:
     score: float | None = None
     """The main metric, of trained models."""
     is_worse: bool = False
-    """Whether the model is worse than that of one worker by more than the noise."""
+    """Whether the model is worse than the model of one worker by more than the noise."""
 
 
 class ScalingStudy(Result):
@@ -406,7 +406,7 @@ class ScalingStudy(Result):
         self.experiment = strong.rows[0].experiment
         self.metric = rows_metric(strong.rows)
         self.samples = samples
-        """Training samples of each worker in weak scaling."""
+        """Training samples per worker in weak scaling."""
         self.link = link
         predicted = [row for item in far_weak for row in item.rows]
         self.strong = [
@@ -417,7 +417,7 @@ class ScalingStudy(Result):
         self.failed = strong.failed | weak.failed
         rows = [*strong.rows, *weak.rows, *(far.rows if far else []), *predicted]
         self.doubts = {doubt: DOUBTS[doubt] for row in rows for doubt in row.doubts}
-        """Why some times should not be trusted, such as those that were measured on a busy machine."""
+        """Reasons not to trust some times, such as measurements on a busy machine."""
 
     def _points(self, rows: Sequence[Row], clock: str) -> list[ScalingPoint]:
         timed = sorted(((row.workers, row.seconds.mean, row) for row in rows if row.seconds.mean), key=lambda of: of[0])
@@ -463,7 +463,7 @@ class ScalingStudy(Result):
     def sentences(self) -> list[str]:
         """Return the text on scaling for a proposal to a computing center.
 
-        That is of the most workers by each clock whose models are as good as that of one worker.
+        For each clock, it uses the largest number of workers whose model is as good as the model of one worker.
         """
         texts = []
         for clock in (summary.MEASURED, summary.PREDICTED):

@@ -49,7 +49,7 @@ def duration(seconds: float | None) -> str:
 
 
 def interval(low: float, high: float, middle: float) -> str:
-    """Return the bounds of a time, without unit where it is the same as for the middle: [1.18-1.31]."""
+    """Return the bounds of a time, without a unit if it is the same as for the middle: [1.18-1.31]."""
     unit = duration(middle).rpartition(" ")[2]
     bounds = [duration(bound) for bound in (low, high)]
     alike = all(text.count(" ") == 1 and text.endswith(f" {unit}") for text in bounds)
@@ -117,18 +117,18 @@ def field_value(value: Any) -> str:
 
 
 def joined(*parts: str) -> str:
-    """Return those of the parts that are not empty, separated by commas."""
+    """Return the nonempty parts, separated by commas."""
     return ", ".join(part for part in parts if part)
 
 
 def name_some(names: Sequence[str], most: int) -> str:
-    """Return the first of some names, and how many more there are."""
+    """Return the first `most` names, and the number of the remaining ones."""
     more = f", and {len(names) - most} more" if len(names) > most else ""
     return "; ".join(names[:most]) + more
 
 
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
-    """Return the second values of pairs by their first, such as the settings that failed for each reason."""
+    """Group the second values of pairs by the first, such as failed settings by their reason."""
     groups: dict[Key, list[Value]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
@@ -136,7 +136,7 @@ def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
 
 
 def short_title(title: str) -> str:
-    """Return a title on one line, cut off where it is very long."""
+    """Return a title on one line, cut off if it is very long."""
     text = one_line(title)
     return text if len(text) <= LONGEST_TITLE else f"{text[: LONGEST_TITLE - 1]}…"
 

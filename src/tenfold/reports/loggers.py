@@ -168,7 +168,7 @@ class MlflowLogger(RunLogger):
         self._client.log_batch(self._id, params=settings)
 
     def write(self, fold: str, name: str, value: float, step: int) -> None:
-        """Keep a number for the next batch, and send that when it is time."""
+        """Add a number to the next batch, and send the batch when it is due."""
         key = re.sub(r"[^\w./ -]", "_", f"{fold}/{name}" if fold else name)
         self._waiting.append(self._entities.Metric(key, value, int(time.time() * 1000), step))
         if len(self._waiting) >= BATCH or time.monotonic() - self._sent > SECONDS:

@@ -21,13 +21,13 @@ class Repayment:
     """The number of runs after which a plan has saved the seconds that it cost."""
 
     seconds_saved: float
-    """By one run, compared with the experiment as it was given."""
+    """Seconds saved per run, compared with the original experiment."""
     runs: int | None
-    """None: the plan saves nothing."""
+    """None if the plan saves nothing."""
 
 
 class Plan(ResultTable):
-    """The setting that should reach a target soonest, and the table it was chosen from; all times are predicted."""
+    """The setting predicted to reach a target soonest, and the table of all candidates; all times are predicted."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class Plan(ResultTable):
         self.search = search
         self.chosen = chosen
         self.given = given
-        """The setting of the experiment as it was given; None if it was not among the candidates."""
+        """The setting of the original experiment; None if it was not among the candidates."""
         self.target = target
         self.remarks = remarks
-        """Sentences on what else was considered, such as a divided model or another precision; "" says nothing."""
+        """Sentences on other options, such as a divided model or another precision; may be empty."""
         self._tried = [assessment for assessment in search.assessments if assessment.probes]
         self.rows = [_row(item) for item in self._tried]
 
@@ -75,12 +75,12 @@ class Plan(ResultTable):
 
     @property
     def cost_seconds(self) -> float:
-        """What planning took, calibration included."""
+        """Seconds spent on planning, including calibration."""
         return self.search.calibration_seconds + self.search.probe_seconds
 
     @property
     def repayment(self) -> Repayment | None:
-        """After how many runs planning has paid off; None if the time of the given setting is not known."""
+        """The number of runs after which planning has paid off; None if the time of the original setting is unknown."""
         if self.given is None or self.given.cost is None:
             return None
         saved = self.given.cost.total - self.total_seconds
@@ -158,7 +158,7 @@ class Plan(ResultTable):
         ]
 
     def choice(self) -> list[str]:
-        """Return the chosen setting, and the part that the target is measured on."""
+        """Return sentences on the chosen setting and on the part on which the target is measured."""
         epochs = plural(self.chosen.epochs or 0, "epoch") + _evidence(self.chosen)
         best = f"best: {describe_candidate(self.chosen.candidate)}{_threads(self.chosen)}, {epochs}"
         share = self.best.data.validation_fraction

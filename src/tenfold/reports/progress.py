@@ -46,8 +46,8 @@ class RunProgress(Display):
 
     Every epoch leaves a line with the training time so far; on a terminal, a bar below shows the progress of the
     current epoch. Events only store values: rich draws in a separate thread. It writes to standard error unless it is
-    given a console. Every time is marked as measured or, for a virtual cluster, predicted. `ranks` adds lines that show
-    what these ranks spent their time on.
+    given a console. Every time is marked as measured or, for a virtual cluster, predicted. `ranks` adds lines with the
+    times of these ranks by kind.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class RunProgress(Display):
         if type(event) is events.Metric:
             if event.part == "train" and event.name == "loss":
                 self._turn_to(event.epoch)
-                if self._virtual:  # the time left is that of the simulation itself
+                if self._virtual:  # the remaining time is the time of the simulation itself
                     event = replace(event, at=time.monotonic())
                 self._before = self._before or (event.seconds, event.step)
                 self._first = self._first or event
@@ -186,7 +186,7 @@ BAR = 24
 
 
 def draw_bars(rows: Sequence[tuple[str, float | str, str]], summary: str = "") -> Table:
-    """Draw a line for each name with how far it is, as a bar or in words, and details; below them a summary."""
+    """Draw a line for each name with its progress, as a bar or in words, and details; a summary follows."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for name, how_far, details in rows:
         bar = (
@@ -216,15 +216,15 @@ class _Fold:
 
 
 class JobTable:
-    """The jobs of an executor that are running, each with its node and how far it is, and how long all will take."""
+    """The running jobs of an executor, each with its node and progress, and the estimated time left for all of them."""
 
     ROWS = 16
-    """The most jobs that have a row."""
+    """The maximum number of jobs shown."""
 
     def __init__(self) -> None:
         self._latest: events.JobsChanged | None = None
         self._first: tuple[float, float] | None = None
-        """When it was shown first, and how many jobs' work was done then."""
+        """The time when the table was first shown, and the number of jobs completed by then."""
 
     def update(self, event: events.JobsChanged) -> None:
         self._latest = event
@@ -235,7 +235,7 @@ class JobTable:
         return sum(job.done for job in event.jobs)
 
     def drawing(self) -> Table:
-        """Draw the jobs that are running, and a line about all; nothing before there are any."""
+        """Draw the running jobs and a summary line; nothing until the first job starts."""
         if self._latest is None or self._first is None:
             return Table.grid()
         jobs, drawn = self._latest.jobs, Table.grid()
@@ -258,8 +258,8 @@ class JobTable:
 class FoldProgress(Display):
     """A listener that shows a cross-validation's progress while its `with` block lasts.
 
-    Every fold that is done leaves a line; on a terminal, bars below show the progress of those in training. It writes
-    to standard error unless it is given a console.
+    A line is written for each finished fold; on a terminal, bars below show the progress of the folds in training. It
+    writes to standard error unless it is given a console.
     """
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
@@ -327,20 +327,20 @@ class FoldProgress(Display):
 
 
 def _scores(metrics: Mapping[str, float]) -> list[str]:
-    """Return the metrics as text; the loss only where there is no other."""
+    """Return the metrics as text; the loss only if there is no other metric."""
     names = [name for name in metrics if name != "loss"] or list(metrics)
     return [f"{one_line(name)} {metric_value(name, metrics[name])}" for name in names]
 
 
 def run_display(experiment: Experiment, **shown: Any) -> RunProgress | FoldProgress:
-    """Return the display of a training, or of a cross-validation where the experiment has folds."""
+    """Return the display of a training run, or of a cross-validation if the experiment has folds."""
     folded = experiment.parallel.folds is not None
     return FoldProgress(**shown) if folded else RunProgress(experiment, **shown)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One run of a comparison, as it begins and as it is done."""
+    """The start or the end of one run of a comparison."""
 
     place: int
     """Its position among all runs, from 1."""
@@ -353,7 +353,7 @@ class Turn:
     """Whether a recorded run was reused."""
     error: str = ""
     waits: bool = False
-    """Whether another comparison is running it, whose result is waited for."""
+    """Whether this comparison waits for the result because another comparison is already running it."""
 
     @property
     def begins(self) -> bool:
@@ -363,8 +363,8 @@ class Turn:
 class GridProgress(Display):
     """Shows the progress of a comparison while its `with` block lasts.
 
-    Pass its `watch` and `listen` on to a comparison. On a terminal it draws which run is running, how far that is and
-    how long it will take; elsewhere only the lines of finished runs are written.
+    Pass its `watch` and `listen` on to a comparison. On a terminal it shows the current run, its progress and the time
+    left; elsewhere it only writes a line for each finished run.
     """
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
@@ -379,7 +379,7 @@ class GridProgress(Display):
         self._running.writes_lines = False
 
     def watch(self, turn: Turn) -> None:
-        """Show which run is running, and write a line for each that is done."""
+        """Show the current run, and write a line for each finished run."""
         line = f"{turn.place:>{len(str(turn.count))}}/{turn.count}  {turn.label}"
         if turn.begins:
             self.start_run(line, turn.experiment)

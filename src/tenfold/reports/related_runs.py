@@ -16,7 +16,7 @@ from tenfold.runs.store import CROSSVAL, FOLD, MEMBERS, SWEEP
 from tenfold.runs.tables import RunRecord
 
 NOT_LEARNED = (*MIXING_FIELDS, *MACHINE_FIELDS, *CLUSTER_FIELDS, "workers", "seed")
-"""Fields that may differ between a run and its baseline of one worker, which learns the same."""
+"""Fields that may differ between a run and its baseline of one worker, because they do not affect learning."""
 TWIN = "twin"
 """The kind of both runs that `tenfold twin` makes."""
 
@@ -28,9 +28,9 @@ class Baseline:
     run: Run
     speedup: float
     doubts: tuple[Doubt, ...]
-    """Why the speedup should not be trusted."""
+    """Reasons not to trust the speedup."""
     per_sample: bool = False
-    """Whether it compares times per sample, as one of the runs stopped before the other."""
+    """Whether it compares times per sample, because one of the runs stopped earlier."""
 
 
 def find_baseline(run: Run) -> Baseline | None:
@@ -52,7 +52,7 @@ def find_single_worker(run: Run) -> Run | None:
 
 
 def find_twin(run: Run) -> Run | None:
-    """Return the measured run that `tenfold twin` made before this virtual one; None where there is none."""
+    """Return the measured run that `tenfold twin` made before this virtual run, if any."""
     if run.kind != TWIN or run.clock != summary.PREDICTED:
         return None
     for other in _recorded(run, lambda record: record["id"] < run.id and record["kind"] == TWIN):
@@ -74,7 +74,7 @@ def similar_runs(run: Run) -> list[RunRecord]:
 
 
 def choose_other(run: Run, baseline: Baseline | None, similar: list[RunRecord]) -> tuple[Run, str] | None:
-    """Return the run that a run is compared with first, and its role: the baseline, the one before it, or another."""
+    """Return the run that a run is compared with first, and its role: baseline, previous or other run."""
     if baseline is not None:
         return baseline.run, "one worker, its baseline"
     finished = [record for record in similar if record["status"] == "finished"]
@@ -94,7 +94,7 @@ def _recorded(run: Run, wanted: Callable[[RunRecord], bool]) -> Iterator[Run]:
 
 
 def _has_one_worker(record: RunRecord) -> bool:
-    """Return whether a run was trained by one worker to the end; a fold learns from a part of the data only."""
+    """Return whether one worker finished training a run; folds are excluded because they train on part of the data."""
     parallel = record["experiment"].get("parallel", {})
     one_model = record["kind"] not in (FOLD, SWEEP) and parallel.get("folds") is None
     return record["status"] == "finished" and parallel.get("workers", 1) == 1 and one_model
@@ -136,7 +136,7 @@ def compare_runs(run: Run, other: Run, what: str = "") -> dict[str, Any]:
 
 
 def offered_runs(similar: list[RunRecord], chosen: int | None) -> list[tuple[int, str]]:
-    """Return the runs to choose from with their labels, the one that is chosen among them."""
+    """Return the runs to choose from with their labels, including the chosen run."""
     kept = [record for at, record in enumerate(similar) if at < MOST_OFFERED or record["id"] == chosen]
     return [(record["id"], _label(record)) for record in kept]
 
@@ -151,6 +151,6 @@ def _label(record: RunRecord) -> str:
 
 
 def _score(run: Run, name: str, same_part: str) -> str:
-    """Return the value of a metric, and on which part it was measured where that is not the same for both runs."""
+    """Return the value of a metric, and the part on which it was measured if the two runs used different parts."""
     value = run.metrics.get(name)
     return metric_value(name, value) + ("" if same_part or value is None else f" {summary.evaluated_part(run)}")

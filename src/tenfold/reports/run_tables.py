@@ -42,9 +42,9 @@ MOST_METRICS = 2
 """The list of runs has columns for at most this many metrics."""
 TITLE = "title and differences"
 LEFT_OUT = ("epochs", "when", "training", "status")
-"""Columns of the list of runs that a narrow terminal does without, in this order, and then without metrics."""
+"""Columns of the list of runs that are omitted on a narrow terminal, in this order; metrics are omitted next."""
 LEAST_TITLE = 24
-"""Columns of a terminal below which titles are not folded, where others can be left out instead."""
+"""Minimum width of folded titles, in characters; other columns are omitted before titles get narrower."""
 STATUS_STYLES = {"finished": "green", "running": "cyan", "failed": "bold red", "interrupted": "yellow"}
 
 
@@ -78,7 +78,7 @@ def evaluation_table(run: Run, data: str | None, part: str, samples: int, metric
 
 
 class RunsTable:
-    """One line for each run, with the fields that differ, as `tenfold runs` prints them; fewer columns where narrow."""
+    """One line for each run, with the fields that differ, as `tenfold runs` prints them."""
 
     def __init__(self, runs: Sequence[Run], now: float | None = None) -> None:
         self._runs, self._now = runs, now
@@ -100,7 +100,7 @@ class RunsTable:
 
     def _columns(self) -> "list[_Column]":
         runs = self._runs
-        measured: dict[int, dict[str, float]] = {  # of a fold, those of its validation part
+        measured: dict[int, dict[str, float]] = {  # for a fold, the metrics on its validation part
             run.id: run.result.get("crossval", {}).get("metrics", {}).get("validation") or run.metrics for run in runs
         }
         names = dict.fromkeys(name for measurement in measured.values() if (name := main_metric(measurement)))
@@ -139,7 +139,7 @@ def _widest(column: _Column) -> int:
 
 
 def _width(columns: Sequence[_Column]) -> int:
-    """Return how many columns of a terminal a table takes; its titles are folded where they are long."""
+    """Return the width of a table in characters; long titles are folded."""
     widths = [min(_widest(column), LEAST_TITLE) if column.name == TITLE else _widest(column) for column in columns]
     return sum(widths) + 2 * (len(columns) - 1)
 
@@ -162,7 +162,7 @@ def show_tables(run: Run) -> Group:
 
 
 def experiment_table(run: Run) -> Table:
-    """Return the fields that differ from the defaults, then the others by section, without those that are unset."""
+    """Return the fields that differ from the defaults, then the others by section; unset fields are omitted."""
     table = _grid(title="experiment")
     changed = changed_fields(run.experiment)
     for key, value in changed.items():
@@ -202,7 +202,7 @@ def epochs_table(run: Run) -> TextTable:
 
 
 MOST_WORKERS = 8
-"""Workers whose times have a column each; of more, the mean and the longest."""
+"""Up to this many workers get a column each; for more, the mean and the longest time are shown."""
 
 
 def times_table(run: Run) -> TextTable:
@@ -256,7 +256,7 @@ def origin_table(run: Run) -> Table:
 
 
 def shards_table(run: Run) -> Table:
-    """Return how the training samples were divided among the replicas, with classes where there are few."""
+    """Return a table of the training samples of each replica, by class if there are only a few classes."""
     shards = run.metadata.get("shards", {})
     samples, classes = shards.get("samples", []), shards.get("classes")
     labels = [f"class {label}" for label in range(len(classes[0]))] if classes else []
@@ -288,7 +288,7 @@ def _titled(run: Run, differing: Collection[str]) -> Text:
 
 
 def _training(run: Run) -> str:
-    """Return the training time, marked where it is predicted."""
+    """Return the training time, marked if it is predicted."""
     clock = f" {run.clock}" if run.clock == summary.PREDICTED and run.seconds is not None else ""
     return f"{duration(run.seconds)}{clock}"
 
@@ -347,7 +347,7 @@ def folds_table(run: Run) -> TextTable:
 
 
 def models_table(run: Run) -> TextTable:
-    """Return how the models of the folds do on the test part, used in three ways."""
+    """Return the metrics of the folds' models on the test part, combined in three ways."""
     folds, models = run.result.get("folds") or [], run.result.get("models") or {}
     scored = {key: models[key]["metrics"] for key in MODEL_USES if models.get(key, {}).get("metrics")}
     names = [name for name in shown_metrics(run) if any(name in metrics for metrics in scored.values())]
@@ -368,7 +368,7 @@ def failed_folds(run: Run) -> list[str]:
 
 
 def shown_metrics(run: Run) -> list[str]:
-    """Return the metrics to show; the loss only where there is no other."""
+    """Return the metrics to show; the loss only if there is no other metric."""
     names = list(run.result.get("spread", {}).get("validation", {})) or list(run.metrics)
     return [name for name in names if name != "loss"] or names
 

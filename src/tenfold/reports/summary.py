@@ -32,7 +32,7 @@ from tenfold.runs.store import CROSSVAL, SCRIPT, SWEEP
 from tenfold.runs.stored_predictions import Predictions
 
 LARGEST_CONFUSION_MATRIX = 40
-"""With more classes than this, a matrix of all pairs cannot be read."""
+"""With more classes than this, a confusion matrix is unreadable."""
 BINS = 10
 MOST_POINTS = 1500
 
@@ -40,7 +40,7 @@ MOST_POINTS = 1500
 def model_quality(run: Run) -> dict[str, Any] | None:
     """Return confusion matrix, accuracy by class, calibration and mistakes of a run's model; for a regression, values.
 
-    None where no predictions are stored.
+    Return None if no predictions are stored.
     """
     if run.status == "running":
         return None
@@ -109,7 +109,7 @@ def _mistakes(predictions: Predictions) -> list[dict[str, Any]]:
 
 
 def _numbers(predictions: Predictions) -> dict[str, Any]:
-    """Return predicted and true values, evenly chosen among very many, and the mean and spread of the residuals."""
+    """Return predicted and true values, evenly subsampled if there are many, and mean and spread of the residuals."""
     true, said = (values.reshape(-1).astype(np.float64) for values in (predictions.targets, predictions.outputs))
     residuals = said - true
     chosen = np.linspace(0, len(true) - 1, min(len(true), MOST_POINTS)).astype(int)
@@ -124,7 +124,7 @@ def _numbers(predictions: Predictions) -> dict[str, Any]:
 
 
 def png_address(picture: NDArray[np.uint8]) -> str:
-    """Return a picture [height, width, 1 or 3] as an address that holds a PNG file."""
+    """Return a picture [height, width, 1 or 3] as a data URL of a PNG file."""
     height, width, channels = picture.shape
     rows = b"".join(b"\0" + picture[row].tobytes() for row in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, {1: 0, 3: 2}[channels], 0, 0, 0)
@@ -136,7 +136,7 @@ def png_address(picture: NDArray[np.uint8]) -> str:
 
 MEASURED, PREDICTED = "measured", "predicted"
 HOW_RUN = {MEASURED: "real", PREDICTED: "simulated"}
-"""The names of runs by their clock in plots of metrics: a simulated run learns exactly as a real one."""
+"""The names of runs by their clock in plots of metrics: a simulated run computes the same metrics as a real one."""
 INTERVAL = "[low-high]: eight of ten runs should fall in this range"
 UNCALIBRATED = "uncalibrated: step times were given by hand, not measured; predicted times are only as good as those"
 
@@ -158,7 +158,7 @@ def is_uncalibrated(run: Run) -> bool:
 
 
 def speed_notes(speeds: Iterable[float]) -> list[str]:
-    """Return a sentence on how fast this machine was for predictions, if not as fast as when it was calibrated."""
+    """Return a sentence on this machine's speed during predictions if it differs from the speed at calibration."""
     factors = [f"{speed:.2g}x" for speed in sorted(speeds)]
     if set(factors) <= {"1x"}:
         return []
@@ -167,7 +167,7 @@ def speed_notes(speeds: Iterable[float]) -> list[str]:
 
 
 def ledger_note(ledger: Ledger) -> str:
-    """Return a sentence on how close predictions for this machine came to the runs that tested them; "" without any."""
+    """Return a sentence on the error of past predictions for this machine; "" if no runs have tested them."""
     if ledger.median_error is None or ledger.coverage is None:
         return ""
     tau = ""
@@ -215,7 +215,7 @@ KINDS = tuple(KIND_NAMES)
 TRAINING_KINDS, OTHER_KINDS = KINDS[:5], KINDS[5:]
 FEW_NAMED = 4
 NOTICED_LISTENING = 0.5
-"""Seconds in the display and in callbacks from which on they are shown."""
+"""Time in the display and in callbacks is shown from this many seconds on."""
 
 
 def describe_model(run: Run) -> str:
@@ -236,13 +236,13 @@ def describe_data(run: Run) -> str:
 
 
 def _given_name(run: Run, field: str) -> str:
-    """Return the model or data as it was given; of a script, its name or its arguments."""
+    """Return the model or data as specified; for a script, its name or its arguments."""
     text = field_value(run.experiment.flat()[field])
     return text[1:-1] if run.kind == SCRIPT else text
 
 
 def describe_length(run: Run) -> str:
-    """Return the number of epochs and steps, and why there are fewer than asked for."""
+    """Return the number of epochs and steps, and the reason if there are fewer than requested."""
     if run.kind == SCRIPT:
         return plural(run.result.get("steps", 0), "optimizer step")
     wanted, done = run.experiment.training.epochs, run.result.get("epochs", len(run.history))
@@ -292,7 +292,7 @@ def prediction_notes(run: Run) -> list[str]:
 
 
 def worker_threads(run: Run) -> int | None:
-    """Return the threads of each worker; those of virtual workers may be more than have computed their steps here."""
+    """Return the threads per worker; virtual workers may have more threads than were used to compute their steps."""
     threads = run.experiment.machine.threads
     return threads if run.clock == PREDICTED and threads else run.result.get("threads", threads)
 
@@ -318,7 +318,7 @@ def describe_workers(run: Run) -> str:
 
 
 def _describe_executor(run: Run) -> str:
-    """Return which executor's jobs trained a run, and on which machine if it was one; "" for none."""
+    """Return the executor that trained a run, and the machine if there was only one; "" without an executor."""
     executor = one_line(str(run.metadata.get("executor") or ""))
     if not executor:
         return ""
@@ -329,9 +329,9 @@ def _describe_executor(run: Run) -> str:
 
 
 def describe_lr(run: Run) -> str:
-    """Return the learning rate before warm-up and schedule, and why it is not the one that was given; "" if unknown."""
+    """Return the learning rate before warm-up and schedule, and the reason if it was changed; "" if unknown."""
     lr = run.metadata.get("lr") or {}
-    if run.kind == SWEEP:  # that of the best trial is among its values
+    if run.kind == SWEEP:  # the learning rate of the best trial is among its values
         return ""
     if "base" not in lr or "scale" not in lr:
         return ""
@@ -354,7 +354,7 @@ def describe_hardware(experiment: Experiment) -> str:
 
 
 def pinned_cpus(run: Run) -> list[list[int]]:
-    """Return the CPUs of each worker, where workers were pinned; other versions may have recorded a number of cores."""
+    """Return the CPUs of each pinned worker; other versions may have recorded a number of cores."""
     cores = run.metadata.get("cores")
     return cores.get("workers") or [] if isinstance(cores, dict) else []
 
@@ -364,7 +364,7 @@ def evaluated_part(run: Run) -> str:
 
 
 def merge_reasons(explained: Sequence[tuple[str, Iterable[str]]]) -> list[str]:
-    """Return the sentences that explain predictions, each once, with the settings it holds for."""
+    """Return the sentences that explain predictions, each once, with the settings that it applies to."""
     reasons = grouped((one_line(reason), name) for name, sentences in explained for reason in dict.fromkeys(sentences))
     return [
         f"{sentence} ({'all settings' if 1 < len(names) == len(explained) else name_some(names, FEW_NAMED)})"
@@ -373,7 +373,7 @@ def merge_reasons(explained: Sequence[tuple[str, Iterable[str]]]) -> list[str]:
 
 
 def result_rows(run: Run) -> list[tuple[str, str]]:
-    """Return the results of a run as pairs of name and text; those not measured are omitted."""
+    """Return the results of a run as pairs of name and text; results that were not measured are omitted."""
     subject = ("script", "arguments") if run.kind == SCRIPT else ("model", "data")
     rows = [(subject[0], describe_model(run)), (subject[1], describe_data(run)), ("trained", describe_length(run))]
     rows += score_rows(run)
@@ -403,7 +403,7 @@ def score_rows(run: Run) -> list[tuple[str, str]]:
 
 
 def describe_lost_workers(run: Run) -> list[str]:
-    """Return why each worker was lost, and how the run continued."""
+    """Return sentences on why each worker was lost, and on how the run continued."""
     texts = []
     for loss in run.result.get("lost") or []:
         text = f"{one_line(str(loss['why']))}; {plural(loss['left'], 'worker')} continued "
@@ -417,7 +417,7 @@ def describe_lost_workers(run: Run) -> list[str]:
 
 
 def describe_end(run: Run) -> str:
-    """Return why a run ended and what to do about it; empty for a finished run."""
+    """Return the reason why a run ended early, and advice; empty for a finished run."""
     if run.status == "failed":
         return run.error.strip() or "failed without an error message"
     if run.status == "interrupted":

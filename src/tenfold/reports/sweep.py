@@ -26,7 +26,7 @@ from tenfold.runs.tables import RunRecord
 TIMES = ("seconds", "seconds_to_target")
 """Possible goals of a sweep besides metrics."""
 SHOWN_TRIALS = 15
-"""A terminal shows the best trials, up to this many."""
+"""The maximum number of trials that a terminal shows, the best ones."""
 FEWEST_FOR_IMPORTANCE = 6
 """With fewer trials, their differences say little about which field matters."""
 
@@ -40,11 +40,11 @@ class Trial:
     status: str
     """finished, pruned, failed, interrupted or running."""
     values: dict[str, Any]
-    """The fields that the sweep varies, with names in the place of Python objects."""
+    """The fields that the sweep varies, with Python objects replaced by their names."""
     value: float | None
-    """The trial's value for the goal; None if the trial has not got that far."""
+    """The trial's value for the goal; None if it has not been measured yet."""
     curve: list[float]
-    """The metric after each epoch; empty if the sweep looks for a time."""
+    """The metric after each epoch; empty if the goal is a time."""
     epochs: int | None
     seconds: float | None
     error: str
@@ -90,7 +90,7 @@ class Sweep(Result):
         """A metric, "seconds" or "seconds_to_target"."""
         self.lower_is_better: bool = details["lower"]
         self.part: str = details["part"]
-        """The part that the metric is measured on: validation, or test where there is no such part."""
+        """The part on which the metric is measured: validation, or test if there is no validation part."""
         self.space: dict[str, str] = details["space"]
         """The fields that vary, with their ranges or values as text."""
 
@@ -103,7 +103,7 @@ class Sweep(Result):
 
     @property
     def ranked(self) -> list[Trial]:
-        """The trials, the best first; those that were stopped or failed come last."""
+        """The trials, the best first; pruned, failed and interrupted trials come last."""
         sign = 1 if self.lower_is_better else -1
 
         def key(trial: Trial) -> tuple[bool, float, int]:
@@ -114,7 +114,7 @@ class Sweep(Result):
 
     @property
     def best(self) -> Trial:
-        """The best of the finished trials; StoreError where there is none."""
+        """The best of the finished trials; raises StoreError if there is none."""
         first = next(iter(self.ranked), None)
         if first is None or first.status != "finished" or first.value is None:
             raise StoreError(f"sweep {self.run.id} has no finished trial with a value of {self.objective} yet")
@@ -126,14 +126,14 @@ class Sweep(Result):
 
     @property
     def best_experiment(self) -> Experiment:
-        """The experiment of the best trial, to train with its values; Python objects are those of the run."""
+        """The experiment of the best trial, to train with its values; Python objects are taken from the run."""
         best = self.best_run
         flat = as_asked(best.experiment, best.metadata).flat()
         return self.run.experiment.replace(**{name: flat[name] for name in self.space})
 
     @property
     def importance(self) -> dict[str, float]:
-        """How much of the differences between trials each field explains, as shares of one; empty for few trials."""
+        """The share of the differences between trials that each field explains; empty if there are too few trials."""
         return dict(self.run.result.get("sweep", {}).get("importance", {}))
 
     @property
@@ -178,7 +178,7 @@ class Sweep(Result):
         return [*hidden, first, *conclusions, *rest]
 
     def remarks(self) -> list[str]:
-        """Return how the trials ended, how far the best can be trusted, and what to do with it."""
+        """Return sentences on the outcomes of the trials, the reliability of the best one, and how to use it."""
         counts = Counter(trial.status for trial in self.trials)
         states = ("finished", "pruned", "failed", "interrupted", "running")
         lines = [", ".join(f"{counts[state]} {state}" for state in states if counts[state])]
@@ -221,7 +221,7 @@ class Sweep(Result):
 
 
 def measure_importance(trials: Sequence[Trial], fields: Sequence[str]) -> dict[str, float]:
-    """Return the share of the differences between finished trials that each field explains; empty for few trials.
+    """Return the share of the differences between finished trials that each field explains; empty if there are few.
 
     A forest of regression trees predicts the objective from the fields; the importance of a field is the share of the
     variance that its splits remove (Breiman 2001).
@@ -308,7 +308,7 @@ def _parallel(sweep: Sweep, scored: Sequence[Trial]) -> charts.ParallelChart:
 
 
 def _as_numbers(values: Sequence[Any], *, log: bool = False) -> list[float]:
-    """Return numbers as they are, or their logarithms; other values by their place in the alphabet."""
+    """Return numbers as they are, or their logarithms; other values by their alphabetical position."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return [math.log(value) if log else float(value) for value in values]
     names = sorted(set(map(str, values)))
@@ -316,14 +316,14 @@ def _as_numbers(values: Sequence[Any], *, log: bool = False) -> list[float]:
 
 
 def _places(values: Sequence[Any], *, log: bool) -> list[float]:
-    """Return where values are on an axis from 0 to 1."""
+    """Return the positions of values on an axis from 0 to 1."""
     numbers = _as_numbers(values, log=log)
     low, high = min(numbers), max(numbers)
     return [(number - low) / (high - low) if high > low else 0.5 for number in numbers]
 
 
 def _ticks(values: Sequence[Any], places: Sequence[float]) -> list[tuple[float, str]]:
-    """Return the values to name on an axis: all of a few, or the ends."""
+    """Return the tick labels of an axis: all values if there are few, or only both ends."""
     ticks = dict(sorted(zip(places, map(field_value, values), strict=True)))
     return list(ticks.items()) if len(ticks) <= 5 else [min(ticks.items()), max(ticks.items())]
 

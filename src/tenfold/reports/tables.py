@@ -45,10 +45,10 @@ class TextTable:
     rows: Sequence[Sequence[str]]
     title: str = ""
     totals: int = 0
-    """How many rows at the end are totals of those above; a terminal shows them apart, in bold."""
+    """The number of total rows at the end; a terminal separates them and prints them in bold."""
 
     def shades(self) -> list[list[float]]:
-        """Return where the number that each cell begins with lies between the lowest (0) and the highest (1)."""
+        """Return the leading number of each cell, scaled from 0 (the lowest) to 1 (the highest)."""
         numbers = [[_leading_number(cell) for cell in row[1:]] for row in self.rows]
         shown = [number for row in numbers for number in row if number is not None]
         low, high = min(shown, default=0.0), max(shown, default=0.0)
@@ -139,7 +139,7 @@ def make_crosstables(rows: Sequence[Row], axes: tuple[str, str] = CROSSED) -> li
 def _values(name: str, rows: Sequence[Row]) -> list[str]:
     """Return the values of a setting as text, in order, without those that have no effect on their row."""
 
-    def order(row: Row) -> tuple[bool, float, str]:  # missing values, numbers by size, text by its letters
+    def order(row: Row) -> tuple[bool, float, str]:  # missing values, numbers by value, text alphabetically
         value = row.settings[name]
         number = isinstance(value, int | float)
         return not number and value is not None, float(value) if number else 0.0, str(value)
@@ -149,12 +149,12 @@ def _values(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _matching(row: Row, name: str, values: Sequence[str]) -> Sequence[str]:
-    """Return the values of a setting that a row stands for: all where it has no effect on the row."""
+    """Return the values of a setting that a row represents: all values if the setting has no effect on the row."""
     return values if _has_no_effect(row, name) else [_label(name, row.settings[name])]
 
 
 def _has_no_effect(row: Row, name: str) -> bool:
-    """Return whether a field is about averaging, and the row has a single worker."""
+    """Return whether a field only affects averaging and the row has a single worker."""
     return row.workers == 1 and name in MIXING_FIELDS
 
 
@@ -166,9 +166,9 @@ SENT = "sent"
 SHARES = "compute/wait/communicate %"
 HOST_FIELDS = ("workers", "threads")
 UNITS = ((1.0, 1e3, "ms"), (600.0, 1.0, "s"), (math.inf, 1 / 60, "min"))
-"""Up to how many seconds a unit is used, the units per second, and its name."""
+"""Units of time: the largest number of seconds shown in the unit, the units per second, and the unit's name."""
 WIDE_RANGE = 100
-"""Where the largest mean exceeds the smallest by more than this factor, each gets its own number of decimals."""
+"""If the largest mean exceeds the smallest by more than this factor, each gets its own number of decimals."""
 RECORDED = "recorded"
 OPTIONAL = (SHARES, SENT, "gain %", "PI %", "efficiency %", RECORDED)
 """Columns that are omitted on a narrow terminal, in this order."""
@@ -184,10 +184,10 @@ class Column:
     short: str
     cells: Sequence[str]
     words: bool = False
-    """Whether it holds text, which is aligned left."""
+    """Whether the column holds text, which is left-aligned."""
 
     def heading(self, broken: bool) -> str:
-        """Return the short heading; if `broken`, on several lines where it is wider than the cells."""
+        """Return the short heading; if `broken`, a heading wider than the cells is split into several lines."""
         widest = max(map(len, self.cells), default=0)
         return self.short.replace(" ", "\n") if broken and len(self.short) > widest else self.short
 
@@ -216,7 +216,7 @@ def comparison_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def setting_columns(rows: Sequence[Row]) -> list[Column]:
-    """Return the workers, with a mark where a row is doubtful, the fields that differ, and which one was selected."""
+    """Return columns for the workers (doubtful rows are marked), the fields that differ, and the selected row."""
     no_mark = " " * (1 + len(DOUBT)) if any(row.doubts for row in rows) else ""
 
     def hosts(row: Row) -> str:
@@ -234,7 +234,7 @@ def setting_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def _origin_columns(rows: Sequence[Row]) -> list[Column]:
-    """Return which times were predicted, and which rows were recorded before the comparison, where some were."""
+    """Return columns that mark predicted times and rows recorded before the comparison, if there are any."""
 
     def when(row: Row) -> str:
         return "now" if not row.reused else "before" if row.reused == len(row.runs) else f"{row.reused} before"
@@ -253,7 +253,7 @@ def ratio_column(rows: Sequence[Row], name: str) -> Column:
 
 
 def time_unit(longest: float) -> tuple[float, str]:
-    """Return a suitable unit for times up to this many seconds: how many make a second, and its name."""
+    """Return a suitable unit for times up to this many seconds: the units per second, and the unit's name."""
     return next((factor, unit) for limit, factor, unit in UNITS if longest < limit)
 
 
@@ -271,7 +271,7 @@ def seconds_column(
 
 
 def _to_target(rows: Sequence[Row]) -> list[Column]:
-    """Return the training time to the target and its speedup, where there is a target."""
+    """Return the training time to the target and its speedup; empty if there is no target."""
     if all(row.experiment.training.target is None for row in rows):
         return []
     times = seconds_column("time to target", "target", [row.seconds_to_target for row in rows])
@@ -291,7 +291,7 @@ def reached_by(row: Row, seconds: str) -> str:
 
 
 def metric_columns(rows: Sequence[Row]) -> list[Column]:
-    """Return the final metrics, the loss only where there is no other; where a row was selected, on two parts."""
+    """Return the final metrics, or the loss if there is no other; on two parts if a row was selected."""
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     names = [name for name in names if name != "loss"] or names
     part = common_part(rows)
@@ -306,13 +306,13 @@ def metric_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def common_part(rows: Sequence[Row]) -> str:
-    """Return the part of the data that the rows' metrics are about; "" where they are about several."""
+    """Return the part of the data on which all metrics were measured; "" if there are several."""
     parts = {row.part for row in rows if row.metrics} or {"test"}
     return parts.pop() if len(parts) == 1 else ""
 
 
 def metric_column(name: str, part: str, spreads: Sequence[Spread], *, named: bool = False) -> Column:
-    """Return the values of a metric; on a terminal the heading has the part only if `named`."""
+    """Return the values of a metric; on a terminal, the heading includes the part only if `named`."""
     text = one_line(name.replace("_", " "))
     scale, unit = metric_scale(name)
     if unit:
@@ -375,13 +375,13 @@ def _column(name: str, short: str, rows: Sequence[Row], cell: Callable[[Row], st
 
 
 def chosen_columns(rows: Sequence[Row], names: Sequence[str]) -> list[Column]:
-    """Return the settings, the columns of these names, and which times were predicted, or recorded before."""
+    """Return the settings, the named columns, and columns that mark predicted times and previously recorded rows."""
     origins = _origin_columns(rows) if any(map(is_timed, names)) else []
     return [*setting_columns(rows), *(_chosen_column(rows, name) for name in names), *origins]
 
 
 def explain_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-    """Return lines that explain columns, or why they are empty."""
+    """Return lines that explain the columns, or the reasons why they are empty."""
     explanations = [f"{SECONDS[name]}: {EXPLAINED[name]}" for name in names if name in EXPLAINED]
     for name in names:
         part, _, metric = name.partition("_")
@@ -397,7 +397,7 @@ def explain_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 
 def row_value(row: Row, name: str) -> Spread:
-    """Return a number of a setting over its repeats; on the test part nothing, if another setting was selected."""
+    """Return a value over the repeats of a setting; empty for the test part if another setting was selected."""
     if name in RATIOS:
         return spread_of([getattr(row, RATIOS[name].field)])
     if name in row.metrics:

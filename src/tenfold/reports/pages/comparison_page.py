@@ -132,7 +132,7 @@ def _headline(comparison: Comparison) -> Headline:
 
 
 def _target_numbers(rows: Sequence[Row]) -> Headline:
-    """Return which setting reached the target soonest, and the highest speedup at equal quality."""
+    """Return the setting that reached the target soonest, and the highest speedup at equal quality."""
     reached = [row for row in rows if row.seconds_to_target.mean is not None]
     if not reached:
         return []
@@ -154,7 +154,7 @@ def _highest_speedup(rows: Sequence[Row], metric: str) -> Row | None:
 
 
 def _with_both_scores(row: Row, rows: Sequence[Row], metric: str) -> str:
-    """Return the label of a row with its metric beside that of one worker, which its speedup is over."""
+    """Return the label of a row with its metric next to the metric of its baseline of one worker."""
     alone = baseline_row(row, rows)
     if alone is None or metric not in row.metrics or metric not in alone.metrics:
         return row.label

@@ -89,7 +89,7 @@ class Curve:
     part: str
     worker: int
     number: "array[int]" = field(default_factory=lambda: array("q"))
-    """The numbers of the events, which a cursor is compared with."""
+    """The numbers of the events, which are compared with a cursor."""
     step: "array[int]" = field(default_factory=lambda: array("q"))
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
     value: "array[float]" = field(default_factory=lambda: array("d"))
@@ -134,7 +134,7 @@ class Curves:
             curve.value.append(point[2])
 
     def since(self, cursor: int, columns: int = REPORT_COLUMNS) -> list[Columns]:
-        """Return the points of events after a cursor; of very many, the lowest and highest of each stretch."""
+        """Return the points of events after a cursor; if there are many, the lowest and highest in each column."""
         chosen = []
         for curve in self:
             begin = int(np.searchsorted(np.array(curve.number), cursor, side="right"))
@@ -143,7 +143,7 @@ class Curves:
         return chosen
 
     def between(self, first: float = -math.inf, last: float = math.inf, columns: int = REPORT_COLUMNS) -> list[Columns]:
-        """Return the curves between two steps, and one point more on either side."""
+        """Return the curves between two steps, and one additional point on either side."""
         chosen = []
         for curve in self:
             steps = np.array(curve.step)
@@ -154,7 +154,7 @@ class Curves:
 
 
 def _extremes(curve: Curve, begin: int, end: int, columns: int) -> "np.ndarray[Any, Any]":
-    """Return the places of the first and the last point, and of the lowest and the highest in each of the columns."""
+    """Return the indices of the first and last points, and of the lowest and highest in each column."""
     count = end - begin
     if count <= 2 * columns:
         return np.arange(count)
@@ -225,7 +225,7 @@ class Lanes:
         return self._given(slice(begin, None))
 
     def between(self, first: float = -np.inf, last: float = np.inf, columns: int = LANE_COLUMNS) -> dict[str, Any]:
-        """Return the spans between two times; of very many, the sums in each column of each worker."""
+        """Return the spans between two times; if there are many, the sums in each column for each worker."""
         at, seconds = np.array(self.at), np.array(self.seconds)
         chosen = np.flatnonzero((at < last) & (at + seconds > first))
         if len(chosen) <= MOST_SPANS:
@@ -320,7 +320,7 @@ def describe_figure(run: Run, label: str = "", style: Style = ALONE) -> dict[str
 
 
 def mean_figure(row: Row, style: Style) -> dict[str, Any]:
-    """Return the figure of a setting: the means over its repeats at the steps that all of them have measured."""
+    """Return the figure of a setting: the means over its repeats at the steps that all of them measured."""
     each = [run_figure(run, row.label, style) for run in row.runs]
     return {**each[0], "curves": mean_curves([item["curves"] for item in each]), "lanes": None, "repeats": len(each)}
 
@@ -344,7 +344,7 @@ def mean_curves(repeats: Sequence[Sequence[Columns]]) -> list[Columns]:
 
 
 def _lost_workers(run: Run) -> list[dict[str, float]]:
-    """Return the points where a run lost workers: after the last epoch that was not repeated."""
+    """Return the points at which a run lost workers: the end of the last epoch that was not repeated."""
     ends = {row["epoch"]: row for row in run.history} if run.result.get("lost") else {}
     times = [ends.get(loss["epoch"] - 1) for loss in run.result.get("lost") or []]
     return [{key: row[key] for key in ("epoch", "step", "seconds")} for row in times if row is not None]
@@ -360,7 +360,7 @@ COMPARISON_CHARTS = ("charts",)
 
 def render_template(template: str, content: dict[str, Any]) -> str:
     inside = {}
-    if not content.get("board"):  # a file carries its scripts and styles inside
+    if not content.get("board"):  # a report file contains its scripts and styles
         drawn = bool(content.get("figures"))
         inside["script"] = bundled_script(DRAWING if drawn else STILL)
         inside["style"] = _text("uplot.min.css") + "\n" + _text("plots.css") if drawn else ""

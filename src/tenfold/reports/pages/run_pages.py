@@ -52,7 +52,7 @@ from tenfold.runs import Run
 from tenfold.runs.store import CROSSVAL, SWEEP
 
 NAMES = {CROSSVAL: "Cross-validation", SWEEP: "Sweep"}
-"""How the titles of pages call runs that others belong to."""
+"""Names of runs with subordinate runs, for page titles."""
 
 
 def sweep_charts(run: Run) -> dict[str, Chart]:
@@ -61,9 +61,9 @@ def sweep_charts(run: Run) -> dict[str, Chart]:
 
 
 def run_content(run: Run, figure: dict[str, Any] | None = None, *, whole: bool = True) -> dict[str, Any]:
-    """Return the values for the page of one run; `figure` holds its measurements where they have been read already.
+    """Return the values for the page of one run; `figure` holds its measurements if they have been read already.
 
-    Not `whole`: without the parts that do not change while it is running.
+    If `whole` is false, the parts that do not change while it is running are omitted.
     """
     folded = run.kind == CROSSVAL
     figure = run_figure(run) if figure is None else figure

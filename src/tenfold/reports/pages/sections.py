@@ -49,11 +49,11 @@ Headline = list[tuple[str, str, str]]
 
 
 def run_headline(run: Run, baseline: Baseline | None) -> Headline:
-    if run.status == "running":  # a resumed run still has the numbers of its first part
+    if run.status == "running":  # a resumed run still has the results of the interrupted one
         return []
     result = run.result
     numbers = []
-    for name, value in loss_last(run.metrics).items():  # the direction of a metric that is not well known, too
+    for name, value in loss_last(run.metrics).items():  # includes the direction of a less common metric
         better = "" if name in ("accuracy", "loss") else describe_direction(run.experiment.training.prefers_lower(name))
         note = joined(better, fold_mean_note(run, name))
         numbers.append((f"{summary.evaluated_part(run)} {one_line(name)}", metric_value(name, value), note))
@@ -92,7 +92,7 @@ def _score_of(single: Run, run: Run) -> str:
 
 
 def page_title(experiment: Experiment) -> str:
-    """Return the name of an experiment, or its model and data where it has none."""
+    """Return the name of an experiment, or its model and data if it has none."""
     flat = experiment.flat()
     return one_line(experiment.name or f"{_object_name(flat['model'])} on {_object_name(flat['data'])}")
 
@@ -102,7 +102,7 @@ def run_title(run: Run) -> str:
 
 
 def _object_name(value: object) -> str:
-    """Return a model or data as a title names them; arrays and the like have no name of their own."""
+    """Return the name of a model or data for a title; arrays and similar objects have no name of their own."""
     text = field_value(value)
     name = text[1:-1] if text.startswith("<") and text.endswith(">") else text
     return "given data" if name in ("tuple", "list", "dict", "Tensor", "ndarray") else name
@@ -137,7 +137,7 @@ def describe_run(run: Run, label: str = "", part: str | None = None) -> dict[str
 def common_fields(runs: Sequence[HasExperiment]) -> list[dict[str, Any]]:
     """Return the fields that are the same in all runs, by section, and whether they differ from the default.
 
-    Of scripts, which have their model and training inside, only those that differ from the default.
+    For scripts, which define their own model and training, only the fields that differ from the default.
     """
     flat, changed, apart = runs[0].experiment.flat(), changed_fields(runs[0].experiment), differing_fields(runs)
     of_script = getattr(runs[0], "kind", "") == SCRIPT
@@ -164,7 +164,7 @@ def changed_settings(run: Run) -> list[tuple[str, str]]:
 
 
 def machine_details(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return details about each machine that was used, with the numbers of its runs."""
+    """Return details about each machine, with the numbers of its runs."""
     machines: dict[str, dict[str, Any]] = {}
     shown = ("machine", "packages", "data") if len(runs) == 1 else ("machine", "packages")
     for run in runs:
@@ -256,7 +256,7 @@ def _detail(event: events.Lifecycle) -> str:
 
 
 def state_note(run: Run) -> str:
-    """Return why a run is not finished, and whether nothing was measured; empty for a finished run."""
+    """Return the reason why a run is not finished, and whether nothing was measured; empty for a finished run."""
     expects_nothing = run.kind == SCRIPT or run.status == "running"
     nothing = "" if run.history or run.metrics or expects_nothing else "nothing was measured in this run"
     return "\n".join(line for line in (summary.describe_end(run), nothing) if line)
@@ -312,7 +312,7 @@ def folds_so_far(run: Run) -> TextTable | None:
 def fold_figures(run: Run) -> list[dict[str, Any]]:
     """Return a figure for each fold with the metrics on its validation part, and one for their mean."""
     figures: list[dict[str, Any]] = []
-    in_result = bool(run.result.get("folds"))  # else those recorded so far
+    in_result = bool(run.result.get("folds"))  # otherwise the folds recorded so far
     for fold in fold_runs(run) if in_result else [run.other(record["id"]) for record in run.store.folds(run.id)]:
         place = fold.metadata["crossval"]
         figure = run_figure(fold, fold_name(place["fold"], place["repeat"], place["node"]))
@@ -351,7 +351,7 @@ MOST_ALONE = 4
 
 
 def machine_section(run: Run) -> dict[str, Any] | None:
-    """Return the machine's cores with the workers on them, and the memory; None where nothing is known."""
+    """Return the machine's cores with the workers on them, and the memory; None if nothing is known."""
     layout = _layout(run)
     peaks = _peak_lines(run)
     if not layout and not peaks:
@@ -392,7 +392,7 @@ def _pinning(run: Run) -> str:
 
 
 def _peak_lines(run: Run) -> list[tuple[str, str]]:
-    """Return pairs of name and text: the most memory that the workers' processes had in use."""
+    """Return pairs of name and text: the peak memory of the workers' processes."""
     peaks = [size for size in run.result.get("peak_memory") or [] if size]
     if not peaks:
         return []
