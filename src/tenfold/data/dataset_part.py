@@ -1,4 +1,4 @@
-"""A part that is read from a map-style Dataset: its samples, which keys of them are inputs, and their batches."""
+"""A part that is read from a map-style Dataset: its samples, input columns and batches."""
 
 import gc
 import hashlib
@@ -37,18 +37,18 @@ from tenfold.errors import DataError, TenfoldError
 from tenfold.registry import suggest
 
 TARGET_NAMES = ("labels", "label", "targets", "target", "y", "class")
-"""Usual names of the target; one of these is recognized where it is not named."""
+"""Common names of the target, which are recognized if no name is given."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the inputs and of the target, as far as they are given."""
+    """The names of the inputs and the target, if given."""
 
     inputs: tuple[str, ...] | None = None
     target: str | None = None
 
     def choose(self, names: Iterable[str]) -> "Columns":
-        """Return the inputs and the target among these names: by default all that are not the target."""
+        """Return the inputs and the target among these names: by default, all except the target are inputs."""
         present = list(map(str, names))
         for name in (*(self.inputs or ()), *([self.target] if self.target is not None else [])):
             if name not in present:
@@ -70,7 +70,7 @@ class Columns:
         return Columns(inputs, target)
 
     def pick(self, values: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return inputs and target: a single input as it is, several in a dict."""
+        """Return inputs and target: a single input unchanged, several as a dict."""
         chosen = self if self.inputs is not None and self.target in values else self.choose(values)
         assert chosen.inputs is not None
         assert chosen.target is not None
@@ -106,7 +106,7 @@ def split_sample(sample: Any, columns: Columns, what: str) -> tuple[Any, Any]:
 
 
 def describe(value: Any) -> str:
-    """Return what kind of value this is, for errors."""
+    """Return a short description of a value for error messages."""
     size = f" of {len(value)}" if isinstance(value, (tuple, list, dict)) else ""
     return f"a {type(value).__name__}{size}"
 
@@ -122,7 +122,7 @@ class Collate:
 
     columns: Columns = NOT_NAMED
     function: Callable[[list[Any]], Any] | None = None
-    """The user's own, which gets samples as they are, and returns a batch as (x, y) or a dict."""
+    """The user's collate function, which takes unchanged samples and returns a batch as (x, y) or a dict."""
 
     def __call__(self, samples: Sequence[Any]) -> tuple[Any, Any]:
         """Return inputs and targets of a batch."""
@@ -137,11 +137,11 @@ class Collate:
 
 
 STACKED = Collate()
-"""Samples that are pairs are stacked."""
+"""Stacks samples that are pairs."""
 
 
 def as_arrays(value: Any) -> Any:
-    """Return a sample with lists of numbers as tensors, which is how Hugging Face's data sets give tokens."""
+    """Return a sample with lists of numbers converted to tensors; Hugging Face data sets store tokens as lists."""
     if isinstance(value, Mapping):
         return {key: as_arrays(item) for key, item in value.items()}
     if isinstance(value, list) and value and isinstance(value[0], (int, float, bool, list, np.generic)):
@@ -157,7 +157,7 @@ def as_arrays(value: Any) -> Any:
 
 
 def different_shapes(error: Exception) -> DataError | None:
-    """Return the error for samples that cannot be stacked, if that is what torch said."""
+    """Return a DataError if torch failed because the samples cannot be stacked; otherwise None."""
     _, where, sizes = str(error).partition("stack expects each tensor to be equal size, but got ")
     if not where:
         return None
@@ -165,12 +165,12 @@ def different_shapes(error: Exception) -> DataError | None:
 
 
 def is_plain_pair(sample: Any) -> bool:
-    """Return whether a sample is (tensor or array, target), which torch's own collate handles best."""
+    """Return whether a sample is (tensor or array, target), which torch's default collate function handles best."""
     return isinstance(sample, (tuple, list)) and len(sample) == 2 and isinstance(sample[0], (Tensor, np.ndarray))
 
 
 CheckLabels = Callable[[Tensor], None]
-"""Raises a DataError for labels of a batch that are none of the classes."""
+"""Raises a DataError if a batch has labels outside the classes."""
 _FINGERPRINT_SAMPLES = 16
 
 
@@ -179,27 +179,27 @@ class DatasetPart(Part):
     """A map-style Dataset, read by `loader_workers` processes (0: by this one) that stay alive between epochs.
 
     With loader processes there can be one pass at a time; continuing an older one is an error. Random numbers that a
-    dataset draws in this process come from the global generators; the loader itself does not touch those. In loader
-    processes they are seeded for each batch, by its samples and the state of torch's generator here, which checkpoints
-    have.
+    dataset draws in this process come from the global generators; the loader itself does not touch them. In loader
+    processes they are seeded for each batch from its samples and the state of torch's generator in this process, which
+    checkpoints include.
     """
 
     dataset: Dataset[Any]
     loader_workers: int = 0
     _: KW_ONLY
     known_targets: Tensor | None = None
-    """The labels of all samples, where they need not be read from them."""
+    """The labels of all samples, if they are known without reading the samples."""
     label_range: Tensor | None = None
-    """The lowest and the highest label of each sample, where the labels of all positions are too many to keep."""
+    """The lowest and the highest label of each sample, if there are too many labels to keep."""
     read_labels: Callable[[Any], Tensor] | None = None
-    """Returns the labels of all samples of a dataset, which it reads; None where they are known, or no labels."""
+    """Reads a dataset and returns the labels of all samples; None if they are known, or if there are no labels."""
     check_labels: CheckLabels | None = None
-    """None where all labels are known."""
+    """Checks the labels of a batch; None if all labels are known."""
     device: torch.device = CPU
     dtype: torch.dtype = torch.float32
     """The dtype of floats in a batch."""
     collate: Collate | None = None
-    """How samples become a batch; None: as torch does it for pairs."""
+    """The collate function; None for torch's default, which handles pairs."""
 
     def __post_init__(self) -> None:
         self._wanted = _Batches()
@@ -260,7 +260,7 @@ class DatasetPart(Part):
         return replace(self, loader_workers=loader_workers)
 
     def _loaded(self, loader: DataLoader[Any]) -> Iterator[tuple[Any, Any]]:
-        """Yield every batch that was asked for; a dataset that delivers less is an error, never a shorter epoch."""
+        """Yield all requested batches; a dataset that returns fewer raises an error instead of shortening the epoch."""
         with _without_garbage_collection():
             loaded = iter(loader)
         sizes = self._wanted.sizes
@@ -320,18 +320,18 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _keep_inherited_objects(_worker: int) -> None:
-    """Leave alone, in a loader process, what it inherited: freeing a GPU's events there would end the process."""
+    """Keep inherited objects alive in a loader process, because freeing GPU events there would crash it."""
     gc.freeze()
     gc.enable()
 
 
 class _Batches:
-    """A batch sampler whose contents are swapped for each pass; it keeps the sizes of batches still to be delivered."""
+    """A batch sampler whose contents are swapped for each pass; it keeps the sizes of pending batches."""
 
     def __init__(self) -> None:
         self.batches: Iterable[Indices] = ()
         self.state: bytes | None = None
-        """That of the generator when the pass began, where other processes read the samples."""
+        """The state of the generator at the start of the pass, if other processes read the samples."""
         self.sizes: deque[int] = deque()
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -352,7 +352,7 @@ class _Batches:
 
 
 class _Seeded(Dataset[Any]):
-    """A dataset in a loader process, whose generators are seeded for each batch: no matter what was read before."""
+    """A dataset in a loader process, whose generators are seeded for each batch, independently of earlier reads."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self._dataset = dataset
@@ -367,7 +367,7 @@ class _Seeded(Dataset[Any]):
 
 
 def with_loader(part: Part, workers: int) -> Part:
-    """Let a part be read sample by sample by `workers` loader processes; by this one when it is 0."""
+    """Return a part that is read by `workers` loader processes; 0 reads it in this process."""
     return _read_by_sample(part).with_workers(workers) if isinstance(part, DatasetPart | Tensors) else part
 
 
@@ -405,7 +405,7 @@ def _read_by_sample(part: Part) -> DatasetPart:
 
 @contextmanager
 def quiet_randomness() -> Iterator[None]:
-    """Seed the global generators of torch, numpy and Python, and put them back as they were at the end."""
+    """Seed the global generators of torch, numpy and Python, and restore their states at the end."""
     with RANDOM_LOCK, torch.random.fork_rng(devices=[]):
         states = random.getstate(), np.random.get_state()
         torch.default_generator.manual_seed(0)
@@ -419,7 +419,7 @@ def quiet_randomness() -> Iterator[None]:
 
 
 def as_batch(x: Any, y: Any, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Return a batch on a device, in the types that networks and losses take: floats in the dtype of the weights."""
+    """Return a batch on a device, in the types that networks and losses expect: floats in the dtype of the weights."""
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, PackedSequence):

@@ -27,7 +27,7 @@ class FileData(NamedTuple):
 
 
 def read_file(name: str, options: Mapping[str, Any], trained_on: KnownData | None = None) -> FileData:
-    """Return the data in a file or folder; images by the classes of those that a model was `trained_on`."""
+    """Return the data in a file or folder; images use the classes of the data a model was `trained_on`."""
     path = Path(name).expanduser()
     if not path.exists():
         raise DataError(f"there is no file or folder '{name}' (looked in {Path.cwd()})")
@@ -127,7 +127,7 @@ def _read_npy(path: Path) -> dict[str, Any]:
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
-    """Return the arrays by name, or by parts where they are called x_train, y_train, x_test and so on."""
+    """Return the arrays by name, or by part if they are called x_train, y_train, x_test and so on."""
     arrays: dict[str, Any] = read_arrays(path)
     parts = {part: (f"x_{part}", f"y_{part}") for part in PARTS}
     if all(name in arrays for name in parts["train"]):
@@ -149,10 +149,10 @@ GRAY_MODES = ("1", "L", "I;16")
 
 
 def read_images(folder: Path, class_names: tuple[str, ...] = (), size: Any = None) -> tuple[Any, tuple[str, ...]]:
-    """Return images with the numbers of their classes, and the names of the classes: those of the folders they are in.
+    """Return images with their class numbers, and the class names, which are the names of the folders.
 
-    Folders called train, validation and test are parts. `size` (one number, or [height, width]) resizes all. The
-    `class_names` of a model that was trained before keep their numbers.
+    Folders called train, validation and test are parts. `size` (one number, or [height, width]) resizes all images.
+    The `class_names` of a previously trained model keep their numbers.
     """
     parts = {part: folder / part for part in PARTS if (folder / part).is_dir()}
     where = parts if "train" in parts else {"": folder}
@@ -189,7 +189,7 @@ def read_images(folder: Path, class_names: tuple[str, ...] = (), size: Any = Non
 
 
 def read_unlabeled(path: Path, shape: tuple[int, ...], size: Any = None) -> tuple[list[str], NDArray[np.uint8]]:
-    """Return the names and the pixels of an image, or of all images in a folder, for a model that takes this shape."""
+    """Return the names and the pixels of an image, or of all images in a folder, for a model with this input shape."""
     paths = [path] if path.is_file() else sorted(_images_below(path))
     if not paths:
         raise DataError(f"the folder {path} holds no images ({', '.join(IMAGES)})")
@@ -201,7 +201,7 @@ def read_unlabeled(path: Path, shape: tuple[int, ...], size: Any = None) -> tupl
 
 
 def may_hold_images(path: Path) -> bool:
-    """Return whether a path is a folder, or named as an image is."""
+    """Return whether a path is a folder or has the extension of an image."""
     return path.is_dir() or path.suffix.lower() in IMAGES
 
 
@@ -269,22 +269,22 @@ def _stacked(images: list[Any], channels: int, folder: Path, advice: str) -> NDA
 
 
 KEYS = ("x", "X", "images", "inputs", "data")
-"""The arrays of an .npz file that may hold the samples, in the order in which they are looked for."""
+"""The arrays of an .npz file that may hold the samples, in order of preference."""
 TABLES = (".csv", ".tsv", ".parquet")
 
 
 class Inputs(NamedTuple):
-    """Samples, and their names where they have any."""
+    """Samples, and their names if they have any."""
 
     x: NDArray[Any]
     names: list[str] | None = None
 
 
 def read_inputs(path: Path, trained_on: Mapping[str, Any], options: Mapping[str, Any]) -> Inputs:
-    """Return the samples that a file holds, one per row.
+    """Return the samples in a file, one per row.
 
-    `trained_on` are the metadata of the data that the model was trained on, and `options` those they were read with: a
-    table is read by the names of its columns, and may have more; images become as large as those were.
+    `trained_on` is the metadata of the model's training data, and `options` are the options it was read with. Columns
+    of a table are selected by name, and others are ignored; images are resized to the size of the training images.
     """
     if not path.exists():
         raise DataError(f"there is no file {path}")

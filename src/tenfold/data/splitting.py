@@ -32,10 +32,10 @@ def split(
 ) -> Splits:
     """Divide a data set into train, validation and test.
 
-    Without `test_fraction` its own test part is used, or 0.2 of an undivided set; with it, train and test are pooled
-    and divided again. `validation_fraction` is then taken out of train (pooled with an own validation part, if there
-    is one). `limit` is the most samples of each part that are kept. With `groups`, one for each sample of the
-    training part, no group is in two parts. A training part that is a stream is not divided.
+    Without `test_fraction`, the existing test part is used, or 0.2 of an undivided set; with it, train and test are
+    pooled and divided again. `validation_fraction` is then taken out of train (pooled with the existing validation
+    part, if there is one). `limit` is the maximum number of samples in each part. With `groups`, one for each sample
+    of the training part, no group is in two parts. A training part that is a stream is not divided.
     """
     if isinstance(splits.train, StreamPart):
         check_stream_is_not_cut(
@@ -56,7 +56,7 @@ def split(
         if fraction:
             whole = parts["train"].joined(parts.get(name))
             parts["train"], parts[name] = _take_out(whole, fraction, name, stratify, generator)
-    if limit is not None:  # streams end there by themselves
+    if limit is not None:  # streams apply the limit themselves
         parts = {
             name: parts[name]
             if isinstance(parts[name].part, StreamPart)
@@ -74,11 +74,11 @@ def split(
 
 @dataclass(frozen=True)
 class Numbered:
-    """A part, and which of the given samples it holds."""
+    """A part, and the numbers of its samples in the original part."""
 
     part: Part
     numbers: NDArray[np.int64] | None = None
-    """None: the part is as it was given."""
+    """None if the part is unchanged."""
     groups: Groups = None
 
     def joined(self, other: "Numbered | None") -> "Numbered":
@@ -99,8 +99,8 @@ def draw(
     """Draw `count` of `samples` at random; return the numbers of the drawn and of the rest, each in ascending order.
 
     With `targets` of one class per sample, every class gives its share, rounded by largest remainders, and keeps at
-    least one sample in the rest, so that a class with a single sample is never drawn. Where `count` leaves no room for
-    that, shares alone decide.
+    least one sample in the rest, so that a class with a single sample is never drawn. If `count` is too large
+    for that, only the shares count.
     """
     if targets is None or targets.dim() != 1:
         drawn = generator.permutation(samples)[:count]
@@ -214,9 +214,9 @@ def make_folds(
 
     `targets_or_n` is the targets of the part, or its length where they are unknown. "plain" makes parts whose sizes
     differ by at most one, "stratified" keeps the proportions of the classes in each, and "group" keeps samples of one
-    group together; "auto" is "group" where there are groups, else "stratified" where the targets are labels, else
-    "plain". The numbers are those of scikit-learn's splitter with shuffle=True and random_state=seed, or of its
-    Repeated form.
+    group together; "auto" is "group" if there are groups, else "stratified" if the targets are labels, else "plain".
+    The folds equal those of scikit-learn's splitter with shuffle=True and random_state=seed, or of its Repeated
+    variant.
     """
     from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
@@ -231,7 +231,7 @@ def make_folds(
         raise ExperimentError('parallel.fold_kind = "group" needs data.groups, which names the group of each sample')
     by_group = GroupKFold if labels is None else StratifiedGroupKFold
     splitter = {"plain": KFold, "stratified": StratifiedKFold, "group": by_group}[kind]
-    random = np.random.RandomState(seed % 2**32)  # the most that this generator takes
+    random = np.random.RandomState(seed % 2**32)  # the largest seed of this generator
     folds = []
     try:
         for repeat in range(1, repeats + 1):
@@ -271,9 +271,9 @@ def make_shards(
     """Divide samples among `n` replicas: disjoint, complete, none empty.
 
     `targets_or_n` is the labels of the part, or its length where labels are unknown. "iid" shuffles and cuts into
-    shards whose sizes differ by at most one, "contiguous" cuts the samples in the order they come, and "fractions"
-    makes shards as large as `fractions` say. "label-skew" divides each class by shares p_c ~ Dir(alpha, ..., alpha): a
-    small alpha gives each replica few classes, a large one tends to "iid". (Hsu, Qi & Brown 2019, "Measuring the
+    shards whose sizes differ by at most one, "contiguous" cuts the samples in their original order, and "fractions"
+    makes shards of the sizes in `fractions`. "label-skew" divides each class by shares p_c ~ Dir(alpha, ..., alpha):
+    a small alpha gives each replica few classes, a large one tends to "iid". (Hsu, Qi & Brown 2019, "Measuring the
     effects of non-identical data distribution for federated visual classification".)
     """
     samples = len(targets_or_n) if isinstance(targets_or_n, Tensor) else targets_or_n
@@ -311,7 +311,7 @@ def order(shard: Shard, seed: int, epoch: int, replica: int) -> Tensor:
 
 
 def batches(order: Tensor, batch_size: int) -> list[Tensor]:
-    """Cut an order into batches of the sizes that `batch_sizes` gives."""
+    """Cut an order into batches of the sizes that `batch_sizes` returns."""
     return list(torch.split(order, batch_sizes(len(order), batch_size)))
 
 
@@ -330,13 +330,13 @@ def batch_sizes(samples: int, batch_size: int) -> list[int]:
 
 
 def _cut(members: Shard, shares: NDArray[np.float64]) -> list[Shard]:
-    """Cut where the running sum of shares says, so that rounding errors never add up."""
+    """Cut at the cumulative sums of the shares, which prevents rounding errors from adding up."""
     ends = np.rint(np.cumsum(shares)[:-1] / shares.sum() * len(members)).astype(np.int64)
     return np.array_split(members, ends)
 
 
 def _leave_none_empty(parts: list[Shard]) -> list[Shard]:
-    """Let the largest shard give one sample to each empty one."""
+    """Move one sample from the largest shard to each empty shard."""
     for i, part in enumerate(parts):
         if not len(part):
             richest = max(range(len(parts)), key=lambda j: len(parts[j]))

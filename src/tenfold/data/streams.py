@@ -1,7 +1,7 @@
 """Parts that are read from beginning to end: iterable-style Datasets and other streams.
 
 A shard of a stream is a stream. A sample's number is its position in the stream of its worker, counted on from epoch to
-epoch; where the source ends, it is read again from its beginning.
+epoch; when the source ends, it is read again from its beginning.
 """
 
 import sys
@@ -55,11 +55,11 @@ class StreamPart(Part):
     collate: Collate
     _: KW_ONLY
     length: int | None = None
-    """The samples of an epoch, or of a part that is evaluated; None if that is not known."""
+    """The samples of an epoch, or of a part that is evaluated; None if unknown."""
     repeats: bool = False
-    """Whether the source is read again where it ends, as a training part is."""
+    """Whether the source is read again when it ends, as for a training part."""
     pass_limit: int | None = None
-    """The most samples of one pass over the source, for all workers together."""
+    """The maximum number of samples in one pass over the source, for all workers together."""
     worker: int = 0
     workers: int = 1
     device: torch.device = CPU
@@ -83,7 +83,7 @@ class StreamPart(Part):
         return
 
     def shard(self, worker: int, workers: int) -> "StreamPart":
-        """Return one worker's share: of a source that does not divide itself, every n-th sample."""
+        """Return one worker's share: every n-th sample if the source does not divide itself."""
         if (worker, workers) not in self._shards:
             length = len(range(worker, len(self), workers))
             self._shards[worker, workers] = replace(self, length=length, worker=worker, workers=workers)
@@ -131,7 +131,7 @@ class StreamPart(Part):
 
     @property
     def own_length(self) -> int | None:
-        """The length that the source says it has; None if it says none."""
+        """The length that the source reports; None if it reports none."""
         try:
             return len(self.dataset)
         except (TypeError, NotImplementedError):
@@ -141,7 +141,7 @@ class StreamPart(Part):
         return replace(self, length=length, repeats=repeats, pass_limit=pass_limit)
 
     def count(self, most: int) -> int:
-        """Return how many samples there are, but at most so many; they are read for that."""
+        """Read the samples and return their number, at most `most`."""
         with quiet_randomness():
             return sum(1 for _ in islice(iter(self.dataset), most))
 
@@ -209,9 +209,9 @@ class _Reader:
 def _samples_of(dataset: Any, worker: int, workers: int, epoch: int) -> Iterator[Any]:
     """Yield one worker's samples of one pass over a source: all workers together get each sample once.
 
-    Sources of Hugging Face are divided by `split_dataset_by_node`. Others are told which worker reads, as torch's
-    DataLoader tells it to those that call `get_worker_info`. One that does not ask gives every worker all samples, of
-    which it uses every n-th. `set_epoch`, if there is one, is called with the number of the pass.
+    Hugging Face sources are divided by `split_dataset_by_node`. Other sources can call `get_worker_info`, as in torch's
+    DataLoader. If a source does not call it, each worker reads all samples and uses every n-th. `set_epoch`, if there
+    is one, is called with the number of the pass.
     """
     if hasattr(dataset, "set_epoch"):
         dataset.set_epoch(epoch)
@@ -238,7 +238,7 @@ def _samples_of(dataset: Any, worker: int, workers: int, epoch: int) -> Iterator
 
 
 class _WorkerInfo:
-    """What `get_worker_info` returns in a stream; it notes whether the number of workers was asked for."""
+    """What `get_worker_info` returns in a stream; it records whether the number of workers was read."""
 
     def __init__(self, worker: int, workers: int, dataset: Any) -> None:
         self.id = worker
@@ -255,7 +255,7 @@ class _WorkerInfo:
 
 @contextmanager
 def _reading_as(info: _WorkerInfo) -> Iterator[None]:
-    """Let torch's `get_worker_info` return this for the duration of the block."""
+    """Make torch's `get_worker_info` return `info` within the block."""
     torch_worker: Any = sys.modules["torch.utils.data._utils.worker"]
     with _WORKER_INFO:
         before = torch_worker._worker_info
@@ -267,7 +267,7 @@ def _reading_as(info: _WorkerInfo) -> Iterator[None]:
 
 
 def with_lengths(splits: Splits, epoch_samples: int | None, limit: int | None) -> Splits:
-    """Return splits whose streams have a length: given, or their own; `limit` is the most samples of each part."""
+    """Return splits whose streams have a length, given or reported; `limit` is the maximum for each part."""
     if epoch_samples is not None and not isinstance(splits.train, StreamPart):
         raise DataError(
             f"data.epoch_samples = {epoch_samples} is for streams (iterable-style Datasets); these data have "
@@ -299,7 +299,7 @@ def with_lengths(splits: Splits, epoch_samples: int | None, limit: int | None) -
 
 
 def check_stream_is_not_cut(splits: Splits, **cuts: Any) -> None:
-    """Raise a DataError for a training part that is a stream, and something that would have to cut it."""
+    """Raise a DataError if the training part is a stream and one of `cuts` would have to divide it."""
     for name, value in cuts.items():
         if isinstance(splits.train, StreamPart) and value is not None and value is not False and value != 0:
             raise DataError(
@@ -309,7 +309,7 @@ def check_stream_is_not_cut(splits: Splits, **cuts: Any) -> None:
 
 
 def check_stream_shards(kind: str) -> None:
-    """Raise an ExperimentError for shards that a stream cannot be divided into."""
+    """Raise an ExperimentError if a stream cannot be divided into this kind of shards."""
     if kind not in SHARD_KINDS_OF_STREAMS:
         raise ExperimentError(
             f'parallel.shards = "{kind}" needs random access to the samples, which a stream (iterable-style Dataset) '

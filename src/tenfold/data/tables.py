@@ -45,7 +45,7 @@ def columns_of(frame: Any) -> dict[str, Any]:
 
 
 def series_values(series: Any) -> Any:
-    """Return the values of a Series as an array; those of a categorical one as categories."""
+    """Return the values of a Series as an array; a categorical Series becomes categories."""
     values = series.to_numpy() if hasattr(series, "to_numpy") else np.asarray(series)
     if str(getattr(series, "dtype", "")).lower().startswith(("category", "categorical", "enum")):
         return Categories(_category(value) for value in values.tolist())
@@ -53,9 +53,9 @@ def series_values(series: Any) -> Any:
 
 
 def as_column(values: Any, name: str = "") -> Column:
-    """Return a column as floats, with NaN where a value is missing; or as text, where that cannot be.
+    """Return a column as floats, with NaN for missing values; as text if it is not numeric.
 
-    True and false are 1 and 0; dates and times become days since the beginning of 1970, durations days.
+    True and false become 1 and 0; dates and times become days since the beginning of 1970, durations days.
     """
     if isinstance(values, Categories):
         return np.array(values, dtype=object)
@@ -94,9 +94,9 @@ def is_boolean(values: Any) -> bool:
 
 
 def as_categories(values: Any, name: str = "") -> Column:
-    """Return a column as the names of its categories, "" where a value is missing.
+    """Return a column as the names of its categories, "" for missing values.
 
-    The name of a value does not depend on the others in its column: 01 is "01" even where all are numbers.
+    The name of a value does not depend on the others in its column: 01 is "01" even if all values are numbers.
     """
     if isinstance(values, Categories):
         return np.array(values, dtype=object)
@@ -108,7 +108,7 @@ def as_categories(values: Any, name: str = "") -> Column:
 
 
 def as_text(column: Column) -> Column:
-    """Return the values of a column as categories are called: whole numbers without a point, "" if missing."""
+    """Return the values of a column as names of categories: whole numbers without a decimal point, "" if missing."""
     if column.dtype.kind != "f":
         return column.astype(str)
     return np.array(["" if np.isnan(value) else f"{value:.15g}" for value in column])
@@ -164,7 +164,7 @@ class KnownData:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> "KnownData | None":
-        """Return the data's description in a run's metadata; None unless these were a table or folders of images."""
+        """Return the data's description in a run's metadata; None unless the data were a table or folders of images."""
         features, names = (tuple(metadata.get(key) or ()) for key in ("features", "class_names"))
         return cls(features, names) if features or names else None
 
@@ -184,7 +184,7 @@ class KnownData:
 def input_matrix(
     table: Mapping[str, Any], columns: InputColumns, where: str, dtype: torch.dtype = torch.float32
 ) -> NDArray[Any]:
-    """Return columns as one matrix, categories one-hot: an unknown one is 0 for all known ones, with a warning."""
+    """Return columns as one matrix, categories one-hot: an unknown category becomes all zeros, with a warning."""
     blocks = []
     for name, categories in columns.items():
         if categories is not None:
@@ -204,7 +204,7 @@ def input_matrix(
 
 
 def one_hot(values: Column, categories: list[str], name: str) -> NDArray[np.float32]:
-    """Return one column for each known category of the column `name`; warn of values that are none of them."""
+    """Return one column for each known category of the column `name`; warn of unknown values."""
     unseen = set(values.tolist()) - set(categories)
     if unseen:
         new = sorted(unseen)
@@ -217,13 +217,13 @@ def one_hot(values: Column, categories: list[str], name: str) -> NDArray[np.floa
 
 
 def shorten(values: list[str]) -> str:
-    """Return a few of these values as a message shows them."""
+    """Return a few of these values for a message."""
     shown = ", ".join(repr(value) if value else "missing" for value in values[:MOST_SHOWN])
     return f"{shown}, ..." if len(values) > MOST_SHOWN else shown
 
 
 def _column_of(table: Mapping[str, Any], feature: str, where: str) -> str:
-    """Return the column of a feature such as "city=Rome"; names and categories may themselves have a "="."""
+    """Return the column of a feature such as "city=Rome"; names and categories may contain "="."""
     words = feature.split("=")
     names = ["=".join(words[:count]) for count in range(len(words), 0, -1)]
     column = next((name for name in names if name in table), None)
@@ -241,9 +241,9 @@ BOOLEAN_NAMES = ("False", "True")
 
 
 class TableEncoder:
-    """Turns the parts of a table into matrices; together they decide which categories and classes there are.
+    """Turns the parts of a table into matrices; the categories and classes are collected from all parts.
 
-    `trained_on` is the table that a model was trained on, where that decides instead.
+    With `trained_on`, the categories and classes of a model's training table are used instead.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class TableEncoder:
         self.has_missing = self.has_missing or bool(np.isnan(x).any())
         filled = np.where(np.isnan(x), x.dtype.type(0), x)
         rules = ValueRules(dtype=self._dtype)
-        arrays_part = part_from_arrays(filled, self._target(table), part, rules)  # which checks everything else
+        arrays_part = part_from_arrays(filled, self._target(table), part, rules)  # this checks everything else
         return Tensors(arrays_part.x.new_tensor(x), arrays_part.y)
 
     @property
@@ -303,7 +303,7 @@ class TableEncoder:
         return f"classification: '{target}' has {len(self.class_names)} classes ({shown}), predicted from {inputs}"
 
     def _learn_target(self, targets: list[tuple[Column, Any]]) -> None:
-        """Collect the names of the classes from the target of each part: as a column, and as it was given."""
+        """Collect the names of the classes from the target of each part: as a column, and in its original form."""
         target = self.columns.target
         is_text = any(column.dtype.kind != "f" for column, _ in targets)
         named = [as_categories(given) if is_text else as_text(column) for column, given in targets]

@@ -45,22 +45,22 @@ class ValueRules:
     """The values that labels may have, and the dtype to which floats are converted."""
 
     classes: int | None = None
-    """The number of classes, where it is given; labels are below it."""
+    """The number of classes, if given; labels must be smaller."""
     any_integer: bool = False
     """Whether labels may be below 0, because the loss is the user's own."""
     dtype: torch.dtype = torch.float32
-    """The dtype of the network's weights, in which it takes floats."""
+    """The dtype of the network's weights and of its float inputs."""
 
 
 PLAIN_VALUES = ValueRules()
-"""Labels 0..C-1, of which the largest says how many classes there are."""
+"""Labels 0..C-1; the largest label determines the number of classes."""
 
 
 MOST_ROUNDED = 10_000
-"""Samples that are looked at for numbers that float32 rounds away."""
+"""The number of samples that are checked for a loss of precision in float32."""
 SMALLEST_VARIATION = 1e-12
 LARGEST_ROUNDING = 0.01
-"""The rounding error, as a share of the numbers' deviation, from which a warning is given."""
+"""The rounding error, as a share of the standard deviation, above which a warning is given."""
 
 
 def is_array(value: Any) -> bool:
@@ -122,7 +122,7 @@ def _input(value: Any, y: Tensor, name: str, part: str, dtype: torch.dtype) -> T
 
 
 def warn_of_flags(what: str) -> None:
-    """Warn of uint8 inputs that are 0 or 1, which `as_input` takes for pixels."""
+    """Warn of uint8 inputs that are all 0 or 1, because `as_input` treats uint8 as pixels."""
     warn_user(
         f"{what} is uint8 and holds only 0 and 1, but uint8 is taken for the pixels of images and divided by 255; give "
         "bool or int64 for a mask, float32 for numbers"
@@ -150,7 +150,7 @@ def check_targets(y: Tensor, part: str, rules: ValueRules = PLAIN_VALUES) -> Non
 
 
 def check_finite(values: Tensor, what: str) -> None:
-    """Check that there is no NaN and no infinity."""
+    """Raise a DataError for NaN or infinity."""
     if values.is_floating_point() and not bool(torch.isfinite(values).all()):
         row = int((~torch.isfinite(values)).reshape(len(values), -1).any(1).nonzero()[0])
         raise DataError(f"{what} holds NaN or infinity, first in sample {row}; remove or fill such values")
@@ -176,7 +176,7 @@ def _target(y: Any, part: str, dtype: torch.dtype) -> Tensor:
 
 
 def warn_of_rounding(values: NDArray[np.float64], what: str) -> None:
-    """Warn of float64 numbers that lie so close together that float32, which they become, rounds them away."""
+    """Warn if float64 values are so close together that their differences are lost in float32."""
     if not values.ndim or not values.size:
         return
     some = values[:MOST_ROUNDED].reshape(min(len(values), MOST_ROUNDED), -1)
@@ -184,7 +184,7 @@ def warn_of_rounding(values: NDArray[np.float64], what: str) -> None:
     with np.errstate(over="ignore"):
         lost = np.abs(some - some.astype(np.float32)).max(0, initial=0.0)
     deviation, size = some.std(0) if len(some) else lost, np.abs(some).max(0, initial=0.0)
-    varies = deviation > SMALLEST_VARIATION * size  # less is the rounding error of float64
+    varies = deviation > SMALLEST_VARIATION * size  # a smaller deviation is rounding error of float64
     if not bool((varies & np.isfinite(lost) & (lost > LARGEST_ROUNDING * deviation)).any()):
         return
     warn_user(
@@ -195,7 +195,7 @@ def warn_of_rounding(values: NDArray[np.float64], what: str) -> None:
 
 
 def refuse_mask(value: Any, what: str) -> None:
-    """Raise a DataError for a masked array with values that are masked."""
+    """Raise a DataError if a masked array has masked values."""
     if isinstance(value, np.ma.MaskedArray) and (masked := int(np.ma.getmaskarray(value).sum())):
         raise DataError(
             f"{what} is a masked array with {masked} masked values; fill them, for example with "
@@ -222,7 +222,7 @@ def as_tensor(value: Any, what: str, dtype: torch.dtype = torch.float32) -> Tens
             array = array.astype(np.float64 if dtype == torch.float64 else np.float32, copy=False)
         elif array.dtype.kind != "b" and array.dtype != np.uint8:
             array = array.astype(np.int64, copy=False)
-        # torch takes neither negative strides nor memory that it may not write to.
+        # torch supports neither negative strides nor read-only memory.
         result = torch.from_numpy(np.require(array, requirements=["C", "W"]))
     if dtype != torch.float64:
         if not isinstance(value, Tensor) and getattr(value, "dtype", None) == np.float64:
@@ -242,11 +242,11 @@ _MOST_LABELS_KEPT = 2**26
 _READ_AT_ONCE = 1000
 _MOST_COMPARED = 32
 _LABELS: dict[int, tuple[weakref.ref[Any], Collate, Tensor]] = {}
-"""Labels that were read, by the identity of their dataset."""
+"""Cached labels, by the id of their dataset."""
 
 
 def is_dataset(value: Any) -> bool:
-    """Return whether a value is a Dataset or a stream, or has a length and items that are asked for by number."""
+    """Return whether a value is a Dataset or a stream, or has a length and numbered items."""
     if isinstance(value, Dataset) or is_stream(value):
         return True
     container = isinstance(value, (str, bytes, tuple, list, dict, type)) or is_array(value)
@@ -254,7 +254,7 @@ def is_dataset(value: Any) -> bool:
 
 
 def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
-    """Return the Dataset that a DataLoader reads, and its own collate function; other data as they are.
+    """Return the Dataset that a DataLoader reads, and its custom collate function; other data are returned unchanged.
 
     Several DataLoaders may be the parts of a tuple or a dict. The order and the size of their batches do not matter,
     and `drop_last` is ignored. A DataLoader whose sampler leaves out or repeats samples is refused.
@@ -285,7 +285,7 @@ def read_by_loader(data: Any) -> tuple[Any, Callable[..., Any] | None]:
 
 
 def visits_all(sampler: Any, samples: int) -> bool:
-    """Return whether a sampler visits each of so many samples once."""
+    """Return whether a sampler visits each of `samples` samples exactly once."""
     shuffles = isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == samples
     return shuffles or isinstance(sampler, SequentialSampler)
 
@@ -293,10 +293,10 @@ def visits_all(sampler: Any, samples: int) -> bool:
 def part_from_dataset(
     dataset: Any, part: str, collate: Collate, rules: ValueRules = PLAIN_VALUES
 ) -> tuple[DatasetPart, int | None]:
-    """Turn a map-style Dataset into a part; `part` names it in errors. Also return how many classes it has, if it says.
+    """Turn a map-style Dataset into a part; `part` names it in errors. Also return the number of classes if known.
 
-    Where it does not list its labels, these are read from its samples: at once if nothing else tells how many classes
-    there are, else when something needs them (`DatasetPart.read_targets`).
+    If the dataset does not list its labels, they are read from its samples: immediately if the number of classes is
+    unknown otherwise, else when they are needed (`DatasetPart.read_targets`).
     """
     if not hasattr(dataset, "__len__"):
         raise DataError(f"the {part} part, a {type(dataset).__name__}, has no __len__; a map-style Dataset needs one")
@@ -363,7 +363,7 @@ def part_from_stream(dataset: Any, part: str, collate: Collate, rules: ValueRule
 
 
 def first_sample(part: Part) -> tuple[Any, Tensor]:
-    """Return x and y of one sample, as they come in a batch."""
+    """Return x and y of one sample, in the form they have in a batch."""
     with quiet_randomness():
         x, y = next(part.batches([[0]]))
     return tree_map(lambda leaf: leaf.data[0] if isinstance(leaf, PackedSequence) else leaf[0], x), y[0]
@@ -417,7 +417,7 @@ def _first_collated(sample: Any, part: str, collate: Collate) -> Tensor:
 
 
 def _known_targets(dataset: Any, first: Tensor, collate: Collate, dtype: torch.dtype) -> Tensor | None:
-    """Return the targets that the dataset itself lists, provided they are those its samples carry."""
+    """Return the targets that the dataset lists, provided that they match the targets of its samples."""
     listed = _listed(dataset, collate.columns.target, dtype)
     if listed is None or len(listed) != len(dataset) or listed.is_floating_point() != first.is_floating_point():
         return None
@@ -425,12 +425,12 @@ def _known_targets(dataset: Any, first: Tensor, collate: Collate, dtype: torch.d
 
 
 def _agree(listed: Tensor, dataset: Any, collate: Collate) -> bool:
-    """Return whether some samples, spread over the dataset, carry the targets that are listed."""
+    """Return whether the listed targets match those of a few samples spread over the dataset."""
     some = np.unique(np.linspace(0, len(dataset) - 1, _MOST_COMPARED, dtype=np.int64)).tolist()
 
     def agrees(i: int) -> bool:
         carried = _target_of(dataset[i], collate)
-        same = as_target(listed[i]).reshape(-1).numpy()  # both rounded to float32, which one of them may have been
+        same = as_target(listed[i]).reshape(-1).numpy()  # both rounded to float32, because one of them may already be
         return np.array_equal(same, carried.reshape(-1).numpy(), equal_nan=True)
 
     with quiet_randomness():
@@ -453,7 +453,7 @@ def _listed(dataset: Any, column: str | None, dtype: torch.dtype) -> Tensor | No
             None if any(item is None for item in several) else torch.cat([item for item in several if item is not None])
         )
     if column is not None and column in (getattr(dataset, "column_names", None) or ()):
-        values = dataset[column]  # Hugging Face's data sets are asked for whole columns by name
+        values = dataset[column]  # Hugging Face data sets return whole columns by name
     else:
         values = getattr(dataset, "targets", None)
         values = getattr(dataset, "labels", None) if values is None else values
@@ -465,14 +465,14 @@ def _listed(dataset: Any, column: str | None, dtype: torch.dtype) -> Tensor | No
 
 
 def _count_listed_classes(dataset: Any, column: str | None) -> int | None:
-    """Return how many classes a dataset says that it has: the length of its `classes`, as torchvision's have them."""
+    """Return the number of classes that a dataset reports, such as the length of `classes` in torchvision."""
     if isinstance(dataset, Subset):
         return _count_listed_classes(dataset.dataset, column)
     if isinstance(dataset, ConcatDataset):
         several = {_count_listed_classes(item, column) for item in dataset.datasets}
         return several.pop() if len(several) == 1 else None
     features = getattr(dataset, "features", None)
-    if isinstance(features, Mapping):  # of Hugging Face's data sets
+    if isinstance(features, Mapping):  # Hugging Face data sets
         number = getattr(features.get(column), "num_classes", None)
         return number if isinstance(number, int) and number > 1 else None
     names = getattr(dataset, "classes", None)
@@ -482,14 +482,14 @@ def _count_listed_classes(dataset: Any, column: str | None) -> int | None:
 
 
 def _labels_of(dataset: Any, *, part: str, collate: Collate, shape: torch.Size, rules: ValueRules) -> Tensor:
-    """Return the labels of all samples, checked; they are read once for each dataset, and then remembered."""
+    """Return the labels of all samples, checked; they are read once for each dataset and then cached."""
     cached = _LABELS.get(id(dataset))
     if cached is not None and cached[0]() is dataset and cached[1] == collate and _agree(cached[2], dataset, collate):
         return cached[2]
     labels = _read_targets(dataset, part=part, collate=collate, shape=shape)
     _check_labels(labels, part)
     check_targets(labels, part, rules)
-    with suppress(TypeError):  # not everything can be referred to weakly
+    with suppress(TypeError):  # not all objects support weak references
         weakref.finalize(dataset, _LABELS.pop, id(dataset), None)
         _LABELS[id(dataset)] = weakref.ref(dataset), collate, labels
     return labels
