@@ -36,12 +36,12 @@ class ClockEvent(NamedTuple):
     step: int
     """The worker's own step, counted from 1 over the run."""
     what: Literal["step", "exchange"]
-    """Whether a step ends, or the exchange between the worker and `other` that follows it begins."""
+    """The kind of event: the end of a step, or the start of the following exchange with `other`."""
     other: int = CENTER
 
 
 def clock_events(workload: Workload, hardware: Hardware, *, seed: int = 0) -> Iterator[ClockEvent]:
-    """Yield all steps and exchanges of a run in the order of the clock; the same for the same seed."""
+    """Yield all steps and exchanges of a run in chronological order; deterministic for a given seed."""
     clock = _EventClock(workload, hardware, seed, every_step=True)
     for _ in range(workload.epochs):
         yield from clock.epoch()
@@ -78,7 +78,7 @@ def cost_as_rounds(cost: RoundCost, workers: int) -> ExchangeCost:
 
 
 class _EventClock:
-    """The times of all workers, as one run goes through its steps and exchanges."""
+    """The clocks of all workers during a simulated run."""
 
     def __init__(self, workload: Workload, hardware: Hardware, seed: int, *, every_step: bool = False) -> None:
         if not isinstance(workload.strategy, AsynchronousStrategy):
@@ -104,7 +104,7 @@ class _EventClock:
             for _ in self.epoch():
                 pass
             self.end_epoch()
-        last = float(np.max(self.final.cost))  # the mean of all, which is the trained model
+        last = float(np.max(self.final.cost))  # the final average, which gives the trained model
         self.now += last
         self.communicated += last
         saved = hardware.save * workload.epochs
@@ -120,7 +120,7 @@ class _EventClock:
         return Timing(trained, self.now.max(keepdims=True), times, self.marks, tuple(self.lanes.spans), self.sent)
 
     def epoch(self) -> Iterator[ClockEvent]:
-        """Go through one epoch, all workers from where they are to their last step."""
+        """Simulate one epoch, until all workers have finished their last step."""
         workload = self.workload
         drawn = self.pace.draw(workload.steps_per_epoch)[0]
         seconds = drawn if self.relative_times is None else drawn * self.relative_times
@@ -170,7 +170,7 @@ class _EventClock:
         return self.strategy.exchange(worker, self.done + step, self.workload.workers)
 
     def _serve(self, exchange: Exchange, worker: int, step: int, at: float, free: list[float]) -> tuple[float, float]:
-        """Return when an exchange begins and ends, as soon as both sides are free, and record its time."""
+        """Return the start and end of an exchange, which begins once both sides are free, and record its time."""
         nbytes, other = self.workload.compressed_bytes, exchange.partner
         sent, received = exchange.sends * nbytes, exchange.receives * nbytes
         begin = max(at, free[worker], free[other])
@@ -217,18 +217,18 @@ class PipelineStep:
     """One step of a pipeline."""
 
     seconds: float
-    """Until the last stage has updated its weights."""
+    """Seconds until the last stage has updated its weights."""
     spans: tuple[ClockSpan, ...]
-    """The operations of each stage, by its number, from the start of the step on."""
+    """The operations of each stage, by stage number, relative to the start of the step."""
 
 
 def time_pipeline(
     schedule: Schedule, stages: Sequence[StageTime], micro_batches: int, send: Callable[[int, int], float]
 ) -> PipelineStep:
-    """Return the times of one step; `send` are the seconds of a message from one stage to another.
+    """Return the times of one step; `send` is the time in seconds of a message between two stages.
 
-    A stage begins an operation when it has done the one before, and its inputs have arrived from its neighbor: the
-    activations of the stage before it, or the gradient of the stage after it. Messages of a link follow one another.
+    A stage begins an operation when it has finished the previous one and received its inputs from its neighbor: the
+    activations of the stage before it, or the gradient of the stage after it. A link sends one message at a time.
     """
     count = len(stages)
     left = [list(operations(schedule, stage, count, micro_batches)) for stage in range(count)]
@@ -263,6 +263,6 @@ def time_pipeline(
 
 
 def round_of_parts(round_: Round, size: int) -> Round:
-    """Return a round of replicas that `size` workers each hold together: each part averages with the same of others."""
+    """Return a round for replicas divided among `size` workers each; each part is averaged across the replicas."""
     sources = tuple(tuple(other * size + part for other in read) for read in round_.sources for part in range(size))
     return Round(sources, round_.collective)

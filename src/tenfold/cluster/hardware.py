@@ -45,7 +45,7 @@ LINKS: Registry[Link] = Registry(
         "lte": Link(latency=40e-3, bandwidth=2.5e6),
     },
 )
-"""What such lines usually give to a program, which is less than their nominal rate.
+"""Typical performance of links as seen by a program, which is below the nominal rate.
 
     shared-memory   processes of one machine: a few microseconds to meet, the speed of copying in memory
     loopback        TCP within one machine
@@ -74,7 +74,7 @@ LinkField = Annotated[Link, BeforeValidator(_read), PlainSerializer(_written)]
 """A link in a file: a preset's name, or a table with latency and bandwidth."""
 
 
-# Hardware as the clock sees it: how long a step takes, and what a round costs.
+# The clock's model of hardware: the time of a step, and the cost of a round.
 #
 # Links, described by hand, give a `RoundCost`, and so does a calibrated profile; the clock treats both alike.
 
@@ -103,12 +103,12 @@ class StepTime:
     between_steps: float = 0.0
     """Spread of e_it, likewise."""
     noise: Noise = "log-normal"
-    """How both are distributed; shifted exponential means a lower bound and a long tail."""
+    """The distribution of both factors; a shifted exponential has a lower bound and a long tail."""
     trace: Floats | None = field(default=None, compare=False, repr=False)
     """Measured step times [steps, workers] to draw from instead of both spreads.
 
-    They give the shape, `mean` gives the level. Rows are drawn in stretches, all workers together, so that bursts and
-    delays that workers share are kept.
+    They give the shape, `mean` gives the level. Consecutive rows are drawn for all workers together, which
+    preserves bursts and shared delays.
     """
     fixed: float = 0.0
     """The part of the mean, in seconds, that does not depend on the batch size."""
@@ -142,11 +142,11 @@ class Hardware:
     round_shares: tuple[float, float] = (0.0, 1.0)
     """The shares of a round's cost that runs record as computing and as communicating; the rest counts as waiting."""
     exchange_cost: ExchangeCost | None = None
-    """For strategies without rounds. Default: what `round_cost` says of two workers that swap."""
+    """The cost of an exchange, for strategies without rounds. Default: `round_cost` for two workers that swap."""
     overhead: float = 0.0
     """Seconds of every round in addition to averaging weights: compression, outer optimizer, the optimizer's state."""
     overhead_shares: tuple[float, float] = (1.0, 0.0)
-    """The shares of that which runs record as computing and as communicating; the rest counts as waiting."""
+    """The shares of the overhead that runs record as computing and as communicating; the rest counts as waiting."""
     start: float = 0.0
     """Seconds before the first step."""
     evaluation: float = 0.0
@@ -220,11 +220,11 @@ class NodeGroup(Section):
     """Whether the workers of a node share its port to other nodes."""
 
     def slowdown(self, workers: int) -> float:
-        """Return how much longer a step takes on a node that runs this many workers, if threads outnumber cores."""
+        """Return the factor by which a step slows down on a node with this many workers, if threads outnumber cores."""
         return max(1.0, workers * self.threads / self.cores)
 
     def on_nodes(self, used: int) -> list[int]:
-        """Return how many workers each node runs, where the group runs `used`: they fill one node after another."""
+        """Return the number of workers on each node for a total of `used`; nodes are filled one after another."""
         full, rest = divmod(used, self.workers)
         return [self.workers] * full + [rest] * (rest > 0)
 

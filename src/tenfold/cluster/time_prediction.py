@@ -15,9 +15,9 @@ from tenfold.mixing.round import Server
 
 REPEATS, FEWEST = 20, 3
 BUDGET, HEAP_BUDGET = 100_000_000, 1_000_000
-"""Steps of workers up to which more repeats are drawn; the event clock takes a hundred times longer for each."""
+"""Limits on the worker steps drawn in all repeats; the event clock takes a hundred times longer per step."""
 LEVEL = 0.8
-"""How many of all runs should fall into the interval."""
+"""The share of runs that should fall into the interval."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +25,11 @@ class TimePrediction:
     """The predicted times of a workload on some hardware."""
 
     seconds: float
-    """Training time: of the slowest worker, without start, evaluation and saving, as a run measures it."""
+    """Training time of the slowest worker, without startup, evaluation and saving, as a run measures it."""
     interval: tuple[float, float]
     """80% of runs should fall between these."""
     total: float
-    """From the start to the end, everything included."""
+    """Time of the whole run, including startup, evaluation and saving."""
     times: dict[TimeKind, Floats]
     """For each kind of time, each worker's seconds."""
     bytes_per_worker: Floats
@@ -39,18 +39,18 @@ class TimePrediction:
     spans: tuple[ClockSpan, ...]
     """The first steps, one by one, for a timeline."""
     reasons: tuple[str, ...]
-    """Sentences that explain where a setting makes no difference."""
+    """Sentences that explain why some settings make no difference."""
     calibrated: bool
     """Whether the step times were measured; otherwise they were described by hand."""
     calibration_load: float = 0.0
-    """The load per core of the machine while its step times were measured; above 1.25 they are not to be trusted."""
+    """The load per core of the machine while its step times were measured; above 1.25 they are unreliable."""
     machine_speed: float = 1.0
     """How fast this machine was when the prediction was made, relative to its calibration."""
     exchange_times: Floats | None = None
-    """When each worker's step takes effect [steps, workers]; known only for strategies without rounds."""
+    """The time at which each worker's step takes effect [steps, workers]; only for strategies without rounds."""
 
     def with_computing(self, compute: Floats, added: float) -> "TimePrediction":
-        """Return the prediction with other seconds of computing, by which it takes `added` seconds longer."""
+        """Return the prediction with `compute` as the computing times, which make it `added` seconds longer."""
         low, high = self.interval
         return replace(
             self,
@@ -61,7 +61,7 @@ class TimePrediction:
         )
 
     def result(self, samples: int, seconds: float | None = None) -> dict[str, Any]:
-        """Return the part of a run's result that is predicted; `seconds` are those of a run that stopped early."""
+        """Return the predicted part of a run's result; `seconds` is the training time of a run that stopped early."""
         seconds = self.seconds if seconds is None else seconds
         share = seconds / self.seconds
         times = {kind: float(np.mean(each)) for kind, each in self.times.items()}
@@ -81,9 +81,9 @@ class TimePrediction:
 def predict_time(
     workload: Workload, hardware: Hardware, *, seed: int = 0, repeats: int | None = None
 ) -> TimePrediction:
-    """Predict how long a workload takes on hardware; the same for the same seed.
+    """Predict how long a workload takes on hardware; deterministic for a given seed.
 
-    The run is drawn `repeats` times, by default 20 and fewer where that would take long. The interval contains
+    The run is drawn `repeats` times, by default 20 or fewer if that would take long. The interval contains
     a further draw with a probability of 80%, by Student's t in the logarithm of the seconds, widened by the hardware's
     `model_error`.
     """
@@ -134,7 +134,7 @@ def bytes_sent(workload: Workload) -> Floats:
 
 
 def _turns(rounds: int, period: int | None) -> dict[int, int]:
-    """Return how often each round of a pattern comes; without a pattern all count as the first."""
+    """Return the number of occurrences of each round of a pattern; without a pattern, all count as the first."""
     full, rest = divmod(rounds, period or 1)
     return {turn: full + (turn < rest) for turn in range(min(period or 1, rounds))}
 
@@ -147,7 +147,7 @@ LONGEST_PATTERN = 64
 
 
 def find_reasons(workload: Workload, hardware: Hardware, timing: Timing) -> tuple[str, ...]:
-    """Return why some settings do not change the predicted time, one sentence each."""
+    """Return one sentence for each setting that does not change the predicted time."""
     reasons = _about_schedule(workload)
     if workload.workers == 1 and not workload.strategy.has_center:
         return (

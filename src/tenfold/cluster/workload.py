@@ -20,7 +20,7 @@ class Workload:
     steps_per_epoch: int
     strategy: Strategy
     nbytes: int
-    """Bytes of one replica, which are sent without compression."""
+    """Bytes of one replica, without compression."""
     epochs: int = 1
     sync_every: int = 1
     """Steps between two rounds; gradients are averaged at every step."""
@@ -32,11 +32,11 @@ class Workload:
     state_bytes: tuple[int, ...] = ()
     """Bytes of each vector of the optimizer that is averaged after the weights, in the same round."""
     batch_sizes: Sequence[Sequence[int]] | NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
-    """For each step of an epoch each worker's samples, 0 when it has none left. Default: all batches are full."""
+    """The samples of each worker at each step of an epoch, 0 if none are left. Default: all batches are full."""
     portions: int = 0
-    """The number of portions of a step, which free workers claim; 0: each worker has its own batch."""
+    """The number of portions of a step, which idle workers claim; with 0, each worker has its own batch."""
     marks: tuple[int, ...] = ()
-    """Steps, counted from 1 over the run, whose time is wanted in addition to the ends of epochs."""
+    """Steps, counted from 1 over the run, to record the time at, in addition to the ends of epochs."""
 
     @property
     def steps(self) -> int:
@@ -58,7 +58,7 @@ class Workload:
 
     @property
     def has_rounds(self) -> bool:
-        """Whether workers average in rounds; those of asynchronous strategies do not."""
+        """Whether workers average in rounds; asynchronous strategies have no rounds."""
         return not self.strategy.asynchronous
 
     def is_due(self, first: int, last: int) -> NDArray[np.bool_]:
@@ -72,23 +72,23 @@ class Workload:
 
     @property
     def ends_equal(self) -> bool:
-        """Whether all replicas are equal after the last step, so that the final average changes nothing."""
+        """Whether all replicas are equal after the last step, which makes the final average unnecessary."""
         if not self.strategy.always_exact:
             return False
         return self.average == "gradients" or is_round_due(self.steps, self.sync_every, self.local_after)
 
     @property
     def rounds(self) -> int:
-        """Rounds of the whole run, idle ones included and the mean at the end of an epoch left out."""
+        """Rounds of the whole run, including idle rounds but not the average at the end of an epoch."""
         return int(self.is_due(1, self.steps).sum())
 
 
 def divide_among_the_free(seconds: Floats, portions: int) -> Floats:
-    """Return the seconds until all portions of each step are computed, given each worker's for an equal share.
+    """Return the seconds until all portions of each step are computed, given each worker's time for an equal share.
 
     Worker i, which takes Y_i for 1/N of a step, has computed t P / (N Y_i) of P portions at the time t, rounded down.
-    All are computed when these sum up to P: at the P-th of the times k N Y_i / P. (A portion that is late is computed
-    by another worker, too, so that nobody waits for a slow one.)
+    All are computed when these sum up to P: at the P-th of the times k N Y_i / P. (A late portion is also computed
+    by another worker, which avoids waiting for a slow one.)
     """
     workers = seconds.shape[-1]
     most = min(portions, 4 * -(-portions // workers))
@@ -97,7 +97,7 @@ def divide_among_the_free(seconds: Floats, portions: int) -> Floats:
     return np.broadcast_to(last, seconds.shape)
 
 
-# How unevenly workers step.
+# The variation of step times.
 #
 # A step of worker i takes Y_it = s_i e_it: s_i stays with the worker for the whole run, e_it is drawn anew at every
 # step.
@@ -137,7 +137,7 @@ def _part(step_time: StepTime, workers: int, repeats: int, rng: np.random.Genera
 
 
 def _resampled(trace: Floats, workers: int, repeats: int, rng: np.random.Generator) -> Callable[[int], Floats]:
-    """Draw stretches of rows; more workers than columns are several such machines, each with stretches of its own."""
+    """Draw stretches of rows; with more workers than columns, each group of columns gets its own stretches."""
     rows, columns = trace.shape
     machines = -(-workers // columns)
     stretch = min(STRETCH, rows)

@@ -32,7 +32,7 @@ class Gpu:
 
 
 def resolve(device: str) -> "torch.device":
-    """The torch device called `device`: cpu, cuda, cuda:1, mps, or auto (cuda, then mps, then cpu)."""
+    """Return the torch device named `device`: cpu, cuda, cuda:1, mps, or auto (cuda, then mps, then cpu)."""
     import torch
 
     kind, colon, index = device.partition(":")
@@ -49,7 +49,7 @@ def resolve(device: str) -> "torch.device":
 
 
 def gpus() -> list[Gpu]:
-    """The GPUs that torch can use. Asking starts CUDA in this process, so workers must be spawned, not forked."""
+    """Return the GPUs that torch can use. This starts CUDA in this process, so workers must be spawned, not forked."""
     import torch
 
     if torch.cuda.is_available():
@@ -80,7 +80,7 @@ def supports_bf16(device: "torch.device") -> bool:
 
 
 def synchronize(device: "torch.device") -> None:
-    """Wait until the device has done all that it was given."""
+    """Wait until the device has finished all queued work."""
     if device.type == "cuda":
         import torch
 
@@ -88,11 +88,11 @@ def synchronize(device: "torch.device") -> None:
 
 
 def start_libraries(network: "nn.Module", device: "torch.device", sizes: Iterable[int]) -> None:
-    """Initialize the libraries behind torch before training is timed, because a first step takes far longer.
+    """Initialize the libraries behind torch before training is timed, because the first step takes far longer.
 
     It performs the computations of the network's layers with batches of these sizes on tensors of ones, without calling
     the network or drawing random numbers. This loads kernels, creates handles and starts threads: about 10 ms once per
-    process on a CPU, where one small layer is enough; several hundred on a GPU, which has different kernels for shapes.
+    process on a CPU, where one small layer is enough; several hundred on a GPU, which has kernels for different shapes.
     """
     import torch
     from torch import nn
@@ -109,7 +109,7 @@ def start_libraries(network: "nn.Module", device: "torch.device", sizes: Iterabl
 
 
 def has_nvidia_card(root: Path = Path("/")) -> bool:
-    """Whether Linux sees an NVIDIA display or compute card, with or without a driver for it."""
+    """Return whether Linux sees an NVIDIA display or compute card, with or without a driver for it."""
     if any((root / "proc/driver/nvidia/gpus").glob("*")) or (root / "dev/nvidia0").exists():
         return True
     cards = (root / "sys/bus/pci/devices").glob("*/vendor")
@@ -120,7 +120,7 @@ def has_nvidia_card(root: Path = Path("/")) -> bool:
 
 
 def built_for_gpus() -> bool:
-    """Whether this torch was built with CUDA (or AMD's ROCm, which goes by the same name)."""
+    """Return whether torch was built with CUDA (or AMD's ROCm, which has the same name in torch)."""
     import torch
 
     return bool(torch.version.cuda or torch.version.hip)
@@ -158,7 +158,7 @@ def _alternative() -> str:
 
 @cache
 def _start(device: "torch.device", _threads: int, convolves: bool) -> None:
-    """Compute a small layer, and a convolution if asked to; threads that there were not before start, too."""
+    """Compute a small layer, and a convolution if `convolves`; this also starts torch's threads."""
     import torch
     from torch.nn import functional
 

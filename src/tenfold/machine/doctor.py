@@ -26,7 +26,7 @@ Status = Literal["ok", "note", "problem"]
 _GB = 10**9
 _LOW_MEMORY = 2 * _GB
 _PROCESS_BYTES = 250 * 2**20
-"""The memory of a worker besides its model."""
+"""The memory of a worker process, excluding its model."""
 _BYTES_PER_PARAMETER = 16
 """Weight, gradient and the two moments of Adam, in float32."""
 _LOW_DISK = 5 * _GB
@@ -49,7 +49,7 @@ class Finding:
 
 
 def examine(folder: Path | None = None, root: Path = ROOT) -> list[Finding]:
-    """Check everything that matters for a run whose records go to `folder` (default: the current one)."""
+    """Check the machine for a run that is recorded in `folder` (default: the current folder)."""
     return [
         Finding("python", f"{platform.python_version()} ({platform.python_implementation()}, {platform.system()})"),
         _cores(root),
@@ -232,7 +232,7 @@ def _mpirun() -> Finding:
 
 
 def _output(*command: str) -> str | None:
-    """The first line that a command prints, as far as its first comma; None where the command fails."""
+    """Return the first line of a command's output up to the first comma; None if the command fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

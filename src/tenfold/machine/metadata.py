@@ -32,7 +32,7 @@ JSON = dict[str, "JSON"] | list["JSON"] | str | int | float | bool | None
 
 _PACKAGES = ("tenfold", "torch", "numpy", "scikit-learn", "pydantic", "cloudpickle", "psutil", "mpi4py")
 _CONTAINER = re.compile("docker|containerd|kubepods|libpod|lxc")
-# Each name with what Linux (x86, then ARM) and torch call it.
+# Each name with its names in Linux (x86, then ARM) and torch.
 _INSTRUCTIONS = {
     "avx2": {"avx2"},
     "avx512f": {"avx512f", "avx512_f"},
@@ -45,12 +45,12 @@ _INSTRUCTIONS = {
 }
 POWERCAP = Path("/sys/class/powercap")
 RAPL_PACKAGES = "intel-rapl:?"
-"""The domains of whole processors; AMD's have the same name. Their parts are in domains of their own."""
+"""The domains of whole processors, also for AMD; parts of a processor have separate domains."""
 _BF16 = {"avx512_bf16", "amx_bf16", "arm_bf16"}
 
 
 def collect_metadata(root: Path = ROOT) -> dict[str, JSON]:
-    """Everything about this machine that can change a run's speed or result. Memory is in bytes."""
+    """Return all properties of this machine that can affect a run's speed or result. Memory is in bytes."""
     memory = psutil.virtual_memory()
     return {
         "host": platform.node(),
@@ -66,7 +66,7 @@ def collect_metadata(root: Path = ROOT) -> dict[str, JSON]:
 
 
 def in_container(root: Path = ROOT) -> bool:
-    """Whether this process runs in a container, as far as one can tell from inside."""
+    """Return whether this process appears to run in a container."""
     if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists():
         return True
     if "KUBERNETES_SERVICE_HOST" in os.environ or "container" in os.environ:
@@ -78,7 +78,7 @@ def in_container(root: Path = ROOT) -> bool:
 
 
 def torch_build() -> dict[str, JSON]:
-    """Which torch this is, what it was built with and how many threads it computes with."""
+    """Return the version, build options and number of threads of torch."""
     import torch
 
     return {
@@ -113,7 +113,7 @@ def _cpu(root: Path) -> dict[str, JSON]:
 
 @cache
 def _versions() -> dict[str, JSON]:
-    """Return the versions of the packages that matter here, read once: parsing their metadata takes long."""
+    """Return the versions of the relevant packages, read once because parsing their metadata is slow."""
     versions: dict[str, JSON] = {}
     for package in _PACKAGES:
         try:
@@ -124,13 +124,13 @@ def _versions() -> dict[str, JSON]:
 
 
 def processor_name(root: Path = ROOT) -> str:
-    """The processor's name, as far as the system tells."""
+    """Return the processor's name if the system reports it."""
     named = _cpuinfo(root).get("model name") or _capabilities().get("cpu_name")
     return str(named or platform.processor() or platform.machine() or "unknown")
 
 
 def instruction_sets(root: Path = ROOT) -> list[str]:
-    """The processor's instruction sets, of those that matter here."""
+    """Return the relevant instruction sets of the processor."""
     cpuinfo = _cpuinfo(root)
     flags = set((cpuinfo.get("flags") or cpuinfo.get("Features") or "").split())
     flags = flags or {name for name, has in _capabilities().items() if has is True}
@@ -138,13 +138,13 @@ def instruction_sets(root: Path = ROOT) -> list[str]:
 
 
 def has_bf16(sets: list[str]) -> bool:
-    """Whether the processor itself multiplies bfloat16; without that, bf16 on the CPU is slower than float32."""
+    """Return whether the processor multiplies bfloat16 in hardware; otherwise bf16 is slower than float32."""
     return not _BF16.isdisjoint(sets)
 
 
 @cache
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """What Linux says about the first cpu; on hybrid processors they agree in all that is used here.
+    """Return the entries of /proc/cpuinfo for the first CPU; hybrid processors agree in all entries used here.
 
     Read once: with many cpus, the file is long and Linux asks each of them for its clock rate.
     """
@@ -157,14 +157,14 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 
 def _capabilities() -> dict[str, object]:
-    """What torch says about the cpu, for systems without /proc (younger versions of torch only)."""
+    """Return the CPU capabilities that torch reports, for systems without /proc (recent versions of torch only)."""
     import torch
 
     return dict(getattr(torch.cpu, "get_capabilities", dict)())
 
 
 def machine_load() -> float | None:
-    """Return the number of busy or waiting processes over the last minute; None where the system does not tell it."""
+    """Return the number of busy or waiting processes over the last minute; None if unavailable."""
     try:
         return os.getloadavg()[0]
     except OSError:
@@ -176,13 +176,13 @@ MOST_LOAD_PER_CORE = 1.25
 
 
 def load_per_core() -> float:
-    """Return the load over the last minute per core; 0 where the system does not tell it."""
+    """Return the load per core over the last minute; 0 if unavailable."""
     return (machine_load() or 0.0) / (os.cpu_count() or 1)
 
 
 def clock_mhz(root: Path = ROOT) -> float | None:
-    """Return the present clock frequency of the first cpu; None where the system does not tell it."""
-    with suppress(OSError, ValueError), (root / "proc/cpuinfo").open() as lines:  # read no further: the rest takes long
+    """Return the present clock frequency of the first cpu; None if unavailable."""
+    with suppress(OSError, ValueError), (root / "proc/cpuinfo").open() as lines:  # reading the rest is slow
         return next((float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")), None)
     return None
 
@@ -194,7 +194,7 @@ class EnergyMeter:
         self._before = _counters()
 
     def joules(self) -> float | None:
-        """Return the energy used so far; None where the machine does not count it."""
+        """Return the energy used so far; None if the machine does not measure it."""
         used = 0.0
         for name, (now, limit) in _counters().items():
             before, _ = self._before.get(name, (now, limit))
@@ -203,7 +203,7 @@ class EnergyMeter:
 
 
 def _counters() -> dict[str, tuple[float, float]]:
-    """Return each counter in joules, with the value at which it begins again (0: it does not)."""
+    """Return each counter in joules, with the value at which it wraps around (0 if it does not)."""
     return _processors() | _gpus()
 
 
@@ -243,7 +243,7 @@ _profile: ContextVar[Path | None] = ContextVar("profile", default=None)
 
 @contextmanager
 def using_profile(path: Path) -> Iterator[None]:
-    """Let predictions of this block, in this thread, use another profile of this machine."""
+    """Use another profile of this machine for predictions within the block, in this thread only."""
     token = _profile.set(path)
     try:
         yield
@@ -252,7 +252,7 @@ def using_profile(path: Path) -> Iterator[None]:
 
 
 def profile_path() -> Path:
-    """Return where this machine's profile is kept: $TENFOLD_PROFILE, else the user's data folder."""
+    """Return the path of this machine's profile: $TENFOLD_PROFILE, else in the user's data folder."""
     from platformdirs import user_data_path
 
     if (chosen := _profile.get()) is not None:
@@ -260,19 +260,19 @@ def profile_path() -> Path:
     return Path(os.environ.get("TENFOLD_PROFILE") or user_data_path("tenfold") / "profile.toml")
 
 
-# What started a run: the command line, the version of the code, and the user's files.
+# The origin of a run: the command line, the version of the code, and the user's files.
 
 COMMIT_SECONDS = 2.0
-"""How long the commit of a folder is taken to be the same."""
+"""How long the commit of a folder is cached."""
 
 
 def origin(experiment: Experiment) -> dict[str, Any]:
-    """Return what started a run: the command line, the version of the code, and the user's files it was made with."""
+    """Return the origin of a run: the command line, the version of the code, and the user's files."""
     return {"command": _command(), "code": _commit(), "user_files": user_files(experiment)}
 
 
 def measuring_machine(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Return the recorded metadata on which the time of a run depends, beside its experiment.
+    """Return the recorded metadata, apart from the experiment, that the time of a run depends on.
 
     The threads that an experiment leaves open follow from the cores.
     """
@@ -288,10 +288,10 @@ def measuring_machine(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def user_files(experiment: Experiment) -> dict[str, str]:
-    """Return a digest of each file, folder or module of the user's that an experiment names, by its name there.
+    """Return a digest of each user file, folder or module that an experiment names, by name.
 
-    It changes when the file does, or the names, sizes or times of the files in a folder. What a module imports is not
-    looked at.
+    A digest depends on the content of a file, or on the names, sizes and times of the files in a folder. Imports of a
+    module are ignored.
     """
     name = experiment.data.name
     digests = module_digests(experiment.import_paths)
@@ -301,7 +301,7 @@ def user_files(experiment: Experiment) -> dict[str, str]:
 
 
 def module_digests(named: Iterable[object]) -> dict[str, str]:
-    """Return a digest of the source file of each module that an import path names; other values are left out."""
+    """Return a digest of the source file of each module named by an import path; other values are ignored."""
     modules = dict.fromkeys(path.partition(":")[0] for path in named if isinstance(path, str) and ":" in path)
     return {module: file_digest(Path(files[-1]) if (files := locate(module)) else None) for module in modules}
 
@@ -340,7 +340,7 @@ def _command() -> str:
 
 
 def _commit() -> str:
-    """Return the commit of the current folder, looked up again after a while: many short runs begin in a second."""
+    """Return the commit of the current folder, cached briefly because many short runs can begin within a second."""
     return _commit_of(Path.cwd(), round(time.monotonic() / COMMIT_SECONDS))
 
 
@@ -349,11 +349,11 @@ def _commit_of(here: Path, _period: int) -> str:
     """Return the commit of the folder that the run was started in, "+" for uncommitted changes; "" outside git.
 
     A repository may name programs in its own settings: hooks, monitors, filters. The first two are not run by these
-    commands. Where it has filters, which look at changed files, "?" stands for not having looked.
+    commands. If it has filters, which read changed files, the check is skipped and "?" is added.
     """
     try:
         if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
-            return ""  # known without starting git
+            return ""  # no need to start git
         commit = _git("rev-parse", "--short=12", "HEAD")
         filters = _git("config", "--show-scope", "--includes", "--get-regexp", r"^filter\.", check=False)
         if any(line.startswith(("local", "worktree")) for line in filters.splitlines()):

@@ -38,13 +38,13 @@ from tenfold.machine.liveness import (
 )
 
 KILL_SECONDS = 5.0
-"""Seconds that the ranks have, once they have met, to name one that is stopped or stalled; then its guard kills it."""
+"""Once the ranks have met, they have this long to report a stopped or stalled rank before its guard kills it."""
 REPORT_SECONDS = 30.0
-"""Seconds that the report to the other ranks may take, which imports torch on a busy machine."""
+"""Timeout in seconds for the report to the other ranks, which has to import torch on a busy machine."""
 ANSWER_SECONDS = 1.5
 """Seconds that a guard on another host has to answer."""
 HAVE_MET, STALL_AFTER = FIELDS, FIELDS + 1
-"""Behind the fields of the rank's progress: whether the ranks have met, and `machine.stall_after`, 0 if not set."""
+"""After the fields of the rank's progress: whether the ranks have met, and `machine.stall_after`, 0 if not set."""
 PROGRAM = "from tenfold.machine.rank_guard import main; main()"
 
 
@@ -57,8 +57,8 @@ class GuardAddress:
     token: str
 
     def answers(self) -> bool:
-        """Return whether the guard says that its rank runs; False where it says nothing, or cannot be reached."""
-        with ThreadPoolExecutor(max(1, len(self.addresses))) as pool:  # a host that is cut off refuses nothing
+        """Return whether the guard reports that its rank is running; False if it does not answer."""
+        with ThreadPoolExecutor(max(1, len(self.addresses))) as pool:  # an unreachable host does not refuse connections
             return any(list(pool.map(self._answers_at, self.addresses)))
 
     def _answers_at(self, address: str) -> bool:
@@ -81,9 +81,9 @@ class RankGuard:
         memory = _allocate(8 * (STALL_AFTER + 1))
         self._floats = _floats(memory)
         self.progress = WorkerProgress(self._floats)
-        """Where this rank publishes its progress, for the guard."""
+        """The progress that this rank publishes for the guard."""
         self.address: GuardAddress | None = None
-        """Where other hosts reach the guard; None where all ranks are on this host."""
+        """The address at which other hosts reach the guard; None if all ranks are on this host."""
         passed, setup = [memory], {"pid": os.getpid(), "memory": memory, "world": asdict(world), "report": report}
         setup |= {"stopped_seconds": stopped_seconds, "kill_seconds": kill_seconds}
         listener = None
@@ -113,7 +113,7 @@ class RankGuard:
         self._floats[HAVE_MET] = 1.0
 
     def watch_progress(self, stall_after: float | None) -> WorkerProgress:
-        """Let the guard watch the progress that is published from now on."""
+        """Make the guard watch the progress published from now on."""
         self.progress.clear()
         self._floats[STALL_AFTER] = stall_after or 0.0
         return self.progress
@@ -150,7 +150,7 @@ def describe_stop(rank: int, pid: int) -> str:
 
 
 def kill_if_stopped(pid: int) -> None:
-    """Kill a process, unless it continues or another has its number by now."""
+    """Kill a process, unless it has continued or its id now belongs to another process."""
     if is_stopped(pid):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
@@ -158,7 +158,7 @@ def kill_if_stopped(pid: int) -> None:
 
 def main() -> None:
     """In the guard: watch the rank until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to both
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both processes
     setup = json.loads(sys.argv[1])
     pid, world, floats = setup["pid"], World(**setup["world"]), _floats(setup["memory"])
     watch, token = LifeWatch([WorkerProgress(floats)]), setup.get("token", "")
@@ -173,20 +173,20 @@ def main() -> None:
         watch.stall_after = floats[STALL_AFTER] or None
         stopped, stalled = watch.stopped_for([pid], now).get(pid, 0.0), watch.find_stalled(now, {0: pid}).get(0)
         if floats[HAVE_MET] and stopped >= setup["stopped_seconds"] + setup["kill_seconds"]:
-            # The others have named it by now, but launchers wait for it.
+            # The other ranks have reported it by now, but launchers wait for it.
             _print(world.rank, f"{_name(world.rank, pid)} was stopped and has not continued for {stopped:.0f} s")
             kill_if_stopped(pid)
         elif not floats[HAVE_MET] and stopped >= setup["stopped_seconds"]:
             _report_stop(world, pid, setup["report"])
         elif stalled is not None and watch.find_stalled(now - 2 * setup["kill_seconds"], {0: pid}):
-            # The thread of the rank that would have said so does not run.
+            # The rank's own thread that would report this is not running.
             text = f"{_name(world.rank, pid)} {describe_stall(stalled, watch.stall_after)}"
             _print(world.rank, text)
             os.kill(pid, signal.SIGKILL)
 
 
 def _answer(listener: socket.socket, token: str, pid: int) -> None:
-    """Send whoever has connected the token if the rank runs."""
+    """Send the token to a connected client if the rank is running."""
     with suppress(OSError):
         connection, _ = listener.accept()
         with connection:
@@ -196,7 +196,7 @@ def _answer(listener: socket.socket, token: str, pid: int) -> None:
 
 
 def _end_of(pid: int) -> list[int]:
-    """Return a descriptor that can be read when the process has ended, where the system has that."""
+    """Return a descriptor that becomes readable when the process ends, if the system supports this."""
     with suppress(AttributeError, OSError):
         return [os.pidfd_open(pid)]
     return []
@@ -227,7 +227,7 @@ def _name(rank: int, pid: int) -> str:
 
 
 def _allocate(nbytes: int) -> int:
-    """Return the descriptor of memory that a child can inherit."""
+    """Return the descriptor of shared memory that a child can inherit."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("tenfold-guard")
     else:

@@ -34,8 +34,8 @@ class Packed:
 
 @dataclass
 class Compressor(ABC):
-    """Packs flat vectors of one size, of float32 or float64. Each sender has its own; any of that size and options can
-    decode."""
+    """Packs flat vectors of one size, of float32 or float64. Each sender has its own; any of the same size and options
+    can decode."""
 
     name: ClassVar[str]
     error_feedback: ClassVar[bool] = True
@@ -44,12 +44,12 @@ class Compressor(ABC):
     """Numbers in a vector."""
 
     rows: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)
-    """The lengths of the rows of the weight matrices that make up a vector; empty where they are not known."""
+    """The lengths of the rows of the weight matrices that make up a vector; empty if unknown."""
     error: Tensor | None = field(default=None, init=False, repr=False, compare=False)
     """The part that has not been sent yet; None before the first vector. Saved and loaded with the replica."""
 
     def encode(self, u: Tensor) -> Packed:
-        """Pack `u`, which is not changed, and keep the loss of precision in `error`."""
+        """Pack `u`, which is not modified, and store the loss of precision in `error`."""
         if u.shape != (self.size,) or u.dtype not in (torch.float32, torch.float64):
             raise ValueError(
                 f"{self.name} got {u.dtype} of shape {tuple(u.shape)}; it needs float32 or float64 of shape "
@@ -64,15 +64,15 @@ class Compressor(ABC):
 
     @abstractmethod
     def decode(self, packed: Packed, out: Tensor) -> Tensor:
-        """Unpack into `out` and return it; depends on nothing but `packed`."""
+        """Unpack into `out` and return it; the result depends only on `packed`."""
 
     @abstractmethod
     def pack(self, u: Tensor) -> Packed:
-        """Pack `u`, which is not changed."""
+        """Pack `u`, which is not modified."""
 
 
 def in_blocks(u: Tensor, block: int) -> Tensor:
-    """Return `u` as rows of `block` numbers, the last one filled up with zeros."""
+    """Return `u` as rows of `block` numbers, the last one padded with zeros."""
     return torch.nn.functional.pad(u, (0, -u.numel() % block)).view(-1, block)
 
 
@@ -161,7 +161,7 @@ class TopK(Compressor):
 
 BYTE = 8
 USUAL_COLUMN = 1024
-"""Numbers of a column where the rows of the weight matrices are not known."""
+"""The size of a column if the rows of the weight matrices are unknown."""
 
 
 @dataclass
@@ -208,7 +208,7 @@ class OneBit(Compressor):
 
 
 def row_lengths(shapes: Sequence[Sequence[int]], alignment: int = 1) -> tuple[int, ...]:
-    """Return the lengths of the rows of tensors that follow one another, each filled up to a multiple of `alignment`.
+    """Return the lengths of the rows of tensors that follow one another, each padded to a multiple of `alignment`.
 
     A vector, such as biases, is one row; the padding of a tensor is a separate row.
     """
@@ -223,7 +223,7 @@ def row_lengths(shapes: Sequence[Sequence[int]], alignment: int = 1) -> tuple[in
 
 @lru_cache(maxsize=8)
 def _numbered(lengths: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the number of its column for each number of a vector."""
+    """Return the column index of each element of a vector."""
     return torch.repeat_interleave(torch.tensor(lengths, device=device, dtype=torch.int64))
 
 

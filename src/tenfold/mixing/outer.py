@@ -16,14 +16,14 @@ State = dict[str, Tensor]
 class OuterOptimizer(ABC):
     """One step per round on flat weights; it is elementwise, so every engine computes the same bits.
 
-    Subclasses are frozen dataclasses whose fields are the options; everything that changes is in the state.
+    Subclasses are frozen dataclasses whose fields are the options; everything that changes is stored in the state.
     """
 
     name: ClassVar[str]
 
     @abstractmethod
     def start(self, x0: Tensor, /) -> State:
-        """Return the state before the first round; `x0` are the weights that all replicas start from."""
+        """Return the state before the first round; `x0` holds the initial weights of all replicas."""
 
     @abstractmethod
     def update(self, state: State, mean: Tensor, /, *, n: int, lr: float) -> Tensor:
@@ -47,7 +47,7 @@ class PlainAverage(OuterOptimizer):
 
 
 class MomentumOptimizer(OuterOptimizer):
-    """Keeps the weights that replicas started from, and how these moved."""
+    """Keeps the weights from which the replicas started, and their momentum."""
 
     def start(self, x0: Tensor, /) -> State:
         return {"reference": x0.clone(), "momentum": torch.zeros_like(x0)}
@@ -104,7 +104,7 @@ class SlowMo(MomentumOptimizer):
         require(0 <= self.beta < 1, f"slowmo: beta is {self.beta}; it must be at least 0 and less than 1")
 
     def update(self, state: State, mean: Tensor, /, *, n: int, lr: float) -> Tensor:  # noqa: ARG002
-        """Move x0 along the slow momentum and restart from it; where the rate is 0 nothing has moved."""
+        """Move x0 along the slow momentum and restart from it; with a learning rate of 0, nothing has moved."""
         if lr == 0:
             return mean
         reference, momentum = state["reference"], state["momentum"]
