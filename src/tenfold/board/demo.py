@@ -43,19 +43,19 @@ from tenfold.workers.fork_server import start_server
 from tenfold.workers.task import Task, make_network
 
 CALIBRATION_SECONDS, TINY_CALIBRATION_SECONDS = 8.0, 2.0
-"""How long steps are measured to predict the race."""
+"""Seconds of step measurements for predicting the race."""
 POINTS = 10
-"""How often a contestant is evaluated in a race, at least."""
+"""The minimum number of evaluations of a contestant."""
 BURSTS, BURST_STEPS = 9, 20
-"""The tutorial's loop is predicted from so many bursts of so many steps: another one is faster than all of nine, or
-slower than all, in two of ten cases, so that their range is an interval of 80% like those of other predictions."""
+"""The number of bursts for predicting the tutorial's loop, and the steps of each. The range of nine bursts is an 80%
+interval, as for other predictions: a tenth burst lies outside it in two of ten cases."""
 LOG_EVERY = 10
 LONGEST_STATE = "12 min 34 s  99.99%"
 EVALUATED_AT_ONCE = 500
 
 
 class TutorialLoop(Engine):
-    """Trains as the programs do that people copy from PyTorch's tutorials: DataLoader, loss, backward, step."""
+    """The training loop of PyTorch's tutorials: DataLoader, loss, backward, step."""
 
     name = "tutorial-loop"
 
@@ -137,7 +137,7 @@ def evaluate(network: nn.Module, splits: Splits) -> dict[str, float]:
 
 
 def predict_tutorial(experiment: Experiment) -> tuple[float, tuple[float, float]]:
-    """Return the seconds that the loop should take, from bursts of its steps, and an interval of 80%: their range."""
+    """Return the predicted seconds of the loop, measured on bursts of its steps, and their range as an 80% interval."""
     task = prepare(resolve(experiment))
     whole = task.steps_per_epoch * experiment.training.epochs
     count = max(1, min(BURST_STEPS, whole // (4 * (BURSTS + 1))))  # no more than a quarter of the race
@@ -160,7 +160,7 @@ class Side(NamedTuple):
 
 
 def make_sides(task: RaceTask) -> list[Side]:
-    """Return the contestants, each with as many epochs as it needs for the target."""
+    """Return the contestants, each with the number of epochs needed to reach the target."""
     budget = cores.budget()
     count, threads = max(2, budget), 1 if task.is_tiny else budget
     loop_epochs, single, few, many = task.epochs
@@ -186,7 +186,7 @@ def make_sides(task: RaceTask) -> list[Side]:
 
 
 def choose_task(model: str, report: Callable[[str], None]) -> RaceTask:
-    """Return the task of a name; others than those of `TASKS` train on MNIST, or on digits where it is out of reach."""
+    """Return the task of this name; models not in `TASKS` train on MNIST, or on digits if MNIST is unavailable."""
     if model in TASKS:
         return TASKS[model]
     if ":" not in model and model not in MODELS:
@@ -200,7 +200,7 @@ def choose_task(model: str, report: Callable[[str], None]) -> RaceTask:
 
 
 def measure_steps(alone: Experiment, many: Experiment, seconds: float) -> None:
-    """Make a new profile with the steps of one worker and of all, measured in turns for this long."""
+    """Make a new profile with the steps of one worker and of all, measured alternately for this many seconds."""
     profile_path().unlink(missing_ok=True)
     task = prepare(resolve(many))
     settings = [(prepare(resolve(item)).threads, item.parallel.workers) for item in (alone, many)]
@@ -212,7 +212,7 @@ def measure_steps(alone: Experiment, many: Experiment, seconds: float) -> None:
 def prepare_race(task: RaceTask, runs: Path, report: Callable[[str], None]) -> tuple[Race, list[Side]]:
     """Return a race with a predicted finish for each contestant; nothing is trained yet.
 
-    Measurements for the predictions stay in the folder of its runs.
+    Measurements for the predictions are kept in the folder of its runs.
     """
     sides = make_sides(task)
     tutorial, alone, many = (side.experiment for side in sides)
@@ -245,7 +245,7 @@ def prepare_race(task: RaceTask, runs: Path, report: Callable[[str], None]) -> t
 
 
 class RaceDisplay(Display):
-    """Shows a race on a terminal: a bar for each contestant on one axis of training time, with flags; else lines."""
+    """Shows a race on a terminal: a bar for each contestant on one axis of training time, with flags; or lines."""
 
     WIDEST, NARROWEST = 60, 12
 

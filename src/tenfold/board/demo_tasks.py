@@ -1,4 +1,4 @@
-"""The tasks of the demo: LeNet-5 on MNIST or digits, and three networks with generated data that they can learn."""
+"""The tasks of the demo: LeNet-5 on MNIST or digits, and three networks on generated data."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ Parts = dict[str, tuple[Tensor, Tensor]]
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions with batch normalization, and a way around them."""
+    """Two convolutions with batch normalization, and a skip connection."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class RaceTask:
     lr: float
     """The learning rate of the tutorial's loop: SGD with momentum 0.9 and batches of 64."""
     epochs: tuple[int, int, int, int]
-    """Of the tutorial's loop, of one worker, of up to 4 workers, and of more."""
+    """Epochs for the tutorial's loop, one worker, up to 4 workers, and more workers."""
     is_tiny: bool = False
     """Whether steps are too short for several threads, and epochs for several evaluations."""
 

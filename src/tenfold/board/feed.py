@@ -21,20 +21,20 @@ from tenfold.runs.store import Follower
 
 @dataclass(frozen=True)
 class ConsolePosition:
-    """How much of a console a page has."""
+    """The position in a run's console output up to which a page has received it."""
 
     inode: int
-    """Which file it was: one that has grown too long is replaced by its last part."""
+    """Identifies the file: a file that has grown too long is replaced by its last part."""
     size: int
     """Bytes of complete lines."""
     written: int
-    """When the file was written last, in nanoseconds."""
+    """The time of the last write, in nanoseconds."""
 
 
 def console_since(folder: Path, before: ConsolePosition | None) -> tuple[dict[str, Any] | None, ConsolePosition | None]:
-    """Return the lines after a position with the unfinished one, None if nothing is new, and the new position.
+    """Return the lines after a position, including an unfinished one (None if nothing is new), and the new position.
 
-    "again" means that they replace the page's own.
+    "again" means that they replace the lines on the page.
     """
     try:
         with open_regular(folder / CONSOLE_FILE) as file:
@@ -63,7 +63,7 @@ INSTANCE = secrets.token_hex(4)
 
 @dataclass
 class Position:
-    """How much a page has: a version of the list of runs, and a position in the events of each run it shows."""
+    """The state of a page: a version of the list of runs, and a position in the events of each run it shows."""
 
     version: int | None = None
     runs: dict[int, str] = field(default_factory=dict)
@@ -71,11 +71,11 @@ class Position:
     """The status and the number of stages of each run when its parts were rendered last."""
     with_parts: bool = False
     console: dict[int, ConsolePosition | None] = field(default_factory=dict)
-    """How much of each run's console the page has."""
+    """The page's position in each run's console output."""
     only: int | None = None
     """The only run whose row the page shows; None for all."""
     jobs: list[JobUnderWay] | None = None
-    """The jobs under way that the page shows; None before it has heard of any."""
+    """The jobs under way that the page shows; None before it has received any."""
 
     @classmethod
     def read(
@@ -119,9 +119,9 @@ class Feed:
         self.pages = pages
         self.follower = follower
         self._jobs: tuple[float, list[JobUnderWay]] = (-JOBS_SECONDS, [])
-        """When they were looked up, and the jobs under way."""
+        """The time of the last lookup, and the jobs under way."""
         self.stopping: Callable[[], bool] = lambda: False
-        """Whether the server is about to end, which waits for its pages."""
+        """Returns whether the server is shutting down, which waits for its pages."""
 
     async def messages(self, position: Position) -> AsyncIterator[str]:
         """Yield messages for as long as the page listens."""

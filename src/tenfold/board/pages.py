@@ -70,11 +70,11 @@ class Watched:
 
     @property
     def position(self) -> str:
-        """The position that a page sends to get later events: the last one, and how many no longer count."""
+        """The position that a page sends to get later events: the last event, and the number of discarded events."""
         return f"{self.cursor}.{self.repeated}"
 
     def since(self, position: str) -> dict[str, Any] | None:
-        """Return the news after a position; "again" means that everything has to be read again."""
+        """Return the updates after a position; "again" means that everything has to be read again."""
         cursor, _, repeated = position.partition(".")
         if repeated != str(self.repeated) or int(cursor) > self.cursor:
             return {"again": True, "position": self.position}
@@ -89,7 +89,7 @@ class Watched:
 
 
 class Watch:
-    """The runs that pages look at."""
+    """The runs shown on open pages."""
 
     def __init__(self, store: Store, follower: Follower) -> None:
         self.store = store
@@ -99,7 +99,7 @@ class Watch:
 
     @contextmanager
     def measurements(self, number: int) -> Iterator[Watched]:
-        """Give the measurements of a run as they are now, for as long as the block lasts."""
+        """Yield the current measurements of a run for the duration of the block."""
         with self._lock:
             watched = self._watched.get(number) or self._watched.setdefault(number, Watched(number, self._follower))
             self._watched.move_to_end(number)
@@ -110,11 +110,11 @@ class Watch:
             yield watched
 
     def open(self, number: int) -> Run:
-        """Return a run; StoreError where there is none of this number."""
+        """Return the run with this number; raises StoreError if there is none."""
         return Run(self.store, self.store.find(number))
 
     def figure(self, run: Run, **described: Any) -> dict[str, Any]:
-        """Return the figure of a run, thinned to what a plot can show, and the position to continue from."""
+        """Return the figure of a run, thinned to the resolution of a plot, and the position to continue from."""
         with self.measurements(run.id) as watched:
             return {
                 **describe_figure(run, **described),
@@ -126,16 +126,16 @@ class Watch:
 
 
 ALWAYS = ("model", "data", "workers", "strategy", "sync_every", "epochs", "batch_size", "optimizer", "lr", "seed")
-"""Fields that are sent of every run; of the others, those that are not at their defaults."""
+"""Fields that are sent for every run; other fields are sent only if they differ from their defaults."""
 
 
 MOST_POINTS = 40
-"""Of a sparkline."""
+"""The maximum number of points in a sparkline."""
 
 
 @dataclass
 class Listed:
-    """A run, its row, and the version of the list in which the row changed last."""
+    """A run, its row, and the version of the list in which the row last changed."""
 
     run: Run
     row: dict[str, Any]
@@ -143,7 +143,7 @@ class Listed:
 
 
 class RunList:
-    """The rows of all runs; every change gets a version, so that a page can ask for what changed since its own."""
+    """The rows of all runs; every change gets a version, and pages request the changes since their version."""
 
     def __init__(self, store: Store, follower: Follower) -> None:
         self.store = store
@@ -157,7 +157,7 @@ class RunList:
         self._defaults = _recorded(Experiment().model_dump(mode="json"))
 
     def update(self) -> None:
-        """Read what has changed in the store, and how far the running runs are."""
+        """Read changes in the store and the progress of running runs."""
         with self._lock:
             written = self.follower.version()
             running = [number for number, item in self._listed.items() if item.row["status"] == "running"]
@@ -178,14 +178,14 @@ class RunList:
                 self._removed.append((self.version, number))
 
     def since(self, version: int) -> dict[str, Any]:
-        """Return the rows that changed after a version, the numbers of removed runs, and the version now."""
+        """Return the rows that changed after a version, the numbers of removed runs, and the current version."""
         with self._lock:
             rows = [entry.row for entry in self._listed.values() if entry.version > version]
             gone = [run for at, run in self._removed if at > version]
             return {"rows": rows, "gone": gone, "version": self.version}
 
     def select(self, text: str) -> list[int]:
-        """Return the numbers of the runs that a filter selects; words without an operator are looked for in titles."""
+        """Return the numbers of the runs that a filter selects; words without an operator are matched in titles."""
         words = text.replace(" =", "=").replace("= ", "=").split()
         conditions = [word for word in words if any(sign in word for sign in "=<>~")]
         words = [word.lower() for word in words if word not in conditions]
@@ -201,7 +201,7 @@ class RunList:
         ]
 
     def _read(self, changed: list[int]) -> Iterable[RunRecord]:
-        """Return the records of runs; all at once where there are many."""
+        """Return the records of runs; all at once if there are many."""
         if len(changed) <= 20:
             return [self.store.find(run) for run in changed]
         wanted = set(changed)
@@ -218,7 +218,7 @@ class RunList:
     def _fixed(self, run: Run) -> dict[str, Any]:
         """Return the cells of a row that do not change while the run is running."""
         recorded = _recorded(run.recorded_fields)
-        script = run.kind == SCRIPT  # which has its own optimizer, epochs and so on
+        script = run.kind == SCRIPT  # scripts have their own optimizer, epochs and so on
         always = ("model", "data", "workers") if script else ALWAYS
         fields = {
             name: field_value(value)
@@ -261,7 +261,7 @@ def _epochs(stages: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
 
 
 def _scores(stages: Sequence[dict[str, Any]], metric: str | None) -> list[float]:
-    """Return the values of a metric (default: the loss) after each epoch; of many epochs, some."""
+    """Return the values of a metric (default: the loss) after each epoch; subsampled if there are many."""
     epochs = _epochs(stages)
     for part in ("validation", "test", "train"):
         values = [epoch[f"{part}_{metric or 'loss'}"] for epoch in epochs if f"{part}_{metric or 'loss'}" in epoch]
@@ -281,13 +281,13 @@ def _so_far(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def progress_of(run: Run, follower: Follower) -> dict[str, Any]:
-    """Return how far a running run is, as a share, and how many seconds are left if it continues at this speed."""
+    """Return the progress of a running run as a share, and the estimated seconds left."""
     stages, metric = follower.stages(run.id), follower.latest_metric(run.id)
     if run.kind == CROSSVAL:
         return _fold_progress(stages)
     if run.kind == SWEEP:
         done = sum(trial["status"] != "running" for trial in run.store.trials(run.id))
-        whole = max(run.metadata["sweep"]["trials"], done)  # more may have been asked for since
+        whole = max(run.metadata["sweep"]["trials"], done)  # more may have been requested since
         left = stages[-1]["at"] / done * (whole - done) if done else None
         return {"share": min(1.0, done / whole), "done": done, "of": whole, "unit": "trial", "left": left, "loss": None}
     epochs = run.experiment.training.epochs if run.readable else 0
@@ -339,7 +339,7 @@ def _recorded(sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def _digest(recorded: dict[str, Any], clock: str) -> str:
-    """Return a name of the setting: the same for runs that differ in the seed only."""
+    """Return a name for the setting, the same for runs that differ only in the seed."""
     setting = {name: value for name, value in recorded.items() if name != "seed"}
     return hashlib.sha256(json.dumps([setting, clock], sort_keys=True, default=str).encode()).hexdigest()[:12]
 
@@ -354,7 +354,7 @@ DOWNLOADS: dict[str, tuple[str, str, str, Callable[[Run], str]]] = {
     ),
     "html": ("Report", "This page as one file", "text/html", lambda run: render_report([run])),
 }
-"""By file ending, the label of a button that saves part of a run, and the file: in words, its type, what makes it."""
+"""Downloads by file extension: the button's label, a description, the media type, and the function to create it."""
 
 
 class Pages:
@@ -392,7 +392,7 @@ class Pages:
         return render_parts("runs.html", content, COMPARISON_PARTS)
 
     def comparison_charts(self, numbers: Sequence[int]) -> dict[str, Any]:
-        """Return the plots of several runs that change as these end, and the part of the page that holds them."""
+        """Return the plots of several runs that change as runs end, and the part of the page that contains them."""
         left = self._still_there(numbers)
         if len(left) < 2:
             raise StoreError("fewer than two of these runs still exist")
@@ -410,7 +410,7 @@ class Pages:
         return render_template("race.html", self._race_content())
 
     def race_parts(self) -> dict[str, Any]:
-        """Return the parts of that page that change while contestants run, and whether the race is over."""
+        """Return the parts of the race page that change while contestants run, and whether the race is over."""
         content = self._race_content()
         parts = render_parts("race.html", content, ("headline", "race"))
         return {"parts": parts, "plots": content["figures"]["plots"], "over": content["over"]}
@@ -441,7 +441,7 @@ class Pages:
 
     def _run_content(self, run: Run, *, whole: bool = True) -> dict[str, Any]:
         content = common_content(Comparison([run])) | run_content(run, self.watch.figure(run), whole=whole)
-        if run.status == "running":  # the places of what is to come
+        if run.status == "running":  # placeholders for sections that will follow
             folded = run.kind in (CROSSVAL, SWEEP)
             bars = content["figures"]["bars"] or ([] if folded else [{"label": "", "times": {}}])
             content |= {
@@ -477,7 +477,7 @@ class Pages:
         return content | {"board": self._board("compare.js"), "downloads": []}
 
     def _each_figure(self, comparison: Comparison) -> list[dict[str, Any]]:
-        """Return a figure for each run, as runs that are running are drawn one by one."""
+        """Return a figure for each run, because running runs are drawn one by one."""
         figures: list[dict[str, Any]] = []
         styles = PlotStyles(comparison.rows)
         for row in comparison.rows:

@@ -25,7 +25,7 @@ from tenfold.runs import Run
 
 FILE = "race.json"
 PROFILE = "demo-profile.toml"
-"""The profile of this machine that all predictions of a race come from; it is quickly made, and so kept apart."""
+"""The profile for all predictions of a race; it is kept separate because it is measured only briefly."""
 LINKS = {"100gbe": "100 Gbit/s", "25gbe": "25 Gbit/s", "10gbe": "10 Gbit/s", "1gbe": "1 Gbit/s"}
 """Links between machines like this one, and their names on pages."""
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -50,24 +50,24 @@ class Contestant:
 
 @dataclass(kw_only=True)
 class Race:
-    """The contestants, and what they train."""
+    """The contestants and their task."""
 
     title: str
     task: str
     """Model and data in words."""
     machine: str
     target: float | None
-    """The accuracy that wins; None for the end of training."""
+    """The test accuracy to reach; None for the end of training."""
     contestants: list[Contestant]
     experiment: dict[str, Any] = field(default_factory=dict)
-    """The experiment of the curve of predicted speedups."""
+    """The experiment for the curve of predicted speedups."""
 
     def save(self, runs: Path) -> None:
         write_atomically(runs / FILE, json_text(asdict(self), indent=1).encode())
 
     @classmethod
     def load(cls, runs: Path) -> "Race":
-        """Return the race of a folder of runs; StoreError where there is none."""
+        """Return the race of a folder of runs; raises StoreError if there is none."""
         if not (runs / FILE).exists():
             raise StoreError("no race was recorded here; `tenfold demo` runs one")
         try:
@@ -76,16 +76,16 @@ class Race:
             raise StoreError(f"{runs / FILE} is damaged; `tenfold demo` writes a new one") from None
 
     def has_finished(self, run: Run) -> bool:
-        """Return whether a run has ended and is as accurate as the target."""
+        """Return whether a run has ended and reached the target accuracy."""
         return run.status == "finished" and (self.target is None or (run.accuracy or 0.0) >= self.target)
 
     def is_over(self, runs: dict[int, Run]) -> bool:
-        """Return whether nobody runs any more: all have finished, or one has not, after which no other starts."""
+        """Return whether the race is over: all runs have ended, or one failed, after which no other starts."""
         ended = [run.status for run in runs.values() if run.status != "running"]
         return len(ended) == len(self.contestants) or any(status != "finished" for status in ended)
 
     def verdict(self, runs: dict[int, Run]) -> str:
-        """Return who finished first, and how much faster than each other one that reached the target, in a sentence."""
+        """Return a sentence on the winner and its speedup over each other contestant that reached the target."""
         winner = self.winner(runs)
         if winner is None:
             return self.nobody
@@ -152,7 +152,7 @@ def _table(race: Race, runs: dict[int, Run]) -> dict[str, Any]:
         for other in names[:-1]:
             slower = done.get(other) if other in names[:at] else None
             pair = [side for side in (run, slower) if side is not None and race.has_finished(side)]
-            if len(pair) < 2 or not seconds:  # a speedup is shown where both are as accurate as the target
+            if len(pair) < 2 or not seconds:  # a speedup is shown only if both reached the target accuracy
                 cells.append("")
             else:
                 cells.append(ratio((pair[1].seconds or 0.0) / seconds) + (f" {DOUBT}" if load_doubts_of(pair) else ""))
@@ -260,7 +260,7 @@ def _scaling_chart(lines: Sequence[ChartLine]) -> LineChart:
 
 
 def render_race(race: Race, runs: dict[int, Run], folder: Path) -> str:
-    """Return the page of a race that is over, complete in itself; `folder` is that of its runs."""
+    """Return the page of a race that is over, as one self-contained file; `folder` is the folder of its runs."""
     content = race_content(race, runs)
     scaling, lines = Scaling(folder), []
     for at, (link, name) in enumerate(LINKS.items()):

@@ -49,7 +49,7 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie: servers on other ports of this machine have their own."""
+        """The name of the cookie, which differs for servers on other ports of this machine."""
         return f"tenfold-{hashlib.sha256(self.token.encode()).hexdigest()[:12]}"
 
 
@@ -86,7 +86,7 @@ class Guard:
         await answer(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope, headers: Headers, has_token: bool) -> str | None:
-        """Return why a request is refused; None where it is not."""
+        """Return the reason why a request is refused; None if it is accepted."""
         if not is_own_name(headers.get("host", ""), self.access.names):
             return "this page is only served under the names of this machine, such as 127.0.0.1"
         if not _is_own_origin(scope, headers):
@@ -104,7 +104,7 @@ class Guard:
 
 
 def is_own_name(host: str, names: frozenset[str]) -> bool:
-    """Return whether a Host header names this machine; an address is never a name that somebody made resolve here."""
+    """Return whether a Host header names this machine; IP addresses are safe from DNS rebinding."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -114,7 +114,7 @@ class Board:
             return {what: getattr(watched, what).between(first, last, columns)}
 
     def static_file(self, request: Request) -> Response:
-        """Answer with a script or style; only the names that the package has are known."""
+        """Answer with a script or style; only files of the package are served."""
         if request.path_params["name"] not in self.static:
             raise HTTPException(404, "there is no such file")
         kind, content = self.static[request.path_params["name"]]
@@ -151,7 +151,7 @@ def _json(value: Any) -> Response:
 
 
 def _page(make: Callable[[Request], str]) -> Callable[[Request], Response]:
-    return lambda request: HTMLResponse(make(request))  # Starlette runs what is not async in a thread
+    return lambda request: HTMLResponse(make(request))  # Starlette runs functions that are not async in a thread
 
 
 def _data(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
@@ -163,7 +163,7 @@ def _path_number(request: Request) -> int:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """Return the JSON body of a request; no other type is read."""
+    """Return the JSON body of a request; other types are rejected."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise HTTPException(415, "the request has to be JSON")
     content = b""
@@ -240,7 +240,7 @@ def check_access(host: str, token: str | None) -> Access:
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a socket on this port, or on any free one where the usual port is taken; 0 takes any."""
+    """Return a socket on this port, or on any free port if the default port is in use; 0 uses any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for tried in (port, 0) if port == PORT else (port,):
         bound = socket.socket(family, socket.SOCK_STREAM)
@@ -263,7 +263,7 @@ def address(host: str, port: int, token: str) -> str:
 
 
 RESUME_SECONDS = 3.0
-"""How long a resumed run is watched for an error at its start."""
+"""How long a resumed run is watched for startup errors."""
 LONGEST_NOTE = 10_000
 
 
@@ -277,7 +277,7 @@ class Actions:
         self.by_name: dict[str, Callable[[int, dict[str, Any]], str]] = {each.__name__: each for each in actions}
 
     def stop(self, number: int, _given: dict[str, Any]) -> str:
-        """Interrupt a run as Ctrl-C does: it ends after saving what it has, and can be resumed."""
+        """Interrupt a run as Ctrl-C does: it saves its state before it ends, and can be resumed."""
         record = self.store.find(number)
         if record["status"] != "running":
             raise StoreError(f"run {number} is not running; it is {record['status']}")
@@ -325,7 +325,7 @@ class Actions:
         return f"renamed to {_text(given, 'title')}"
 
     def tag(self, number: int, given: dict[str, Any]) -> str:
-        """Give a run these tags and no others."""
+        """Replace the tags of a run."""
         wanted = set(checked_tags(_text(given, "tags").replace(",", " ").split()))
         had = set(self.store.find(number)["tags"])
         self.store.untag(number, *sorted(had - wanted))
@@ -349,7 +349,7 @@ class Actions:
 
 
 def _holds(pid: int, lock: Path) -> bool:
-    """Return whether a process has the lock of a run open: its process id may belong to another process by now."""
+    """Return whether a process has the lock of a run open; its id may belong to another process by now."""
     import psutil
 
     try:

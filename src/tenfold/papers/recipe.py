@@ -136,13 +136,13 @@ class PaperRow(Section):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The numbers among them, in seconds, as shares of one, or in the unit of the column."""
+        """The numbers in `paper`, in seconds, as shares of one, or in the unit of the column."""
         read = {column: read_number(column, given) for column, given in self.paper.items()}
         return {column: value for column, value in read.items() if value is not None}
 
     @property
     def printed(self) -> dict[str, str]:
-        """Those that are given as text, as the paper prints them."""
+        """The values given as text, as printed in the paper."""
         return {
             column: given if isinstance(given, str) else given.printed
             for column, given in self.paper.items()
@@ -221,8 +221,8 @@ def names() -> list[str]:
 def load(name: str | Path, *, trust: bool = False) -> Recipe:
     """Return a built-in recipe by its name, or your own by the path of its TOML file.
 
-    The import paths that a file names are imported when it is run, if your own commands have named them before; others
-    only with `trust`.
+    The import paths that a file names are imported when it is run if your own commands have named them before; other
+    paths require `trust`.
     """
     path = Path(name)
     is_file = path.suffix == ".toml"
@@ -246,7 +246,7 @@ def _library() -> Any:
 
 
 def _check(recipe: Recipe) -> None:
-    """Raise an error that names every mistake that its types do not show, one on a line."""
+    """Raise an error that lists every mistake that type validation does not find, one per line."""
     mistakes = [*_unknown_fields(recipe), *_settings_not_varied(recipe), *_unknown_columns(recipe)]
     if mistakes:
         raise ExperimentError("\n".join(mistakes))

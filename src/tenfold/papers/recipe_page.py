@@ -32,14 +32,14 @@ from tenfold.reports.summary import HOW_RUN, PREDICTED
 MOST_FOLDS = 10
 """At most this many models are drawn; the others look the same."""
 GAPPED = 0.985
-"""The part of a node's shard that is drawn, so that shards stand apart."""
+"""The share of a node's shard that is drawn, to leave gaps between shards."""
 TRAINED, VALIDATED, TESTED = 0, 1, 2
 NAMES = ("trained on", "validated on", "test part, held out")
 COLORS = (BLUE, GREEN, ORANGE)
 
 
 def parallel_plot(experiment: Experiment) -> BarTable:
-    """Return the drawing: a row for each node, or for each fold where the experiment has folds."""
+    """Return the drawing: a row for each node, or for each fold if the experiment has folds."""
     workers, folds = experiment.parallel.workers, experiment.parallel.folds
     held = 1 - (experiment.data.test_fraction or 0.2)
     rows = _shards(workers, held) if folds is None else _folds(experiment, folds, held)
@@ -91,7 +91,7 @@ Who = Literal["ours", "paper"]
 WHO: tuple[Who, ...] = ("ours", "paper")
 PAPER_DASH = (6.0, 4.0)
 PAPER_COLOR, PAPER_MARKER = ORANGE, "D"
-"""Of the paper's bars and lines, and of no line of ours."""
+"""The color and marker of the paper's bars and lines; none of our lines use them."""
 OUR_COLORS = [color for color in SERIES if color != PAPER_COLOR]
 OUR_MARKERS = [marker for marker in MARKERS if marker != PAPER_MARKER]
 NARROW = 0.25
@@ -144,7 +144,7 @@ class _Scale:
         self._most = dict.fromkeys(WHO, max(most[who] for who in WHO if values[who])) if self.common else most
         least = min((value / self._most[who] for who in WHO for value in values[who]), default=0.0)
         self.zero = max(0.0, -least) / (1 + max(0.0, -least))
-        """Where zero is, as a share of the width."""
+        """The position of zero, as a share of the width."""
         self._start = 0.0 if is_timed(column) else _start([*values["ours"], *values["paper"]])
         name = column.replace("_", " ")
         self.heading = name if self.common else f"{name}, the paper's and ours each on its own scale"
@@ -169,7 +169,7 @@ class _Scale:
 
 
 def _start(values: Sequence[float]) -> float:
-    """Return where the bars of a metric begin: at 0, or where close values can be told apart, at a round number."""
+    """Return the start of a metric's bars: 0, or a round number that makes close values distinguishable."""
     if not values or len(set(values)) < 2 or min(values) <= 0:
         return 0.0
     low, high = min(values), max(values)
@@ -202,7 +202,7 @@ def _styles(rows: Sequence[ResultRow], columns: Sequence[str], over: str) -> dic
 
 
 def _name(family: Family, column: str, among: Sequence[Family], *, quoted: bool) -> str:
-    """Return the name of a line in the legend; of numbers other than times, the clock only where there are two."""
+    """Return the name of a line in the legend; for metrics, the clock is included only if there are two."""
     who, settings, clock = family
     alone = sum(other[:2] == family[:2] for other in among) < 2
     made = clock if is_timed(column) else "" if alone else HOW_RUN.get(clock, clock)
@@ -255,16 +255,16 @@ def _lines(
 
 
 def _ticks(rows: Sequence[ResultRow], over: str) -> list[Any]:
-    """Return the values of a setting, each once: numbers in their order, then words."""
+    """Return the values of a setting, without duplicates: numbers in ascending order, then words."""
     values = setting_values(rows, over)
     numbers = [x for x in values if isinstance(x, int | float)]
     return sorted(numbers) + [x for x in values if x not in numbers]
 
 
 def _families(rows: Sequence[ResultRow], column: str, over: str, who: Who) -> dict[Family, list[ResultRow]]:
-    """Return the rows of each line: those that agree in all settings but the one on the horizontal axis.
+    """Return the rows of each line: they agree in all settings except the one on the horizontal axis.
 
-    A simulated run does the same arithmetic as a real one: where their numbers other than times agree, one line serves.
+    A simulated run does the same arithmetic as a real one: if their metrics agree, they share one line.
     """
     families: dict[Family, list[ResultRow]] = {}
     for row in rows:
@@ -292,13 +292,13 @@ def _families(rows: Sequence[ResultRow], column: str, over: str, who: Who) -> di
 
 
 def _one_scale(ours: Sequence[float], paper: Sequence[float]) -> bool:
-    """Return whether both are legible on one axis: the largest of one is less than ten times that of the other."""
+    """Return whether both are legible on one axis: their largest values differ by less than a factor of ten."""
     largest = max(map(abs, paper), default=0.0), max(map(abs, ours), default=0.0)
     return not all(largest) or 0.1 < largest[0] / largest[1] < 10
 
 
 def write(results: Sequence[RecipeResult], path: str | Path) -> Path:
-    """Write the page of one or more recipes; that of several begins with a table of contents."""
+    """Write the page of one or more recipes; with several, it begins with a table of contents."""
     charts: dict[str, Chart | None] = {}
     sections = [_section(result, charts) for result in results]
     recipe = results[0].recipe if len(results) == 1 else None

@@ -1,4 +1,4 @@
-"""The result of a recipe: a paper's numbers beside ours, and where both agree."""
+"""The result of a recipe: a paper's numbers beside ours, and an assessment of their agreement."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,19 +26,19 @@ from tenfold.reports.tables import DOUBT, TextTable
 from tenfold.runs import Run
 
 ALIKE = 0.03
-"""Two times that differ by less than this share are called equal: a repeated run differs as much."""
+"""Two times that differ by less than this share are called equal: repeated runs vary by this much."""
 MOST_NAMED = 4
 """A sentence names at most this many rows."""
 FASTER, ALIKE_WORD, SLOWER = "faster", "about as fast", "slower"
 
 
 class Statement(NamedTuple):
-    """A sentence, and whether the paper and we agree in it; None where it has no verdict."""
+    """A sentence, and whether our numbers agree with the paper; None if there is no verdict."""
 
     text: str
     agrees: bool | None = None
     doubtful: bool = False
-    """Whether it rests on times that should not be trusted, and so has no verdict."""
+    """Whether it is based on unreliable times and therefore has no verdict."""
 
 
 class Pair(NamedTuple):
@@ -48,7 +48,7 @@ class Pair(NamedTuple):
     paper: float
     ours: float
     printed: str = ""
-    """The paper's number as it prints it."""
+    """The number as printed in the paper."""
 
 
 def written(column: str, value: float) -> str:
@@ -104,7 +104,7 @@ def compare_column(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, fl
 def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> Statement | None:
     """Return whether a claim holds: in each group of rows one that should be better must have the best value.
 
-    Each row has the name of its group, whether it should be better, and its value. None where no group can decide it.
+    Each row has the name of its group, whether it should be better, and its value. None if no group can decide it.
     """
     if claim.reaches is not None:
         return _check_reached(claim, claim.reaches, [value for _, _, value in rows])
@@ -132,7 +132,7 @@ def check_claim(claim: PaperClaim, rows: Sequence[tuple[str, bool, float]]) -> S
 
 
 def _check_reached(claim: PaperClaim, reached: float, values: Sequence[float]) -> Statement | None:
-    """Return whether every value is at least as good as the claim means."""
+    """Return whether every value is at least as good as claimed."""
     if not values:
         return None
     best = _best(claim.column)
@@ -179,7 +179,7 @@ class _Case:
 
 
 def _evidence(claim: PaperClaim, cases: Sequence["_Case"]) -> str:
-    """Return the numbers that decide a claim, in parentheses; "" where there are none."""
+    """Return the numbers that decide a claim, in parentheses; "" if there are none."""
     column = claim.column
     if len(cases) == 1 and not is_time(column):
         return f" ({written(column, cases[0].own)} against {written(column, cases[0].other)})"
@@ -188,7 +188,7 @@ def _evidence(claim: PaperClaim, cases: Sequence["_Case"]) -> str:
 
 
 def _who(claim: PaperClaim) -> str:
-    """Return which settings a claim compares, where it names both."""
+    """Return the settings that a claim compares, if it names both."""
     best, against = (
         describe_settings({name: value for name, value in settings.items() if name != "verb"})
         for settings in (claim.best, claim.against)
@@ -197,7 +197,7 @@ def _who(claim: PaperClaim) -> str:
 
 
 def _range(column: str, sizes: Iterable[float]) -> str:
-    """Return the lowest and the highest of some sizes, once where they read the same."""
+    """Return the lowest and the highest of some sizes, or only one if both look the same."""
     low, *_, high = sorted([*sizes] * 2)
     if not is_time(column):
         return " to ".join(dict.fromkeys(written(column, size) for size in (low, high)))
@@ -210,7 +210,7 @@ def _range(column: str, sizes: Iterable[float]) -> str:
 
 
 def _gap(column: str, own: float, other: float) -> float:
-    """Return how far two values are apart: of times relative to the shorter, else absolute."""
+    """Return the difference between two values: relative to the shorter for times, else absolute."""
     if not is_time(column):
         return abs(own - other)
     return max(own, other) / min(own, other) - 1 if min(own, other) > 0 else float("inf")
@@ -224,7 +224,7 @@ def _amount(column: str, size: float) -> str:
 
 
 def _best_row(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, float]) -> Statement:
-    """Return where the paper's best value is, of all its rows, and where ours is, of those compared."""
+    """Return a sentence on the row with the paper's best value, and the row with ours among those compared."""
     best = _best(column)
     word = "lowest" if best is min else "highest"
     theirs = best(in_paper, key=lambda label: in_paper[label])
@@ -237,7 +237,7 @@ def _best_row(column: str, pairs: Sequence[Pair], in_paper: Mapping[str, float])
 
 
 def _direction(column: str, before: float, after: float) -> int:
-    """Return 1 for a rise, -1 for a fall, and 0 where a time stays the same within the range of repeats."""
+    """Return 1 for a rise, -1 for a fall, and 0 if a time stays the same within the variation of repeats."""
     if is_time(column) and min(before, after) > 0 and max(before, after) / min(before, after) < 1 + ALIKE:
         return 0
     return (after > before) - (after < before)
@@ -254,7 +254,7 @@ def _change(column: str, before: float, after: float) -> str:
 
 
 def _name(column: str) -> str:
-    """Return how a sentence begins that is about a column."""
+    """Return the beginning of a sentence about a column."""
     name = "time" if column == "seconds" else SECONDS.get(column) or column.replace("_", " ")
     return name[0].upper() + name[1:]
 
@@ -285,11 +285,11 @@ class Setting:
     predicted_seconds: float | None = None
     """The predicted time where nothing was trained, or where folds were trained here for their metrics alone."""
     doubts: tuple[Doubt, ...] = ()
-    """Why that time should not be trusted."""
+    """Reasons not to trust that time."""
 
     @property
     def clock(self) -> str:
-        """Whether its times were measured or predicted; "" where there are none."""
+        """Whether its times were measured or predicted; "" if there are none."""
         if self.predicted_seconds is not None:
             return "predicted"
         return self.runs[0].clock if self.runs else ""
@@ -306,25 +306,25 @@ class ResultRow:
     label: str
     settings: dict[str, Any]
     paper: dict[str, float] = field(default_factory=dict)
-    """The paper's numbers, as far as they are numbers."""
+    """The paper's numeric values."""
     ours: dict[str, float] = field(default_factory=dict)
     clock: str = ""
     note: str = ""
     doubts: tuple[Doubt, ...] = ()
-    """Why its time or speedup should not be trusted, as in comparisons."""
+    """Reasons not to trust its time or speedup, as in comparisons."""
     in_paper: bool = False
     """Whether it is a row of the paper's table or a bar of its figure."""
     printed: dict[str, str] = field(default_factory=dict)
-    """The paper's cells, where they are known: numbers with their unit, and words such as N/A."""
+    """The paper's cells, if known: numbers with their unit, and words such as N/A."""
     selected: bool = False
-    """Whether it is the best on the validation part, where the recipe selects one."""
+    """Whether it is the best on the validation part, if the recipe selects one."""
 
     @property
     def paper_columns(self) -> set[str]:
         return {*self.paper, *self.printed}
 
     def text(self, column: str, who: str) -> str:
-        """Return a number as text: ours with its unit, the paper's as it prints it; a dash where there is none."""
+        """Return a number as text: ours with its unit, the paper's as it prints it; a dash if there is none."""
         if who == "paper":
             return _printed(self, column) if column in self.paper_columns else NOTHING
         return written(column, self.ours[column]) if column in self.ours else NOTHING
@@ -427,7 +427,7 @@ def _with_selected(rows: Sequence[ResultRow]) -> list[ResultRow]:
 def _with_ratios(rows: list[ResultRow], compared: str) -> list[ResultRow]:
     """Add speedup = T1/Tn, PI = (T1-Tn)/T1 x 100 and gain = Tslowest/Tn x 100.
 
-    The times are those to the target, where a recipe shows them, so that all have the same accuracy. Only times of the
+    If a recipe shows the times to the target, these are used, which makes the accuracies equal. Only times of the
     same clock are compared: measured with measured, predicted with predicted.
     """
     for row in rows:
@@ -446,7 +446,7 @@ def _with_ratios(rows: list[ResultRow], compared: str) -> list[ResultRow]:
 def _first(row: ResultRow, alike: Sequence[ResultRow], rows: Sequence[ResultRow]) -> ResultRow | None:
     """Return the row whose time is T1: of those with one worker the one most similar; None if these have no time.
 
-    Where no row has one worker, it is the first.
+    If no row has one worker, it is the first row.
     """
     alone = [other for other in alike if other.settings.get("workers") == 1]
     if not alone and any(other.settings.get("workers") == 1 for other in rows):
@@ -464,7 +464,7 @@ Verdict = Literal["agrees", "differs", "no number to compare", "needs a GPU", "u
 
 
 class RecipeResult:
-    """The numbers of a recipe beside the paper's: as a table, as a page, and in sentences about where they agree."""
+    """The numbers of a recipe beside the paper's: as a table, as a page, and in sentences about their agreement."""
 
     def __init__(self, recipe: Recipe, scale: Scale, settings: Sequence[Setting], problem: str = "") -> None:
         self.recipe = recipe
@@ -472,14 +472,14 @@ class RecipeResult:
         self.settings = list(settings)
         self.rows = result_rows(recipe, self.settings)
         self.problem = problem
-        """Why the recipe could not be run at all."""
+        """The reason why the recipe could not be run at all."""
 
     @property
     def complete(self) -> bool:
         return not self.problem and all(setting.done for setting in self.settings)
 
     def missing(self) -> list[str]:
-        """Return why numbers are missing: each reason with the settings that it is the reason for."""
+        """Return the reasons for missing numbers, each with the settings that it applies to."""
         labels_by_reason = grouped(
             (setting.reason, setting_label(setting)) for setting in self.settings if setting.reason
         )
@@ -556,7 +556,7 @@ class RecipeResult:
         return notes + [f"{name_some(labels, MOST_NAMED)}: {note}" for note, labels in labels_by_note.items()]
 
     def _warnings(self) -> list[str]:
-        """Return a sentence where a row is faster than one worker, and learns much less."""
+        """Return a sentence for each row that is faster than one worker but learns much less."""
         columns = self.recipe.show.columns
         metric = next((name for name in columns if not is_timed(name)), None)
         if metric is None or "seconds_to_target" in columns or not {"speedup", "PI"} & set(columns):
@@ -576,7 +576,7 @@ class RecipeResult:
         return warnings
 
     def crosstables(self) -> list[TextTable]:
-        """Return our numbers by two settings, a table for each column, where the paper has them in this form."""
+        """Return our numbers by two settings, a table for each column, if the paper has such tables."""
         show = self.recipe.show
         rows = [row for row in self.rows if {show.over, show.across} <= set(row.settings)] if show.across else []
         down, across = (setting_values(rows, name) for name in (show.over, show.across))
@@ -607,7 +607,7 @@ class RecipeResult:
         return [row for row in rows if row.in_paper or row.ours] or rows
 
     def table(self) -> TextTable:
-        """Return the numbers: ours beside the paper's, where the paper has any.
+        """Return the numbers: ours beside the paper's, if the paper has any.
 
         A column that only the paper has, such as an accuracy where we measure another metric, is the paper's alone.
         """

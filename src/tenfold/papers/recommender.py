@@ -24,7 +24,7 @@ from tenfold.training.metrics import ranking_metric
 LINKS = re.compile(r"https?://\S+|\bRT\b")
 WORD = r"[@#]?\b\w\w+\b"
 LEAST_PEOPLE = 2
-"""Words that fewer people of the training part use are left out."""
+"""Words used by fewer people of the training part are ignored."""
 PAIR_FEATURES = 4
 """Mentions of the candidate, mentions by the candidate, similar words, and being the candidate."""
 Floats = NDArray[np.float32]
@@ -66,7 +66,7 @@ class TfIdf:
 
 
 def fit_features(tweets: "Tweets", options: "TweetOptions", parts: Splits) -> Splits:
-    """Return the parts with features in the place of the samples' numbers."""
+    """Return the parts with sample numbers replaced by features."""
     numbers: Any = parts.train.x.numpy()  # type: ignore[attr-defined]
     make = features_of(tweets, options, np.unique(numbers if options.sample == "person" else tweets.author[numbers]))
 
@@ -233,7 +233,7 @@ class Recommended:
     name: str
     probability: float
     followed: bool
-    """Whether the person follows the candidate already."""
+    """Whether the person already follows the candidate."""
 
 
 class PeopleToFollow:
@@ -294,7 +294,7 @@ class PeopleToFollow:
 
 
 def recommend(run: Run, person: str, *, top: int = 10) -> list[Recommended]:
-    """Return whom a person should follow, according to the model of a run on tweets, best first."""
+    """Return whom a person should follow, according to the model of a run on tweets, with the best first."""
     return PeopleToFollow(run).recommend(person, top)
 
 

@@ -51,7 +51,7 @@ def run(
     """Run a recipe and return its numbers beside the paper's.
 
     Runs that are recorded already are not repeated, so an interrupted recipe continues when it is started again; with
-    `fresh` everything is run again. A short first run of a process, whose time is not to be trusted, is repeated.
+    `fresh` everything is run again. A short first run of a process, whose time is unreliable, is repeated.
     Settings that need more cores than this machine has are predicted on a virtual cluster; what cannot be run or
     predicted is listed with the reason. `progress` is called with a line for each setting. `trust` is that of `load`.
     `on` says where trainings and folds go, as for `compare`; what is predicted, simulated or launched stays here.
@@ -173,7 +173,7 @@ def _launched(experiment: Experiment, repeats: int, runs: str | Path | None, *, 
 
 
 def _launch(experiment: Experiment, folder: Path) -> Run:
-    """Start as many ranks as there are workers under mpirun, and return the run that they record."""
+    """Start one rank per worker under mpirun, and return the recorded run."""
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "experiment.toml"
         experiment.save(file)
@@ -201,7 +201,7 @@ def _virtual(experiment: Experiment) -> Experiment:
 
 
 def _too_few_cores(experiment: Experiment) -> str:
-    """Return why the workers of an experiment cannot run in parallel here; "" if they can."""
+    """Return the reason why the workers of an experiment cannot run in parallel here; "" if they can."""
     from tenfold.machine import cores
 
     needed, there = experiment.parallel.workers * (experiment.machine.threads or 1), cores.budget()

@@ -111,7 +111,7 @@ DIGITS = {
     "eight": "ey t",
     "nine": "n ay n",
 }
-"""How flite pronounces them."""
+"""The pronunciation in flite."""
 BEFORE, AFTER = "pau dh ax n ah m b er ih z", "pau"
 DIGITS_ALONE = "pau"
 """The silence before the digits of a recording."""
@@ -146,7 +146,7 @@ PHONES = [
 ]
 THIRDS = 3
 VERSION = 1
-"""Of the cached file: counts up when sentences or features change."""
+"""The version of the cached file; increased when sentences or features change."""
 MISSING = "speech is made by the program flite, which is not installed; Debian's package is called flite"
 
 
